@@ -1,0 +1,374 @@
+//! `y = x W^T` with weights packed once, and what follows fused into the store.
+//!
+//! Weights lie in panels of sixteen outputs, `[panel][input][16]`, so that the inner loop reads them in order; rows of
+//! `x` are read in place. Six rows by sixteen outputs fill twelve AVX2 registers; AVX-512 takes two panels and twelve
+//! rows. An output element is one chain of fused multiply-adds over the inputs from first to last, whatever the tile it
+//! fell into: a row's result does not depend on the rows around it, on the threads, or on the backend.
+
+use crate::Backend;
+use crate::lanes;
+
+/// Outputs in a panel.
+const PANEL: usize = 16;
+
+/// What happens to a product on its way to memory.
+#[derive(Clone, Copy)]
+pub enum Epilogue<'a> {
+    /// Adds a bias of one value an output.
+    Bias(&'a [f32]),
+    /// Bias, then ReLU.
+    BiasRelu(&'a [f32]),
+    /// Bias, then the exact GELU, `x Phi(x)`.
+    BiasGelu(&'a [f32]),
+    /// Bias, then the tanh form of GELU (`gelu_new`).
+    BiasGeluTanh(&'a [f32]),
+}
+
+impl<'a> Epilogue<'a> {
+    fn bias(&self) -> &'a [f32] {
+        match *self {
+            Epilogue::Bias(b) | Epilogue::BiasRelu(b) | Epilogue::BiasGelu(b) | Epilogue::BiasGeluTanh(b) => b,
+        }
+    }
+
+    #[inline(always)]
+    fn apply(&self, tile: &mut [f32; PANEL], bias: &[f32; PANEL]) {
+        for (v, b) in tile.iter_mut().zip(bias) {
+            *v += b;
+        }
+        match self {
+            Epilogue::Bias(_) => {}
+            Epilogue::BiasRelu(_) => tile.iter_mut().for_each(|v| *v = v.max(0.0)),
+            Epilogue::BiasGelu(_) => {
+                for v in tile.iter_mut() {
+                    *v = 0.5 * *v * (1.0 + lanes::erf(*v * std::f32::consts::FRAC_1_SQRT_2));
+                }
+            }
+            Epilogue::BiasGeluTanh(_) => {
+                for v in tile.iter_mut() {
+                    let inner = 0.797_884_6 * (0.044_715 * *v * *v).mul_add(*v, *v);
+                    *v = 0.5 * *v * (1.0 + lanes::tanh(inner));
+                }
+            }
+        }
+    }
+}
+
+/// Weights `[outputs, inputs]`, packed once for many products.
+#[derive(Clone, Debug)]
+pub struct PackedWeight {
+    outputs: usize,
+    inputs: usize,
+    // [panels][inputs][PANEL], zeros beyond the last output.
+    panels: Vec<f32>,
+}
+
+impl PackedWeight {
+    /// Packs row-major `[outputs, inputs]`.
+    ///
+    /// # Panics
+    /// When the length is another.
+    pub fn new(weight: &[f32], outputs: usize, inputs: usize) -> Self {
+        assert_eq!(weight.len(), outputs * inputs);
+        let mut panels = vec![0.0; outputs.div_ceil(PANEL) * PANEL * inputs];
+        for (p, panel) in panels.chunks_exact_mut(PANEL * inputs).enumerate() {
+            for (j, row) in weight.chunks_exact(inputs).skip(p * PANEL).take(PANEL).enumerate() {
+                for (k, &w) in row.iter().enumerate() {
+                    panel[k * PANEL + j] = w;
+                }
+            }
+        }
+        PackedWeight { outputs, inputs, panels }
+    }
+
+    /// Values in.
+    pub fn inputs(&self) -> usize {
+        self.inputs
+    }
+
+    /// Values out.
+    pub fn outputs(&self) -> usize {
+        self.outputs
+    }
+
+    /// `y[rows, outputs] = epilogue(x[rows, inputs] W^T)` on the active backend.
+    pub fn multiply(&self, x: &[f32], y: &mut [f32], rows: usize, epilogue: Epilogue) {
+        self.multiply_on(Backend::active(), x, y, rows, epilogue);
+    }
+
+    /// The same on a backend of choice.
+    ///
+    /// # Panics
+    /// When a length is wrong or the CPU lacks the backend.
+    pub fn multiply_on(&self, backend: Backend, x: &[f32], y: &mut [f32], rows: usize, epilogue: Epilogue) {
+        assert_eq!(x.len(), rows * self.inputs, "x is [rows, inputs]");
+        assert_eq!(y.len(), rows * self.outputs, "y is [rows, outputs]");
+        assert_eq!(epilogue.bias().len(), self.outputs, "a bias for every output");
+        backend.check();
+        match backend {
+            Backend::Reference => reference(self, x, y, rows, epilogue),
+            // SAFETY: the lengths were checked above, `panels` is whole panels by construction, and `check` has seen
+            // that the CPU has the instructions.
+            #[cfg(target_arch = "x86_64")]
+            Backend::Avx2 => unsafe { x86::avx2(self, x, y, rows, epilogue) },
+            // SAFETY: as above.
+            #[cfg(target_arch = "x86_64")]
+            Backend::Avx512 => unsafe { x86::avx512(self, x, y, rows, epilogue) },
+            #[cfg(not(target_arch = "x86_64"))]
+            _ => unreachable!("`check` lets only the reference pass"),
+        }
+    }
+
+    fn panel_bias(&self, epilogue: &Epilogue, panel: usize) -> [f32; PANEL] {
+        let mut bias = [0.0; PANEL];
+        let from = &epilogue.bias()[panel * PANEL..];
+        let n = from.len().min(PANEL);
+        bias[..n].copy_from_slice(&from[..n]);
+        bias
+    }
+}
+
+/// Stores the part of a tile row that exists.
+#[inline(always)]
+fn store(tile: &[f32; PANEL], y: &mut [f32], row: usize, outputs: usize, panel: usize) {
+    let n = (outputs - panel * PANEL).min(PANEL);
+    let at = row * outputs + panel * PANEL;
+    if n == PANEL {
+        y[at..at + PANEL].copy_from_slice(tile);
+    } else {
+        y[at..at + n].copy_from_slice(&tile[..n]);
+    }
+}
+
+fn reference(w: &PackedWeight, x: &[f32], y: &mut [f32], rows: usize, epilogue: Epilogue) {
+    for (p, panel) in w.panels.chunks_exact(PANEL * w.inputs).enumerate() {
+        let bias = w.panel_bias(&epilogue, p);
+        for i in 0..rows {
+            let mut tile = [0.0f32; PANEL];
+            for (&a, weights) in x[i * w.inputs..(i + 1) * w.inputs].iter().zip(panel.as_chunks::<PANEL>().0) {
+                for (t, &b) in tile.iter_mut().zip(weights) {
+                    *t = a.mul_add(b, *t);
+                }
+            }
+            epilogue.apply(&mut tile, &bias);
+            store(&tile, y, i, w.outputs, p);
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use std::arch::x86_64::*;
+
+    use super::{Epilogue, PANEL, PackedWeight, store};
+
+    /// Rows whose inputs together stay in the second-level cache while all panels pass over them.
+    fn row_chunk(inputs: usize, tile: usize) -> usize {
+        const BYTES: usize = 256 << 10;
+        (BYTES / (4 * inputs)).max(tile) / tile * tile
+    }
+
+    /// # Safety
+    /// AVX2 and FMA; the lengths `multiply_on` checks.
+    #[target_feature(enable = "avx2,fma")]
+    pub(super) unsafe fn avx2(w: &PackedWeight, x: &[f32], y: &mut [f32], rows: usize, epilogue: Epilogue) {
+        const TILE: usize = 6;
+        let k = w.inputs;
+        let chunk = row_chunk(k, TILE);
+        for start in (0..rows).step_by(chunk) {
+            let end = rows.min(start + chunk);
+            for (p, panel) in w.panels.chunks_exact(PANEL * k).enumerate() {
+                let bias = w.panel_bias(&epilogue, p);
+                let mut i = start;
+                while i < end {
+                    let mut tile = [[0.0f32; PANEL]; TILE];
+                    let n = (end - i).min(TILE);
+                    // SAFETY: rows i..i+n exist in x, and the panel holds k rows of sixteen weights.
+                    unsafe {
+                        let x = x.as_ptr().add(i * k);
+                        match n {
+                            6 => avx2_tile::<6>(x, panel.as_ptr(), k, &mut tile),
+                            5 => avx2_tile::<5>(x, panel.as_ptr(), k, &mut tile),
+                            4 => avx2_tile::<4>(x, panel.as_ptr(), k, &mut tile),
+                            3 => avx2_tile::<3>(x, panel.as_ptr(), k, &mut tile),
+                            2 => avx2_tile::<2>(x, panel.as_ptr(), k, &mut tile),
+                            _ => avx2_tile::<1>(x, panel.as_ptr(), k, &mut tile),
+                        }
+                    }
+                    for (r, row) in tile[..n].iter_mut().enumerate() {
+                        epilogue.apply(row, &bias);
+                        store(row, y, i + r, w.outputs, p);
+                    }
+                    i += n;
+                }
+            }
+        }
+    }
+
+    /// # Safety
+    /// `x` points at R rows of `k` values, `panel` at `k` rows of sixteen.
+    #[target_feature(enable = "avx2,fma")]
+    #[inline]
+    unsafe fn avx2_tile<const R: usize>(x: *const f32, panel: *const f32, k: usize, tile: &mut [[f32; PANEL]; 6]) {
+        let mut low = [_mm256_setzero_ps(); R];
+        let mut high = [_mm256_setzero_ps(); R];
+        for t in 0..k {
+            // SAFETY: t < k, and the caller's promise.
+            unsafe {
+                let b0 = _mm256_loadu_ps(panel.add(t * PANEL));
+                let b1 = _mm256_loadu_ps(panel.add(t * PANEL + 8));
+                for r in 0..R {
+                    let a = _mm256_broadcast_ss(&*x.add(r * k + t));
+                    low[r] = _mm256_fmadd_ps(a, b0, low[r]);
+                    high[r] = _mm256_fmadd_ps(a, b1, high[r]);
+                }
+            }
+        }
+        for r in 0..R {
+            // SAFETY: a tile row holds sixteen values.
+            unsafe {
+                _mm256_storeu_ps(tile[r].as_mut_ptr(), low[r]);
+                _mm256_storeu_ps(tile[r].as_mut_ptr().add(8), high[r]);
+            }
+        }
+    }
+
+    /// # Safety
+    /// AVX-512 F; the lengths `multiply_on` checks.
+    #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512vl")]
+    pub(super) unsafe fn avx512(w: &PackedWeight, x: &[f32], y: &mut [f32], rows: usize, epilogue: Epilogue) {
+        const TILE: usize = 12;
+        let k = w.inputs;
+        let chunk = row_chunk(k, TILE);
+        for start in (0..rows).step_by(chunk) {
+            let end = rows.min(start + chunk);
+            for (pair, panels) in w.panels.chunks(2 * PANEL * k).enumerate() {
+                let both = panels.len() == 2 * PANEL * k;
+                let bias = [
+                    w.panel_bias(&epilogue, 2 * pair),
+                    if both { w.panel_bias(&epilogue, 2 * pair + 1) } else { [0.0; PANEL] },
+                ];
+                let mut i = start;
+                while i < end {
+                    let mut tile = [[[0.0f32; PANEL]; 2]; TILE];
+                    let n = if end - i >= TILE { TILE } else { (end - i).min(4) };
+                    // SAFETY: rows i..i+n exist in x; each panel holds k rows of sixteen weights; a lone last panel is
+                    // read twice and its second result thrown away.
+                    unsafe {
+                        let x = x.as_ptr().add(i * k);
+                        let first = panels.as_ptr();
+                        let second = if both { first.add(PANEL * k) } else { first };
+                        match n {
+                            12 => avx512_tile::<12>(x, first, second, k, &mut tile),
+                            4 => avx512_tile::<4>(x, first, second, k, &mut tile),
+                            3 => avx512_tile::<3>(x, first, second, k, &mut tile),
+                            2 => avx512_tile::<2>(x, first, second, k, &mut tile),
+                            _ => avx512_tile::<1>(x, first, second, k, &mut tile),
+                        }
+                    }
+                    for (r, row) in tile[..n].iter_mut().enumerate() {
+                        for (half, part) in row.iter_mut().take(1 + usize::from(both)).enumerate() {
+                            epilogue.apply(part, &bias[half]);
+                            store(part, y, i + r, w.outputs, 2 * pair + half);
+                        }
+                    }
+                    i += n;
+                }
+            }
+        }
+    }
+
+    /// # Safety
+    /// `x` points at R rows of `k` values, both panels at `k` rows of sixteen.
+    #[target_feature(enable = "avx512f")]
+    #[inline]
+    unsafe fn avx512_tile<const R: usize>(
+        x: *const f32,
+        first: *const f32,
+        second: *const f32,
+        k: usize,
+        tile: &mut [[[f32; PANEL]; 2]; 12],
+    ) {
+        let mut low = [_mm512_setzero_ps(); R];
+        let mut high = [_mm512_setzero_ps(); R];
+        for t in 0..k {
+            // SAFETY: t < k, and the caller's promise.
+            unsafe {
+                let b0 = _mm512_loadu_ps(first.add(t * PANEL));
+                let b1 = _mm512_loadu_ps(second.add(t * PANEL));
+                for r in 0..R {
+                    let a = _mm512_set1_ps(*x.add(r * k + t));
+                    low[r] = _mm512_fmadd_ps(a, b0, low[r]);
+                    high[r] = _mm512_fmadd_ps(a, b1, high[r]);
+                }
+            }
+        }
+        for r in 0..R {
+            // SAFETY: each half of a tile row holds sixteen values.
+            unsafe {
+                _mm512_storeu_ps(tile[r][0].as_mut_ptr(), low[r]);
+                _mm512_storeu_ps(tile[r][1].as_mut_ptr(), high[r]);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn noise(n: usize, seed: u32) -> Vec<f32> {
+        (0..n as u32)
+            .map(|i| (i.wrapping_mul(2_654_435_761) ^ seed.wrapping_mul(40_503)) as f32 / 2f32.powi(31) - 1.0)
+            .collect()
+    }
+
+    #[test]
+    fn every_backend_gives_the_references_bits() {
+        for (rows, outputs, inputs) in
+            [(0, 5, 3), (1, 1, 1), (1, 384, 384), (5, 17, 33), (13, 48, 40), (29, 100, 7), (200, 40, 96)]
+        {
+            let (x, w, bias) = (noise(rows * inputs, 1), noise(outputs * inputs, 2), noise(outputs, 3));
+            let packed = PackedWeight::new(&w, outputs, inputs);
+            for epilogue in [
+                Epilogue::Bias(&bias),
+                Epilogue::BiasRelu(&bias),
+                Epilogue::BiasGelu(&bias),
+                Epilogue::BiasGeluTanh(&bias),
+            ] {
+                let mut expected = vec![f32::NAN; rows * outputs];
+                packed.multiply_on(Backend::Reference, &x, &mut expected, rows, epilogue);
+                assert!(expected.iter().all(|v| v.is_finite()));
+                for backend in Backend::available() {
+                    let mut y = vec![f32::NAN; rows * outputs];
+                    packed.multiply_on(backend, &x, &mut y, rows, epilogue);
+                    assert_eq!(y, expected, "{} {rows}x{outputs}x{inputs}", backend.name());
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_product_is_the_product() {
+        let (rows, outputs, inputs) = (7, 19, 65);
+        let (x, w, bias) = (noise(rows * inputs, 5), noise(outputs * inputs, 6), noise(outputs, 7));
+        let mut y = vec![0.0; rows * outputs];
+        PackedWeight::new(&w, outputs, inputs).multiply(&x, &mut y, rows, Epilogue::Bias(&bias));
+        for i in 0..rows {
+            for j in 0..outputs {
+                let exact =
+                    (0..inputs).map(|t| f64::from(x[i * inputs + t]) * f64::from(w[j * inputs + t])).sum::<f64>()
+                        + f64::from(bias[j]);
+                // 65 rounded operations on sums below 30: half an ulp of 32 each.
+                assert!((f64::from(y[i * outputs + j]) - exact).abs() < 65.0 * 2e-6);
+            }
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "x is [rows, inputs]")]
+    fn a_short_input_is_refused() {
+        let packed = PackedWeight::new(&[1.0, 2.0], 1, 2);
+        packed.multiply(&[1.0], &mut [0.0], 1, Epilogue::Bias(&[0.0]));
+    }
+}

@@ -1,0 +1,105 @@
+//! The shape of a code: how many books, how many words in each, how wide a word.
+
+use crate::{Error, Result};
+
+/// `books` x `words` x `dim`. Everything else about a code's size is derived from these.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct CodeShape {
+    books: usize,
+    words: usize,
+    dim: usize,
+}
+
+impl CodeShape {
+    /// Checks and makes a shape. `words` is 2, 16 or 256: the word numbers fill 1, 4 or 8 bits.
+    pub fn new(books: usize, words: usize, dim: usize) -> Result<Self> {
+        if !matches!(words, 2 | 16 | 256) {
+            return Err(Error::config(format!("a codebook has 2, 16 or 256 words, not {words}")));
+        }
+        if books == 0 || books > 1024 || dim == 0 || dim > 65_536 {
+            return Err(Error::config(format!(
+                "a code has 1 to 1024 books of 1 to 65536 dimensions, not {books} of {dim}"
+            )));
+        }
+        Ok(CodeShape { books, words, dim })
+    }
+
+    /// The paper's shape for a code of `bits`: books of 16 words, 24 dimensions each.
+    pub fn micpq(bits: usize) -> Result<Self> {
+        match bits {
+            16 | 32 | 64 | 128 => CodeShape::new(bits / 4, 16, 24),
+            _ => Err(Error::config(format!("codes have 16, 32, 64 or 128 bits, not {bits}"))),
+        }
+    }
+
+    /// Number of codebooks, M.
+    pub fn books(self) -> usize {
+        self.books
+    }
+
+    /// Codewords in a book, K.
+    pub fn words(self) -> usize {
+        self.words
+    }
+
+    /// Dimensions of a codeword.
+    pub fn dim(self) -> usize {
+        self.dim
+    }
+
+    /// Values in a refined vector.
+    pub fn width(self) -> usize {
+        self.books * self.dim
+    }
+
+    /// Bits of a word number.
+    pub fn word_bits(self) -> usize {
+        self.words.ilog2() as usize
+    }
+
+    /// Bits of a code.
+    pub fn bits(self) -> usize {
+        self.books * self.word_bits()
+    }
+
+    /// Bytes of a packed code.
+    pub fn code_bytes(self) -> usize {
+        self.bits().div_ceil(8)
+    }
+
+    /// Word number of `book` in a packed code: book `m` begins at bit `m * word_bits`, low bits first, so with 16
+    /// words the low nibble is the even book.
+    pub fn word(self, code: &[u8], book: usize) -> usize {
+        let bit = book * self.word_bits();
+        (code[bit / 8] as usize >> (bit % 8)) & (self.words - 1)
+    }
+
+    /// Writes the word number of `book` into a packed code whose bits there are still zero.
+    pub fn set_word(self, code: &mut [u8], book: usize, word: usize) {
+        debug_assert!(word < self.words);
+        let bit = book * self.word_bits();
+        code[bit / 8] |= (word << (bit % 8)) as u8;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_come_back_and_low_nibble_is_the_even_book() {
+        for (books, words) in [(32, 2), (5, 2), (8, 16), (7, 16), (4, 256)] {
+            let shape = CodeShape::new(books, words, 24).unwrap();
+            let mut code = vec![0; shape.code_bytes()];
+            for m in 0..books {
+                shape.set_word(&mut code, m, (m * 7 + 3) % words);
+            }
+            assert!((0..books).all(|m| shape.word(&code, m) == (m * 7 + 3) % words));
+        }
+        let shape = CodeShape::micpq(16).unwrap();
+        let mut code = [0; 2];
+        shape.set_word(&mut code, 0, 0xA);
+        shape.set_word(&mut code, 1, 0x5);
+        assert_eq!(code, [0x5A, 0]);
+    }
+}
