@@ -1,24 +1,25 @@
 //! Progress on standard error, and the user's Ctrl-C.
 
 use std::io::IsTerminal;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, LazyLock, Mutex};
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use micpq::Watch;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::flag;
 
-static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+static INTERRUPTED: LazyLock<Arc<AtomicBool>> = LazyLock::new(Arc::default);
 
-/// The first Ctrl-C asks the work to stop at the next safe place, the second ends the program.
+/// The first Ctrl-C (or SIGTERM) asks the work to stop at the next safe place, the second ends the program.
 pub fn catch_interrupts() {
-    // Refused only when a handler exists already, and then that one serves.
-    let _ = ctrlc::set_handler(|| {
-        if INTERRUPTED.swap(true, Ordering::SeqCst) {
-            std::process::exit(1);
-        }
-        eprintln!("\nstopping at the next safe place; press Ctrl-C again to stop at once");
-    });
+    for signal in [SIGINT, SIGTERM] {
+        // Registered in this order, the first signal finds the flag down and raises it, the second finds it up.
+        // Refusal is possible only for signals no program may catch.
+        let _ = flag::register_conditional_shutdown(signal, 1, Arc::clone(&INTERRUPTED));
+        let _ = flag::register(signal, Arc::clone(&INTERRUPTED));
+    }
 }
 
 /// Whether Ctrl-C was pressed.
