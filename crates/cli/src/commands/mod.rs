@@ -8,6 +8,8 @@ mod index;
 mod search;
 mod train;
 
+use std::path::{Path, PathBuf};
+
 use anyhow::Result;
 use clap::CommandFactory;
 use micpq::corpus::{Corpus, Document};
@@ -68,6 +70,16 @@ fn features_of(model: &Model, watch: &dyn Watch) -> Result<Features> {
     };
     pull::locate_or_pull(&config.encoder, watch)?;
     Ok(Features::of_model(config)?)
+}
+
+/// Where vectors, views and checkpoints are kept between runs.
+fn cache_dir(given: Option<&Path>) -> Result<PathBuf> {
+    let dir = match given {
+        Some(dir) => dir.to_path_buf(),
+        None => pull::models_dir()?.parent().map_or_else(|| PathBuf::from("cache"), Path::to_path_buf).join("train"),
+    };
+    std::fs::create_dir_all(&dir).map_err(Error::io(&dir))?;
+    Ok(dir)
 }
 
 /// Rows that were passed over, with the first reasons.
