@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use micpq::encoder::Features;
-use micpq::model::{Model, ModelConfig};
+use micpq::model::Model;
 use micpq::{Error, Matrix, Result, Watch};
 
 use crate::config::TrainConfig;
@@ -12,7 +12,6 @@ use crate::dataset::Dataset;
 use crate::passes::Passes;
 use crate::selection::Validation;
 use crate::trainer::train;
-use crate::views::open_views;
 
 /// A training run on text.
 pub struct Job<'a> {
@@ -71,7 +70,7 @@ pub fn run(job: &Job, watch: &dyn Watch) -> Result<Trained> {
         _ => Validation::HeldOut,
     };
     let views_begun = Instant::now();
-    let views = open_views(job.config.views, &passes, job.cache, watch)?;
+    let views = job.config.views.prepare(&passes, job.cache, watch)?;
     let viewing = views_begun.elapsed().as_secs_f64();
     let outcome = train(&job.config, views.as_ref(), validation, Some(job.cache), watch)?;
     drop(views);
@@ -80,17 +79,8 @@ pub fn run(job: &Job, watch: &dyn Watch) -> Result<Trained> {
     metrics["encoding_seconds"] = encoding.into();
     metrics["views_seconds"] = viewing.into();
     metrics["training_documents"] = job.corpus.texts.len().into();
-    let mut training = serde_json::to_value(&job.config).expect("plain data has a JSON form");
-    training["dropout"] = job.dropout.into();
-    let config = ModelConfig {
-        format: micpq::model::FORMAT,
-        method: "micpq".into(),
-        shape: outcome.codebooks.shape(),
-        distance: job.config.distance,
-        features: Some(job.features.config().clone()),
-        training,
-    };
-    let model = Model::new(config, outcome.refine, outcome.codebooks)?;
+    let mut model = outcome.model(&job.config, Some(job.features.config().clone()))?;
+    model.config.training["dropout"] = job.dropout.into();
     let (clean, tokens) = passes.into_parts();
     Ok(Trained { model, metrics, clean, tokens, interrupted: outcome.interrupted })
 }

@@ -307,17 +307,18 @@ impl Iterator for Corpus {
                 Some(Ok(row)) => self.fields.document(row, self.row),
             };
             self.row += 1;
-            let problem = match (outcome, &mut self.seen) {
-                (Err(problem), _) => problem,
-                (Ok(document), Some(seen)) if !seen.insert(&document.id) => {
-                    let number = self.row;
+            let problem = match outcome {
+                Err(problem) => problem,
+                Ok(document) => {
+                    if self.seen.as_mut().is_none_or(|seen| seen.insert(&document.id)) {
+                        return Some(Ok(document));
+                    }
                     format!(
-                        "id \"{}\" of row {number} was used by an earlier row; ids must differ, or leave them out to have \
-                         rows numbered",
-                        document.id
+                        "id \"{}\" of row {} was used by an earlier row; ids must differ, or leave them out to have rows \
+                         numbered",
+                        document.id, self.row
                     )
                 }
-                (Ok(document), _) => return Some(Ok(document)),
             };
             let error = Error::input(rows.place(), problem);
             match self.config.on_error {

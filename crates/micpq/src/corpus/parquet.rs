@@ -218,7 +218,7 @@ fn cell(column: &dyn Array, at: usize) -> std::result::Result<Json, String> {
         LargeList(_) => Json::Array(list(column.as_list::<i64>().value(at))?),
         Struct(_) => {
             let object = column.as_struct();
-            let mut members = Map::new();
+            let mut members = serde_json::Map::new();
             for (name, member) in object.column_names().into_iter().zip(object.columns()) {
                 members.insert(name.to_owned(), cell(member, at)?);
             }

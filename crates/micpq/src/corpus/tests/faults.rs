@@ -1,5 +1,7 @@
 //! Everything that can be wrong with a corpus: named with its place, passed over or final, never a panic.
 
+use proptest::prelude::*;
+
 use super::*;
 
 /// What stops the reading, and how many documents are left when bad rows are passed over.
@@ -152,7 +154,7 @@ fn lines_that_are_not_json() {
     let config = format(Format::Jsonl);
     stops("{\"text\": \"a\"}\n{\"text\": \"b\"\n{\"text\": \"c\"}", &config, &["memory:2", "EOF", "column 12"], 2);
     stops("{\"text\": \"a\"}\n[1]\n", &config, &["memory:2", "found a list"], 1);
-    stops("{\"text\": \"\\ud800\"}", &config, &["memory:1", "surrogate"], 0);
+    stops("{\"text\": \"\\ud800\"}", &config, &["memory:1", "hex escape"], 0);
     stops(format!("{{\"text\": \"a\", \"deep\": {}}}", "[".repeat(100_000)), &config, &["recursion limit"], 0);
     let error = read("{\n  \"text\": \"a\"\n}\n", &config).unwrap_err().to_string();
     assert!(error.contains("spread over lines"), "{error}");
@@ -238,4 +240,39 @@ fn nothing_follows_an_error() {
         Corpus::from_reader("m", Cursor::new("{\"text\": 1}\n{\"text\": \"a\"}"), &CorpusConfig::default()).unwrap();
     assert!(corpus.next().unwrap().is_err());
     assert!(corpus.next().is_none());
+}
+
+/// Reads with bad rows passed over; whatever comes of it, it must come.
+fn survives(bytes: &[u8], format: Format) {
+    let config = CorpusConfig { format: Some(format), max_row_bytes: 40, ..skipping() };
+    if let Ok((documents, skipped)) = read(bytes, &config) {
+        let told = skipped.to_string();
+        assert!(documents.iter().all(|document| !document.text.trim().is_empty()), "{told}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn no_bytes_make_a_panic(
+        bytes in proptest::collection::vec(any::<u8>(), 0..200),
+        text in "[\\[\\]{}\":,a\\\\ \n\r\t1.é-]{0,120}",
+    ) {
+        for format in Format::ALL {
+            survives(&bytes, format);
+            survives(text.as_bytes(), format);
+            survives(&gzip(text.as_bytes()), format);
+        }
+    }
+
+    #[test]
+    fn no_damage_makes_a_panic(at in 0.0..1.0f64, byte in any::<u8>(), cut in 0.0..1.2f64) {
+        let rows = b"[{\"id\": 1, \"text\": \"one\", \"x\": {\"y\": [true]}},\n {\"text\": \"two\", \"label\": 3}]".to_vec();
+        for (whole, format) in [(rows.clone(), Format::Json), (gzip(&rows), Format::Json), (zstd(&rows), Format::Json)] {
+            let mut bytes = whole;
+            let place = (at * bytes.len() as f64) as usize;
+            bytes[place] = byte;
+            bytes.truncate((cut * bytes.len() as f64) as usize);
+            survives(&bytes, format);
+        }
+    }
 }

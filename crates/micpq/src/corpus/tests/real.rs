@@ -113,3 +113,27 @@ fn throughput() {
         );
     }
 }
+
+#[test]
+fn zz_dump() {
+    let Some(data) = shared("data") else { return };
+    let mut out = String::new();
+    for file in ["agnews/train.csv.gz", "20ng/train.jsonl.gz"] {
+        let config = CorpusConfig { unique_ids: false, ..CorpusConfig::default() };
+        for d in drain(Corpus::open(&data.join(file), &config).unwrap()).unwrap().0 {
+            out += &Clean::Faithful.apply(&d.text, None);
+            out += "\n";
+            out += &Clean::Faithful.apply(&d.text, Some(50));
+            out += "\n";
+        }
+    }
+    fs::write("/tmp/n/clean_rust.txt", out).unwrap();
+    for part in ["full", "justTen", "noIDs"] {
+        let config = CorpusConfig { text_fields: strings(&["title", "body"]), label_field: Some("topics".into()), ..skipping() };
+        for e in fs::read_dir(format!("/tmp/n/reut/package/data/{part}")).unwrap() {
+            let p = e.unwrap().path();
+            let (d, s) = drain(Corpus::open(&p, &config).unwrap()).unwrap();
+            println!("{} {} {}", p.display(), d.len(), s);
+        }
+    }
+}

@@ -253,9 +253,24 @@ fn parquet_that_is_refused() {
     let long: ArrayRef = Arc::new(StringArray::from(vec!["abc", "abcd"]));
     assert_eq!(texts(&read(write(vec![("text", long)], Compression::SNAPPY), &short).unwrap().0), ["abc"]);
 
-    // Damage anywhere is an error or a clean row, never a panic.
-    let bytes = write(vec![("text", Arc::new(StringArray::from(vec!["some text here"; 300])) as ArrayRef)], Compression::SNAPPY);
-    for cut in [5, bytes.len() / 2, bytes.len() - 1] {
-        assert!(read(&bytes[..cut], &format(Format::Parquet)).is_err());
+}
+
+#[test]
+fn parquet_damaged_anywhere() {
+    let texts: StringArray = (0..300).map(|n| Some(format!("document {n}"))).collect();
+    let mut tags = ListBuilder::new(StringBuilder::new());
+    (0..300).for_each(|n| tags.append_value([Some(format!("tag {}", n % 7))]));
+    let columns: Vec<(&str, ArrayRef)> = vec![("text", Arc::new(texts)), ("tags", Arc::new(tags.finish()))];
+    let whole = write(columns, Compression::SNAPPY);
+    for cut in [5, whole.len() / 2, whole.len() - 1] {
+        assert!(read(&whole[..cut], &format(Format::Parquet)).is_err());
+    }
+    // Every byte in turn: an error or readable rows, but no panic.
+    for at in 0..whole.len() {
+        let mut bytes = whole.clone();
+        bytes[at] ^= 0x55;
+        if let Ok((documents, _)) = read(&bytes, &CorpusConfig { on_error: OnError::Skip, ..format(Format::Parquet) }) {
+            assert!(documents.len() <= 300, "byte {at}");
+        }
     }
 }
