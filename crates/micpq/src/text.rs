@@ -148,14 +148,13 @@ mod tests {
 
     /// The released code's chain, step by step.
     fn reference(text: &str, max_words: Option<usize>) -> String {
-        let mut text: String = text
-            .chars()
-            .map(|c| if c.is_ascii_alphanumeric() || "(),!?'`\"".contains(c) { c } else { ' ' })
-            .collect();
+        let mut text: String =
+            text.chars().map(|c| if c.is_ascii_alphanumeric() || "(),!?'`\"".contains(c) { c } else { ' ' }).collect();
         for clitic in ["'s", "'ve", "n't", "'re", "'d", "'ll"] {
             text = text.replace(clitic, &format!(" {clitic}"));
         }
-        for (from, to) in [(",", " , "), ("!", " ! "), ("(", " \\( "), ("\"\"", " \" "), (")", " \\) "), ("?", " \\? ")] {
+        for (from, to) in [(",", " , "), ("!", " ! "), ("(", " \\( "), ("\"\"", " \" "), (")", " \\) "), ("?", " \\? ")]
+        {
             text = text.replace(from, to);
         }
         while text.contains("  ") {

@@ -102,7 +102,10 @@ impl JsonArray {
             None => "the file ends; it was cut short".to_owned(),
         };
         let after = self.elements;
-        Error::input(place, format!("not a JSON array: {what} is expected, {found} (after {after} elements); mend the file"))
+        Error::input(
+            place,
+            format!("not a JSON array: {what} is expected, {found} (after {after} elements); mend the file"),
+        )
     }
 
     /// Copies one element into the buffer.

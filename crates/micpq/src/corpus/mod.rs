@@ -235,14 +235,14 @@ impl Corpus {
                 Box::new(lines::JsonLines::new(source, limit))
             }
             Format::Json => Box::new(array::JsonArray::new(source, limit)),
-            Format::Csv | Format::Tsv => {
-                Box::new(table::Table::open(source, self.format, &self.config, &self.fields)?)
-            }
+            Format::Csv | Format::Tsv => Box::new(table::Table::open(source, self.format, &self.config, &self.fields)?),
             Format::Text => Box::new(lines::TextLines::new(source, limit, self.config.allow_empty_text)),
             Format::Parquet => {
                 Box::new(parquet::ParquetRows::open(source, seekable, &self.fields, limit, self.read.clone())?)
             }
-            Format::Folder => return Err(Error::format(source.path(), "format folder is asked for, but this is no folder")),
+            Format::Folder => {
+                return Err(Error::format(source.path(), "format folder is asked for, but this is no folder"));
+            }
         })
     }
 
@@ -307,17 +307,18 @@ impl Iterator for Corpus {
                 Some(Ok(row)) => self.fields.document(row, self.row),
             };
             self.row += 1;
-            let problem = match (outcome, &mut self.seen) {
-                (Err(problem), _) => problem,
-                (Ok(document), Some(seen)) if !seen.insert(&document.id) => {
-                    let number = self.row;
+            let problem = match outcome {
+                Err(problem) => problem,
+                Ok(document) => {
+                    if self.seen.as_mut().is_none_or(|seen| seen.insert(&document.id)) {
+                        return Some(Ok(document));
+                    }
                     format!(
-                        "id \"{}\" of row {number} was used by an earlier row; ids must differ, or leave them out to have \
-                         rows numbered",
-                        document.id
+                        "id \"{}\" of row {} was used by an earlier row; ids must differ, or leave them out to have rows \
+                         numbered",
+                        document.id, self.row
                     )
                 }
-                (Ok(document), _) => return Some(Ok(document)),
             };
             let error = Error::input(rows.place(), problem);
             match self.config.on_error {

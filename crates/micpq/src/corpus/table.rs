@@ -140,10 +140,7 @@ impl Records {
     fn new(source: Source, format: Format, config: &CorpusConfig) -> Records {
         let tabs = format == Format::Tsv;
         let delimiter = config.delimiter.unwrap_or(if tabs { '\t' } else { ',' });
-        let parser = ReaderBuilder::new()
-            .delimiter(delimiter as u8)
-            .quoting(config.quoting.unwrap_or(!tabs))
-            .build();
+        let parser = ReaderBuilder::new().delimiter(delimiter as u8).quoting(config.quoting.unwrap_or(!tabs)).build();
         Records {
             source,
             parser,
@@ -253,4 +250,76 @@ impl Records {
 
 fn line_breaks(bytes: &[u8]) -> u64 {
     bytes.iter().filter(|b| **b == b'\n').count() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{self, Cursor, Read};
+    use std::path::Path;
+    use std::sync::Arc;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Brings a few bytes at a time, so that records are cut everywhere.
+    struct Drip(Cursor<Vec<u8>>, usize);
+
+    impl Read for Drip {
+        fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+            let count = buffer.len().min(self.1);
+            self.0.read(&mut buffer[..count])
+        }
+    }
+
+    fn records(bytes: &[u8], step: usize, config: &CorpusConfig) -> (Vec<Vec<String>>, Vec<u64>, bool) {
+        let source = Source::new(Path::new("t"), Drip(Cursor::new(bytes.to_vec()), step), Arc::default()).unwrap();
+        let mut records = Records::new(source, Format::Csv, config);
+        let (mut found, mut lines) = (vec![], vec![]);
+        while let Some(record) = records.next() {
+            if record.is_err() {
+                return (found, lines, true);
+            }
+            found.push(records.texts().ok().unwrap().map(str::to_owned).collect());
+            lines.push(records.began);
+        }
+        (found, lines, false)
+    }
+
+    #[test]
+    fn buffers_stay_within_the_limit() {
+        let config = CorpusConfig { max_row_bytes: 10_000, ..CorpusConfig::default() };
+        let rows = Cursor::new("1,a\n2,\"").chain(io::repeat(b'x').take(1 << 24)).chain(Cursor::new("\"\n3,b\n"));
+        let source = Source::new(Path::new("t"), rows, Arc::default()).unwrap();
+        let mut records = Records::new(source, Format::Csv, &config);
+        assert!(records.next().unwrap().is_ok());
+        assert!(matches!(records.next(), Some(Err(Fault::Row(problem))) if problem.contains("16777217 bytes")));
+        assert!(records.bytes.capacity() <= 20_000, "{}", records.bytes.capacity());
+        assert!(records.next().unwrap().is_ok());
+        assert_eq!(records.texts().ok().unwrap().collect::<Vec<_>>(), ["3", "b"]);
+        assert!(records.next().is_none());
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(3000))]
+        #[test]
+        fn records_are_those_of_the_csv_crate(text in "[a,\"\n\ré ]{0,50}", step in 1usize..7) {
+            let config = CorpusConfig::default();
+            let (found, lines, open_quote) = records(text.as_bytes(), step, &config);
+            let mut reference =
+                csv::ReaderBuilder::new().has_headers(false).flexible(true).from_reader(text.as_bytes());
+            let expected: Vec<Vec<String>> =
+                reference.records().map(|r| r.unwrap().iter().map(str::to_owned).collect()).collect();
+            if open_quote {
+                // The crate gives the record with the open quote as if it were closed.
+                prop_assert_eq!(&found[..], &expected[..expected.len() - 1]);
+            } else {
+                prop_assert_eq!(found, expected);
+            }
+            // A record begins on the line where its first byte is.
+            let breaks: Vec<usize> = text.match_indices('\n').map(|(at, _)| at).collect();
+            prop_assert!(lines.iter().all(|line| *line as usize <= breaks.len() + 1));
+            prop_assert!(lines.is_sorted());
+        }
+    }
 }

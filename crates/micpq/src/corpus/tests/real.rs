@@ -45,7 +45,7 @@ fn known() -> Vec<(&'static str, &'static [&'static str], usize, usize)> {
 fn counts_are_those_of_their_makers() {
     let Some(data) = shared("data") else { return };
     for (file, columns, count, classes) in known() {
-        // Usenet articles were posted to several groups under one number.
+        // Its ids are numbers of articles, which every newsgroup counts by itself.
         let config = CorpusConfig { columns: strings(columns), unique_ids: !file.starts_with("20ng"), ..skipping() };
         let (documents, skipped) = drain(Corpus::open(&data.join(file), &config).unwrap()).unwrap();
         assert_eq!((documents.len(), skipped.count()), (count, 0), "{file}: {skipped}");
