@@ -2,7 +2,7 @@
 
 use super::fields::{Row, json_row, utf8};
 use super::lines::too_long;
-use super::source::Source;
+use super::source::{Source, line_breaks};
 use super::{Fault, Rows};
 use crate::{Error, Result};
 
@@ -162,10 +162,6 @@ impl Rows for JsonArray {
     fn place(&self) -> String {
         format!("{}:{} (element {})", self.source.path().display(), self.began, self.elements)
     }
-}
-
-fn line_breaks(bytes: &[u8]) -> u64 {
-    bytes.iter().filter(|b| **b == b'\n').count() as u64
 }
 
 /// Follows brackets and strings to the end of a value.

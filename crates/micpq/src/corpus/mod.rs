@@ -194,7 +194,7 @@ impl Corpus {
             },
         };
         let mut corpus = Corpus::new(config, format, read, metadata.is_file().then_some(metadata.len()));
-        corpus.rows = Some(corpus.rows_of(source, parquet::seekable(path))?);
+        corpus.rows = Some(corpus.rows_of(source, path.is_file())?);
         Ok(corpus)
     }
 
@@ -249,7 +249,7 @@ impl Corpus {
     fn next_file(&mut self) -> Result<()> {
         if let Some(path) = self.files.pop_front() {
             let source = Source::open(&path, self.read.clone())?;
-            self.rows = Some(self.rows_of(source, parquet::seekable(&path))?);
+            self.rows = Some(self.rows_of(source, path.is_file())?);
         }
         Ok(())
     }

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -236,9 +236,4 @@ fn cell(column: &dyn Array, at: usize) -> std::result::Result<Json, String> {
         }
         other => return Err(format!("type {other} is not known")),
     })
-}
-
-/// Whether a path names a plain file, which Parquet's reader may jump about in.
-pub(super) fn seekable(path: &Path) -> bool {
-    path.is_file()
 }
