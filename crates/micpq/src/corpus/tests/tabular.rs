@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use ::parquet::arrow::ArrowWriter;
-use ::parquet::basic::{Compression, ZstdLevel};
+use ::parquet::basic::{Compression, GzipLevel, ZstdLevel};
 use ::parquet::file::properties::WriterProperties;
 use arrow::array::*;
 use arrow::datatypes::{Float16Type, Int32Type};
@@ -188,7 +188,8 @@ fn parquet_of_all_types() {
     ];
     let scene = Scene::new();
     let zstd_pages = Compression::ZSTD(ZstdLevel::default());
-    for compression in [Compression::UNCOMPRESSED, Compression::SNAPPY, zstd_pages] {
+    let gzip_pages = Compression::GZIP(GzipLevel::default());
+    for compression in [Compression::UNCOMPRESSED, Compression::SNAPPY, gzip_pages, zstd_pages] {
         let bytes = write(columns.clone(), compression);
         let path = scene.file("a.parquet", &bytes);
         let (documents, _) = drain(Corpus::open(&path, &CorpusConfig::default()).unwrap()).unwrap();
