@@ -7,6 +7,7 @@
 pub mod attention;
 pub mod dispatch;
 pub mod dropout;
+pub mod elementwise;
 pub mod gemm;
 pub mod rows;
 
