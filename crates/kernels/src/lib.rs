@@ -10,6 +10,7 @@ pub mod dropout;
 pub mod elementwise;
 pub mod gemm;
 pub mod rows;
+pub mod scan;
 
 mod lanes;
 

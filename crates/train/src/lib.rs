@@ -9,6 +9,9 @@
 //! pieces run in a fixed order, and every random draw is a function of the seed and its address ([`random`]).
 
 pub mod config;
+pub mod dataset;
+pub mod job;
+pub mod passes;
 pub mod views;
 
 pub mod contrastive;

@@ -1,18 +1,178 @@
-//! stub
+//! The frozen encoder: token ids to one feature vector a document.
+//!
+//! [`pull`] puts a Hugging Face directory where [`Encoder::load`] finds it, [`weights`] reads and checks its tensors,
+//! [`bert`] is the forward pass over packed sequences, and [`Features`] is the way from raw text to vectors that every
+//! surface takes.
+
+mod bert;
+mod features;
+pub mod pull;
+mod weights;
+
+#[cfg(test)]
+mod tests;
+
+use std::path::{Path, PathBuf};
+
+use rayon::prelude::*;
+
+pub use bert::Dropout;
+pub use features::Features;
+pub use weights::EncoderConfig;
+
+use crate::tokenizer::Tokenizer;
+use crate::watch::Watch;
+use crate::{Error, Matrix, Result};
+
 /// How token states become one vector.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Pooling {
-    /// The state of `[CLS]`.
+    /// The state of `[CLS]` after the last layer; the tanh pooler is not used.
     Cls,
     /// The mean over all tokens, `[CLS]` and `[SEP]` among them.
     Mean,
 }
+
 impl std::fmt::Display for Pooling {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Pooling::Cls => "cls",
             Pooling::Mean => "mean",
         })
+    }
+}
+
+impl std::str::FromStr for Pooling {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<Self> {
+        match name {
+            "cls" => Ok(Pooling::Cls),
+            "mean" => Ok(Pooling::Mean),
+            _ => Err(Error::config(format!("unknown pooling '{name}'; known: cls, mean"))),
+        }
+    }
+}
+
+/// Tokens computed by one task: enough to keep the weights of a layer in cache over many rows, few enough that the
+/// states (4 x 384 to 4 x 3,072 values a token) stay there too.
+const BATCH_TOKENS: usize = 512;
+
+/// A loaded encoder.
+pub struct Encoder {
+    dir: PathBuf,
+    config: EncoderConfig,
+    sha256: String,
+    tokenizer: Tokenizer,
+    bert: bert::Bert,
+}
+
+impl Encoder {
+    /// Loads a Hugging Face directory: `config.json`, `model.safetensors`, `tokenizer.json` or `vocab.txt`.
+    pub fn load(dir: &Path) -> Result<Self> {
+        let config = EncoderConfig::read(dir)?;
+        let tokenizer = Tokenizer::load(dir)?;
+        if tokenizer.vocabulary() > config.vocab_size {
+            return Err(Error::format(
+                dir,
+                format!(
+                    "its tokenizer knows {} ids, its weights {}: tokenizer and weights belong to different encoders",
+                    tokenizer.vocabulary(),
+                    config.vocab_size
+                ),
+            ));
+        }
+        let weights = weights::Weights::open(dir)?;
+        let bert = bert::Bert::new(&config, &weights)?;
+        let sha256 = weights.sha256(dir)?;
+        Ok(Encoder { dir: dir.to_path_buf(), config, sha256, tokenizer, bert })
+    }
+
+    /// Where it was loaded from.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Its shape.
+    pub fn config(&self) -> &EncoderConfig {
+        &self.config
+    }
+
+    /// Values in a feature vector.
+    pub fn width(&self) -> usize {
+        self.config.hidden_size
+    }
+
+    /// SHA-256 of the weight file.
+    pub fn sha256(&self) -> &str {
+        &self.sha256
+    }
+
+    /// Its tokenizer.
+    pub fn tokenizer(&self) -> &Tokenizer {
+        &self.tokenizer
+    }
+
+    /// Features of token sequences, one row each: raw pooled vectors, not scaled.
+    ///
+    /// A row depends on its own tokens (and, with dropout, its own number) alone: not on its neighbours, the batch or
+    /// the number of threads.
+    pub fn encode(
+        &self,
+        sequences: &[impl AsRef<[u32]> + Sync],
+        pooling: Pooling,
+        dropout: Option<Dropout>,
+        watch: &dyn Watch,
+    ) -> Result<Matrix> {
+        self.check(sequences)?;
+        if let Some(view) = &dropout {
+            assert_eq!(view.len(), sequences.len(), "a number for every sequence");
+        }
+        let mut out = Matrix::zeros(sequences.len(), self.width());
+        let mut tasks = Vec::new();
+        let mut rest = out.as_mut_slice();
+        let mut start = 0;
+        while start < sequences.len() {
+            let (mut end, mut tokens) = (start, 0);
+            while end < sequences.len() && (end == start || tokens + sequences[end].as_ref().len() <= BATCH_TOKENS) {
+                tokens += sequences[end].as_ref().len();
+                end += 1;
+            }
+            let (rows, after) = rest.split_at_mut((end - start) * self.width());
+            tasks.push((start..end, rows));
+            rest = after;
+            start = end;
+        }
+        tasks.into_par_iter().try_for_each_init(bert::Scratch::default, |scratch, (range, rows)| {
+            if watch.interrupted() {
+                return Err(Error::Interrupted);
+            }
+            let batch: Vec<&[u32]> = sequences[range.clone()].iter().map(AsRef::as_ref).collect();
+            let states = self.bert.forward(&batch, dropout.map(|d| d.part(range)), scratch, |_, _| {});
+            bert::pool(states, &batch, pooling, rows);
+            watch.advance(batch.len() as u64);
+            Ok(())
+        })?;
+        Ok(out)
+    }
+
+    fn check(&self, sequences: &[impl AsRef<[u32]>]) -> Result<()> {
+        for (i, sequence) in sequences.iter().enumerate() {
+            let ids = sequence.as_ref();
+            if ids.is_empty() || ids.len() > self.config.max_position_embeddings {
+                return Err(Error::input(
+                    format!("sequence {i}"),
+                    format!("has {} tokens, the encoder takes 1 to {}", ids.len(), self.config.max_position_embeddings),
+                ));
+            }
+            if let Some(id) = ids.iter().find(|&&id| id as usize >= self.config.vocab_size) {
+                return Err(Error::input(
+                    format!("sequence {i}"),
+                    format!("holds token {id}, the encoder's vocabulary ends at {}", self.config.vocab_size - 1),
+                ));
+            }
+        }
+        Ok(())
     }
 }

@@ -1,0 +1,42 @@
+# Everything a person or a machine does with micpq. `make demo` and `make test` work on a fresh clone.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+CARGO ?= cargo
+MICPQ := target/release/micpq
+# Where shared corpora, goldens and weights lie, when they are at hand.
+MICPQ_SHARED ?= $(abspath ../shared)
+export MICPQ_SHARED
+
+.PHONY: help build demo test fmt lint unit encoders clean
+
+help:  ## what there is to do
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 22
+
+build:  ## the release binary, target/release/micpq
+	@command -v $(CARGO) >/dev/null || { echo "Rust is needed: install rustup, then 'rustup toolchain install stable'"; exit 1; }
+	$(CARGO) build --release -p micpq-cli
+
+demo: build  ## fetch news of 1987, train, index, answer questions, leave you at a prompt
+	@scripts/demo
+
+test: fmt lint unit  ## format, lints, every test
+
+fmt:
+	$(CARGO) fmt --all --check
+
+# Warnings are errors here and only here: a compiler of tomorrow must not break a user's build.
+lint:
+	$(CARGO) clippy --release --workspace --all-targets -- -D warnings
+
+# The real encoders where shared/ is at hand; without them the tests that need them say that they skipped.
+encoders:
+	@if [ -x "$(MICPQ_SHARED)/models/get" ]; then "$(MICPQ_SHARED)/models/get" >/dev/null; \
+	else echo "skipped: no encoders beside this checkout; tests that need real weights will say so"; fi
+
+unit: encoders
+	$(CARGO) test --release --workspace
+
+clean:  ## what the build and the demo made
+	$(CARGO) clean
+	rm -rf work

@@ -1,0 +1,440 @@
+//! Flags as the user types them. They only convert into the engine's and the trainer's own config types, which check.
+
+use std::path::PathBuf;
+
+use clap::{Args as Group, Parser, Subcommand};
+use micpq::corpus::{CorpusConfig, Format, OnError};
+use micpq::encoder::{Features, Pooling, pull};
+use micpq::index::Store;
+use micpq::model::Distance;
+use micpq::text::Clean;
+use micpq::{Result, Watch};
+use train::config::TrainConfig;
+use train::views::ViewChoice;
+
+/// Document search in 16 to 128 bits a document.
+#[derive(Parser)]
+#[command(name = "micpq", version, propagate_version = true, after_help = EXAMPLES)]
+pub struct Args {
+    #[command(subcommand)]
+    pub command: Command,
+    /// Print JSON for programs instead of text for people
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// No progress on standard error
+    #[arg(long, short, global = true)]
+    pub quiet: bool,
+    /// Threads; all cores unless said. Results do not depend on it
+    #[arg(long, global = true, value_name = "N")]
+    pub threads: Option<usize>,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  micpq build news.jsonl -o news.micpq
+  micpq search news.micpq \"oil prices and the economy\" -k 10
+  micpq search news.micpq \"tea\" --filter \"places:japan\" --json
+  micpq eval --model news.micpq/model --database train.csv --queries test.csv
+
+Exit codes: 0 done, 1 failed, 2 wrong usage.";
+
+#[derive(Subcommand)]
+pub enum Command {
+    /// Train on a corpus without labels, then index it: one command from raw text to search
+    Build(Build),
+    /// Search an index
+    Search(Search),
+    /// Measure a model on labelled corpora: P@k, MAP, fidelity, beside exact float search
+    Eval(Eval),
+    /// Turn a corpus into feature vectors, or with --model into codes (.npy)
+    Encode(Encode),
+    /// Train a model on a corpus
+    Train(Train),
+    /// Make and keep an index: create, add, delete, info, verify, compact
+    #[command(subcommand)]
+    Index(Index),
+    /// Fetch and show encoders
+    #[command(subcommand)]
+    Encoder(EncoderCommand),
+    /// Print the completion script of a shell
+    Completions {
+        /// bash, zsh, fish, elvish or powershell
+        shell: clap_complete::Shell,
+    },
+}
+
+/// How a corpus is read.
+#[derive(Group, Clone)]
+pub struct CorpusArgs {
+    /// Format of the corpus; otherwise told by name and content
+    #[arg(long, value_name = "FORMAT")]
+    pub format: Option<Format>,
+    /// What to do with a row that cannot be used: stop, or skip and count
+    #[arg(long, value_name = "skip|stop", default_value = "stop")]
+    pub on_error: OnError,
+    /// Field that holds the id (id, _id)
+    #[arg(long, value_name = "NAME")]
+    pub id_field: Option<String>,
+    /// Field that holds the text (text); given several times, the fields are joined
+    #[arg(long, value_name = "NAME")]
+    pub text_field: Vec<String>,
+    /// Field that holds the label or labels (label, labels)
+    #[arg(long, value_name = "NAME")]
+    pub label_field: Option<String>,
+    /// Whether a CSV or TSV file begins with a header; otherwise told by its first row
+    #[arg(long, value_name = "true|false")]
+    pub header: Option<bool>,
+    /// Longest row accepted, in bytes
+    #[arg(long, value_name = "BYTES")]
+    pub max_row_bytes: Option<usize>,
+}
+
+impl CorpusArgs {
+    pub fn config(&self) -> CorpusConfig {
+        let defaults = CorpusConfig::default();
+        CorpusConfig {
+            format: self.format,
+            on_error: self.on_error,
+            id_field: self.id_field.clone(),
+            text_fields: self.text_field.clone(),
+            label_field: self.label_field.clone(),
+            header: self.header,
+            max_row_bytes: self.max_row_bytes.unwrap_or(defaults.max_row_bytes),
+            ..defaults
+        }
+    }
+}
+
+/// How text becomes vectors.
+#[derive(Group, Clone)]
+pub struct FeatureArgs {
+    /// Encoder: a pulled name or a Hugging Face directory
+    #[arg(long, value_name = "NAME|DIR", default_value = pull::DEFAULT)]
+    pub encoder: String,
+    /// How token states become one vector
+    #[arg(long, value_name = "cls|mean", default_value = "mean")]
+    pub pooling: Pooling,
+    /// Most tokens of a text with [CLS] and [SEP]; the encoder's own length unless said
+    #[arg(long, value_name = "N")]
+    pub max_tokens: Option<usize>,
+    /// Cleaning before tokenisation: none, or the authors' (faithful)
+    #[arg(long, value_name = "faithful|none", default_value = "none")]
+    pub clean: Clean,
+    /// Scale vectors to unit length
+    #[arg(long)]
+    pub unit_length: bool,
+}
+
+impl FeatureArgs {
+    /// Loads the encoder, fetching a registered one that is not here yet.
+    pub fn load(&self, watch: &dyn Watch) -> Result<Features> {
+        pull::locate_or_pull(&self.encoder, watch)?;
+        Features::new(&self.encoder, self.pooling, self.max_tokens, self.clean, self.unit_length)
+    }
+}
+
+/// How a model is trained.
+#[derive(Group, Clone)]
+pub struct TrainingArgs {
+    /// Length of a code: 16, 32, 64 or 128
+    #[arg(long, default_value_t = 64)]
+    pub bits: usize,
+    /// System to train
+    #[arg(long, default_value = "micpq")]
+    pub method: String,
+    /// Seed of everything random
+    #[arg(long, default_value_t = 0)]
+    pub seed: u64,
+    /// Views: full:R (R encoder passes with dropout a document) or noise[:R] (a model of that noise, fitted on a sample)
+    #[arg(long, value_name = "full:R|noise[:R]")]
+    pub views: Option<String>,
+    /// Settings of the paper for a corpus: paper:agnews, paper:dbpedia, paper:nyt
+    #[arg(long, value_name = "NAME")]
+    pub preset: Option<String>,
+    /// Most epochs
+    #[arg(long)]
+    pub epochs: Option<usize>,
+    /// Epochs without improvement after which training stops
+    #[arg(long)]
+    pub patience: Option<usize>,
+    /// Documents a step
+    #[arg(long)]
+    pub batch: Option<usize>,
+    /// Step size of Adam
+    #[arg(long)]
+    pub learning_rate: Option<f64>,
+    /// Weight of the mutual-information term (0: the paper's ablation without it)
+    #[arg(long)]
+    pub prob_weight: Option<f64>,
+    /// Temperature of the soft code
+    #[arg(long)]
+    pub tau: Option<f64>,
+    /// Temperature of the contrastive loss
+    #[arg(long)]
+    pub tau_cl: Option<f64>,
+    /// Rate of dropout in the encoder's views
+    #[arg(long)]
+    pub dropout: Option<f64>,
+    /// No Gumbel noise (the paper's softmax ablation)
+    #[arg(long)]
+    pub no_gumbel: bool,
+    /// Width of the hidden layer
+    #[arg(long)]
+    pub hidden: Option<usize>,
+    /// Most documents to train on; a larger corpus is sampled evenly by the seed
+    #[arg(long, default_value_t = 200_000, value_name = "N")]
+    pub sample: usize,
+    /// Where views and checkpoints are kept between runs (under the user's cache unless said)
+    #[arg(long, value_name = "DIR")]
+    pub cache: Option<PathBuf>,
+}
+
+impl TrainingArgs {
+    /// Rate of dropout where none is given: the authors'.
+    pub const DROPOUT: f64 = 0.3;
+
+    /// The trainer's own options. Without a word about views, `build` takes the noise model with mean pooling, where it
+    /// loses nothing, and full passes with CLS, where it does.
+    pub fn config(&self, pooling: Pooling) -> Result<TrainConfig> {
+        if self.method != "micpq" {
+            return Err(micpq::Error::config(format!("unknown method '{}'; known: micpq", self.method)));
+        }
+        let mut config = match &self.preset {
+            Some(name) => TrainConfig::preset(name, self.bits)?,
+            None => {
+                let views = if pooling == Pooling::Mean { ViewChoice::default() } else { ViewChoice::Full(16) };
+                TrainConfig { views, ..TrainConfig::new(self.bits) }
+            }
+        };
+        if let Some(views) = &self.views {
+            config.views = views.parse()?;
+        }
+        fn set<T: Copy>(field: &mut T, value: Option<T>) {
+            if let Some(value) = value {
+                *field = value;
+            }
+        }
+        set(&mut config.epochs, self.epochs);
+        set(&mut config.patience, self.patience);
+        set(&mut config.batch, self.batch);
+        set(&mut config.learning_rate, self.learning_rate);
+        set(&mut config.hidden, self.hidden);
+        set(&mut config.objective.prob_weight, self.prob_weight);
+        set(&mut config.objective.tau, self.tau);
+        set(&mut config.objective.contrast_temperature, self.tau_cl);
+        if self.no_gumbel {
+            // The paper's ablation takes softmax(-d / tau): neither noise nor the floor that came with it.
+            config.objective.gumbel = false;
+            config.objective.floor = 0.0;
+        }
+        config.seed = self.seed;
+        config.validate()?;
+        Ok(config)
+    }
+}
+
+#[derive(Group)]
+#[command(after_help = "\
+Examples:
+  micpq build news.jsonl -o news.micpq
+  micpq build docs/ --bits 128 -o docs.micpq           a folder of text files
+  cat news.jsonl | micpq build - --format jsonl -o news.micpq")]
+pub struct Build {
+    /// File or folder; - is standard input
+    pub corpus: PathBuf,
+    /// Directory of the index to make
+    #[arg(long, short)]
+    pub output: PathBuf,
+    /// Use this model instead of training one
+    #[arg(long, value_name = "DIR")]
+    pub model: Option<PathBuf>,
+    /// What the index keeps: text (ids, codes, texts, attributes) or codes (ids and codes alone)
+    #[arg(long, default_value = "text")]
+    pub store: Store,
+    /// Replace an index that is already there
+    #[arg(long)]
+    pub force: bool,
+    #[command(flatten)]
+    pub source: CorpusArgs,
+    #[command(flatten)]
+    pub features: FeatureArgs,
+    #[command(flatten)]
+    pub training: TrainingArgs,
+}
+
+#[derive(Group)]
+#[command(after_help = "\
+Examples:
+  micpq search news.micpq \"oil prices\" -k 5
+  micpq search news.micpq \"oil prices\" --filter \"places:japan AND year:[1987 TO 1988]\"
+  micpq search news.micpq --queries questions.txt --json
+  micpq search news.micpq                              asks for queries until end of input")]
+pub struct Search {
+    /// Index directory
+    pub index: PathBuf,
+    /// What to look for; without it and without --queries, queries are read from standard input
+    pub query: Option<String>,
+    /// A corpus of queries; every hit then carries the query's id
+    #[arg(long, value_name = "FILE")]
+    pub queries: Option<PathBuf>,
+    /// Hits a query
+    #[arg(short, default_value_t = 10)]
+    pub k: usize,
+    /// Only documents that match this filter, in the query language of tantivy: places:japan, year:[1987 TO 1988]
+    #[arg(long)]
+    pub filter: Option<String>,
+    /// Distance; the model's own unless said
+    #[arg(long)]
+    pub distance: Option<Distance>,
+    #[command(flatten)]
+    pub source: CorpusArgs,
+}
+
+#[derive(Group)]
+#[command(after_help = "\
+Example:
+  micpq eval --model model --database train.csv.gz --queries test.csv.gz --json")]
+pub struct Eval {
+    /// Model directory
+    #[arg(long)]
+    pub model: PathBuf,
+    /// Corpus to search in
+    #[arg(long, value_name = "FILE")]
+    pub database: PathBuf,
+    /// Corpus of queries
+    #[arg(long, value_name = "FILE")]
+    pub queries: PathBuf,
+    /// Distance; the model's own unless said
+    #[arg(long)]
+    pub distance: Option<Distance>,
+    /// Seed of the shuffle by which ties are broken
+    #[arg(long, default_value_t = 0)]
+    pub seed: u64,
+    /// Leave out exact float search
+    #[arg(long)]
+    pub no_float: bool,
+    /// Where vectors are kept between runs (under the user's cache unless said)
+    #[arg(long, value_name = "DIR")]
+    pub cache: Option<PathBuf>,
+    #[command(flatten)]
+    pub source: CorpusArgs,
+}
+
+#[derive(Group)]
+#[command(after_help = "\
+Examples:
+  micpq encode news.jsonl --pooling mean -o features.npy
+  micpq encode news.jsonl --model model -o codes.npy")]
+pub struct Encode {
+    /// File or folder; - is standard input
+    pub corpus: PathBuf,
+    /// File to write
+    #[arg(long, short)]
+    pub output: PathBuf,
+    /// Write codes of this model (u8, low nibble = even book) instead of features (f32)
+    #[arg(long, value_name = "DIR")]
+    pub model: Option<PathBuf>,
+    #[command(flatten)]
+    pub source: CorpusArgs,
+    #[command(flatten)]
+    pub features: FeatureArgs,
+}
+
+#[derive(Group)]
+#[command(after_help = "\
+Examples:
+  micpq train news.jsonl --bits 64 -o model
+  micpq train train.csv.gz --validation val.csv.gz --preset paper:agnews --bits 32 --max-tokens 51 -o model")]
+pub struct Train {
+    /// File or folder; - is standard input
+    pub corpus: PathBuf,
+    /// Model directory to write
+    #[arg(long, short)]
+    pub output: PathBuf,
+    /// Labelled corpus by whose P@100 the best epoch is chosen; without it the choice needs no labels
+    #[arg(long, value_name = "FILE")]
+    pub validation: Option<PathBuf>,
+    #[command(flatten)]
+    pub source: CorpusArgs,
+    #[command(flatten)]
+    pub features: FeatureArgs,
+    #[command(flatten)]
+    pub training: TrainingArgs,
+}
+
+#[derive(Subcommand)]
+pub enum Index {
+    /// Make an index for a model, from a corpus or empty
+    Create {
+        /// Index directory
+        index: PathBuf,
+        /// Corpus to add at once
+        corpus: Option<PathBuf>,
+        /// Model directory
+        #[arg(long, value_name = "DIR")]
+        model: PathBuf,
+        /// What the index keeps: text or codes
+        #[arg(long, default_value = "text")]
+        store: Store,
+        /// Replace an index that is already there
+        #[arg(long)]
+        force: bool,
+        #[command(flatten)]
+        source: CorpusArgs,
+    },
+    /// Add documents; one with a known id replaces the old one
+    Add {
+        /// Index directory
+        index: PathBuf,
+        /// File or folder; - is standard input
+        corpus: PathBuf,
+        /// Documents a commit: what is committed survives a crash
+        #[arg(long, default_value_t = 20_000, value_name = "N")]
+        commit_every: usize,
+        #[command(flatten)]
+        source: CorpusArgs,
+    },
+    /// Delete documents by id or by filter
+    Delete {
+        /// Index directory
+        index: PathBuf,
+        /// Ids
+        ids: Vec<String>,
+        /// Everything that matches this filter
+        #[arg(long)]
+        filter: Option<String>,
+    },
+    /// What an index holds
+    Info {
+        /// Index directory
+        index: PathBuf,
+    },
+    /// Check every byte that has a checksum, and codes against their columns
+    Verify {
+        /// Index directory
+        index: PathBuf,
+    },
+    /// Merge segments and drop deleted documents
+    Compact {
+        /// Index directory
+        index: PathBuf,
+    },
+}
+
+#[derive(Subcommand)]
+pub enum EncoderCommand {
+    /// Fetch an encoder: the default, a name on the hub, or a local directory
+    Pull {
+        /// Name or directory
+        #[arg(default_value = pull::DEFAULT)]
+        name: String,
+    },
+    /// Encoders that are here
+    List,
+    /// One encoder's numbers and checksum
+    Info {
+        /// Name or directory
+        #[arg(default_value = pull::DEFAULT)]
+        name: String,
+    },
+}

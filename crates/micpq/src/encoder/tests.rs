@@ -1,0 +1,273 @@
+//! Goldens from Hugging Face transformers in float64, and what a damaged encoder gets.
+
+use std::path::PathBuf;
+
+use half::{bf16, f16};
+use safetensors::tensor::{Dtype, SafeTensors, TensorView};
+
+use super::*;
+use crate::watch::Silent;
+
+/// `$MICPQ_SHARED`, or `shared` beside the checkout.
+fn shared() -> Option<PathBuf> {
+    let beside = || PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../shared");
+    let dir = std::env::var_os("MICPQ_SHARED").map_or_else(beside, PathBuf::from);
+    dir.join("goldens").is_dir().then_some(dir)
+}
+
+fn f32s(file: &SafeTensors, name: &str) -> Vec<f32> {
+    file.tensor(name).unwrap().data().as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect()
+}
+
+/// |a - b| / |b|
+fn error(a: &[f32], b: &[f32]) -> f64 {
+    assert_eq!(a.len(), b.len());
+    let square = |x: f64| x * x;
+    let difference: f64 = a.iter().zip(b).map(|(x, y)| square(f64::from(*x) - f64::from(*y))).sum();
+    (difference / b.iter().map(|y| square(f64::from(*y))).sum::<f64>()).sqrt()
+}
+
+fn goldens(name: &str) {
+    let (Some(shared), Ok(dir)) = (shared(), pull::locate(name)) else {
+        println!("skipped: goldens or weights of {name} are not on this machine");
+        return;
+    };
+    let encoder = Encoder::load(&dir).unwrap();
+    let texts = std::fs::read_to_string(shared.join(format!("goldens/{name}.json"))).unwrap();
+    let texts: Vec<serde_json::Value> = serde_json::from_str(&texts).unwrap();
+    let bytes = std::fs::read(shared.join(format!("goldens/{name}.safetensors"))).unwrap();
+    let file = SafeTensors::deserialize(&bytes).unwrap();
+
+    let inputs: Vec<&str> = texts.iter().map(|t| t["text"].as_str().unwrap()).collect();
+    let ids = encoder.tokenizer().encode(&inputs, 51).unwrap();
+    for (t, found) in texts.iter().zip(&ids) {
+        let expected: Vec<u32> = t["ids"].as_array().unwrap().iter().map(|v| v.as_u64().unwrap() as u32).collect();
+        assert_eq!(*found, expected, "ids of {:?}", t["text"]);
+    }
+    let cls = encoder.encode(&ids, Pooling::Cls, None, &Silent).unwrap();
+    let mean = encoder.encode(&ids, Pooling::Mean, None, &Silent).unwrap();
+    let mut worst = 0.0f64;
+    for (i, sequence) in ids.iter().enumerate() {
+        worst = worst.max(error(cls.row(i), &f32s(&file, &format!("{i}.cls"))));
+        worst = worst.max(error(mean.row(i), &f32s(&file, &format!("{i}.mean"))));
+        let expected = f32s(&file, &format!("{i}.layer_cls"));
+        encoder.bert.forward(&[sequence], None, &mut bert::Scratch::default(), |layer, states| {
+            let width = encoder.width();
+            worst = worst.max(error(&states[..width], &expected[layer * width..(layer + 1) * width]));
+        });
+    }
+    println!("{name}: largest error {worst:.1e} of the vector's norm");
+    assert!(worst < 1e-4, "{worst}");
+}
+
+#[test]
+fn minilm_agrees_with_its_goldens() {
+    goldens("all-MiniLM-L6-v2");
+}
+
+#[test]
+fn bert_base_agrees_with_its_goldens() {
+    goldens("bert-base-uncased");
+}
+
+/// A tiny random BertModel, so that everything but the goldens is tested without a download.
+struct Tiny {
+    dir: tempfile::TempDir,
+    tensors: Vec<(String, Vec<usize>, Vec<f32>)>,
+}
+
+impl Tiny {
+    fn new() -> Self {
+        let (hidden, inner, vocab) = (16, 32, 12);
+        let mut tensors: Vec<(String, Vec<usize>)> = vec![
+            ("embeddings.word_embeddings.weight".into(), vec![vocab, hidden]),
+            ("embeddings.position_embeddings.weight".into(), vec![20, hidden]),
+            ("embeddings.token_type_embeddings.weight".into(), vec![2, hidden]),
+        ];
+        let norm = |tensors: &mut Vec<(String, Vec<usize>)>, name: &str| {
+            tensors.push((format!("{name}.LayerNorm.weight"), vec![hidden]));
+            tensors.push((format!("{name}.LayerNorm.bias"), vec![hidden]));
+        };
+        norm(&mut tensors, "embeddings");
+        for l in 0..2 {
+            let at = |part: &str| format!("encoder.layer.{l}.{part}");
+            for (part, o, i) in [
+                ("attention.self.query", hidden, hidden),
+                ("attention.self.key", hidden, hidden),
+                ("attention.self.value", hidden, hidden),
+                ("attention.output.dense", hidden, hidden),
+                ("intermediate.dense", inner, hidden),
+                ("output.dense", hidden, inner),
+            ] {
+                tensors.push((at(&format!("{part}.weight")), vec![o, i]));
+                tensors.push((at(&format!("{part}.bias")), vec![o]));
+            }
+            norm(&mut tensors, &at("attention.output"));
+            norm(&mut tensors, &at("output"));
+        }
+        let tensors = tensors
+            .into_iter()
+            .enumerate()
+            .map(|(t, (name, shape))| {
+                let n: usize = shape.iter().product();
+                let shift = if name.ends_with("LayerNorm.weight") { 1.0 } else { 0.0 };
+                // Multiples of 1/64 below 2: exact in F16 and, with eight bits, in BF16.
+                let values = (0..n).map(|i| shift + (((i * 37 + t * 11) % 63) as f32 - 31.0) / 64.0).collect();
+                (name, shape, values)
+            })
+            .collect();
+        let tiny = Tiny { dir: tempfile::tempdir().unwrap(), tensors };
+        tiny.write_config("hidden_size", 16.into());
+        let vocab = "[PAD]\n[UNK]\n[CLS]\n[SEP]\noil\nprice\n##s\nthe\nof\njapan\ntea\n.\n";
+        std::fs::write(tiny.dir.path().join("vocab.txt"), vocab).unwrap();
+        tiny.write_weights("", Dtype::F32);
+        tiny
+    }
+
+    fn write_config(&self, field: &str, value: serde_json::Value) {
+        let mut config = serde_json::json!({
+            "model_type": "bert", "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4,
+            "intermediate_size": 32, "vocab_size": 12, "max_position_embeddings": 20, "type_vocab_size": 2,
+            "hidden_act": "gelu", "layer_norm_eps": 1e-12
+        });
+        config[field] = value;
+        std::fs::write(self.dir.path().join("config.json"), config.to_string()).unwrap();
+    }
+
+    fn write_weights(&self, prefix: &str, dtype: Dtype) {
+        let data: Vec<(String, Vec<usize>, Vec<u8>)> = self
+            .tensors
+            .iter()
+            .map(|(name, shape, values)| {
+                let bytes = match dtype {
+                    Dtype::F32 => values.iter().flat_map(|v| v.to_le_bytes()).collect(),
+                    Dtype::F16 => values.iter().flat_map(|v| f16::from_f32(*v).to_le_bytes()).collect(),
+                    _ => values.iter().flat_map(|v| bf16::from_f32(*v).to_le_bytes()).collect(),
+                };
+                (format!("{prefix}{name}"), shape.clone(), bytes)
+            })
+            .collect();
+        let views = data.iter().map(|(n, s, b)| (n.clone(), TensorView::new(dtype, s.clone(), b).unwrap()));
+        std::fs::write(self.dir.path().join("model.safetensors"), safetensors::serialize(views, None).unwrap()).unwrap();
+    }
+
+    fn load(&self) -> Result<Encoder> {
+        Encoder::load(self.dir.path())
+    }
+
+    fn refusal(&self) -> String {
+        self.load().err().expect("a damaged encoder is refused").to_string()
+    }
+}
+
+const TEXTS: [&str; 4] = ["the price of oil", "Tea.", "", "Japan oil oil oil prices of the tea unknownword"];
+
+#[test]
+fn a_row_does_not_depend_on_its_batch_and_a_seed_is_a_view() {
+    let encoder = Tiny::new().load().unwrap();
+    let ids = encoder.tokenizer().encode(&TEXTS, 12).unwrap();
+    assert_eq!(ids[0], [2, 7, 5, 8, 4, 3]);
+    assert_eq!(ids[3].len(), 12, "cut to the limit, [SEP] kept");
+    assert_eq!(ids[3][11], 3);
+    let numbers = [0, 1, 2, 3];
+    let view = |seed, number| Some(Dropout::new(0.3, seed, number, &numbers));
+    for (pooling, dropout) in [(Pooling::Mean, None), (Pooling::Cls, view(1, 1)), (Pooling::Mean, view(1, 1))] {
+        let together = encoder.encode(&ids, pooling, dropout, &Silent).unwrap();
+        for i in 0..ids.len() {
+            let alone = encoder.encode(&ids[i..=i], pooling, dropout.map(|d| d.part(i..i + 1)), &Silent).unwrap();
+            assert_eq!(alone.row(0), together.row(i));
+        }
+    }
+    let encode = |dropout| encoder.encode(&ids, Pooling::Mean, dropout, &Silent).unwrap();
+    assert_eq!(encode(view(1, 1)), encode(view(1, 1)));
+    assert_ne!(encode(view(1, 1)), encode(view(1, 2)));
+    assert_ne!(encode(view(1, 1)), encode(view(2, 1)));
+    assert_ne!(encode(view(1, 1)), encode(None));
+    // Equal texts at different places get different masks.
+    let twice = encoder.encode(&[&ids[0], &ids[0]], Pooling::Mean, view(1, 1).map(|d| d.part(0..2)), &Silent).unwrap();
+    assert_ne!(twice.row(0), twice.row(1));
+}
+
+#[test]
+fn dropout_keeps_the_expected_value_of_the_embeddings() {
+    let encoder = Tiny::new().load().unwrap();
+    let ids: &[u32] = &[2, 7, 5, 8, 4, 3];
+    let mut clean = Vec::new();
+    encoder.bert.forward(&[ids], None, &mut bert::Scratch::default(), |l, s| if l == 0 { clean = s.to_vec() });
+    let mut sum = vec![0.0f64; clean.len()];
+    let n = 4000;
+    for seed in 0..n {
+        let dropout = Some(Dropout::new(0.3, seed, 1, &[0]));
+        encoder.bert.forward(&[ids], dropout, &mut bert::Scratch::default(), |l, states| {
+            if l == 0 {
+                sum.iter_mut().zip(states).for_each(|(s, v)| *s += f64::from(*v));
+            }
+        });
+    }
+    for (s, c) in sum.iter().zip(&clean) {
+        // A kept value is c / 0.7: standard deviation c sqrt(0.3 / 0.7), over 4,000 draws 1 % of c.
+        assert!((s / n as f64 - f64::from(*c)).abs() < 0.06 * f64::from(c.abs()) + 1e-6);
+    }
+}
+
+#[test]
+fn every_width_of_weights_and_either_prefix_gives_the_same() {
+    let tiny = Tiny::new();
+    let ids = tiny.load().unwrap().tokenizer().encode(&TEXTS, 12).unwrap();
+    let encode = || tiny.load().unwrap().encode(&ids, Pooling::Mean, None, &Silent).unwrap();
+    let expected = encode();
+    for dtype in [Dtype::F32, Dtype::F16, Dtype::BF16] {
+        for prefix in ["", "bert."] {
+            tiny.write_weights(prefix, dtype);
+            assert_eq!(encode(), expected, "{dtype:?} {prefix}");
+        }
+    }
+}
+
+#[test]
+fn damaged_encoders_are_refused_by_name() {
+    let mut tiny = Tiny::new();
+    let find = |tiny: &Tiny, name: &str| tiny.tensors.iter().position(|t| t.0.ends_with(name)).unwrap();
+
+    let at = find(&tiny, "layer.1.output.dense.weight");
+    let good = tiny.tensors[at].clone();
+    tiny.tensors[at].2[5] = f32::NAN;
+    tiny.write_weights("", Dtype::F32);
+    let word = tiny.refusal();
+    assert!(word.contains("layer.1.output.dense.weight") && word.contains("NaN at position 5"), "{word}");
+
+    tiny.tensors[at].1 = vec![32, 16];
+    tiny.tensors[at].2[5] = 0.0;
+    tiny.write_weights("", Dtype::F32);
+    assert!(tiny.refusal().contains("has shape [32, 16], config.json asks for [16, 32]"), "{}", tiny.refusal());
+
+    tiny.tensors.remove(at);
+    tiny.write_weights("", Dtype::F32);
+    assert!(tiny.refusal().contains("has no tensor \"encoder.layer.1.output.dense.weight\""), "{}", tiny.refusal());
+    tiny.tensors.insert(at, good);
+    tiny.write_weights("", Dtype::F32);
+
+    let path = tiny.dir.path().join("model.safetensors");
+    let whole = std::fs::read(&path).unwrap();
+    std::fs::write(&path, &whole[..whole.len() - 100]).unwrap();
+    assert!(tiny.refusal().contains("cut short"), "{}", tiny.refusal());
+    std::fs::write(&path, &whole).unwrap();
+
+    for (field, value, word) in [
+        ("num_attention_heads", serde_json::json!(3), "not a multiple"),
+        ("model_type", serde_json::json!("t5"), "model_type is t5, expected bert"),
+        ("hidden_act", serde_json::json!("swish"), "hidden_act is swish"),
+        ("position_embedding_type", serde_json::json!("relative_key"), "expected absolute"),
+        ("vocab_size", serde_json::json!(11), "different encoders"),
+    ] {
+        tiny.write_config(field, value);
+        assert!(tiny.refusal().contains(word), "{}", tiny.refusal());
+    }
+    tiny.write_config("hidden_act", "gelu_new".into());
+    let encoder = tiny.load().unwrap();
+    let long = vec![vec![4u32; 21]];
+    let word = encoder.encode(&long, Pooling::Cls, None, &Silent).unwrap_err().to_string();
+    assert!(word.contains("has 21 tokens, the encoder takes 1 to 20"), "{word}");
+    let word = encoder.encode(&[[12u32]], Pooling::Cls, None, &Silent).unwrap_err().to_string();
+    assert!(word.contains("token 12"), "{word}");
+}

@@ -1,0 +1,238 @@
+//! `config.json` and `model.safetensors` of a BERT-family encoder, read and checked.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use safetensors::tensor::{Dtype, SafeTensors};
+use serde::Deserialize;
+use sha2::{Digest, Sha256};
+
+use crate::mmap::Map;
+use crate::{Error, Result};
+
+/// The numbers of a `BertModel`.
+#[derive(Clone, Debug, Deserialize)]
+pub struct EncoderConfig {
+    /// Family; only `bert` is read.
+    pub model_type: String,
+    /// Width of a token's state.
+    pub hidden_size: usize,
+    /// Layers.
+    pub num_hidden_layers: usize,
+    /// Attention heads.
+    pub num_attention_heads: usize,
+    /// Width between the two dense layers of a feed-forward block.
+    pub intermediate_size: usize,
+    /// Ids the embedding knows.
+    pub vocab_size: usize,
+    /// Longest sequence.
+    pub max_position_embeddings: usize,
+    /// Token types; only the first is used.
+    pub type_vocab_size: usize,
+    /// `gelu`, `gelu_new` or `relu`.
+    pub hidden_act: String,
+    /// Epsilon of every LayerNorm.
+    pub layer_norm_eps: f32,
+    /// `absolute`; anything else is refused.
+    #[serde(default = "absolute")]
+    pub position_embedding_type: String,
+    /// The length its makers trained it for, from `sentence_bert_config.json`.
+    #[serde(skip)]
+    pub trained_length: Option<usize>,
+}
+
+fn absolute() -> String {
+    "absolute".into()
+}
+
+impl EncoderConfig {
+    /// Reads and checks `config.json`.
+    pub fn read(dir: &Path) -> Result<Self> {
+        let path = dir.join("config.json");
+        let text = std::fs::read_to_string(&path).map_err(|source| {
+            if source.kind() == std::io::ErrorKind::NotFound {
+                Error::format(
+                    dir,
+                    "is not an encoder: it has no config.json; \"micpq encoder pull\" fetches one, \"micpq encoder list\" shows what is there",
+                )
+            } else {
+                Error::io(&path)(source)
+            }
+        })?;
+        let bad = |problem: String| Error::format(&path, problem);
+        let json: serde_json::Value =
+            serde_json::from_str(&text).map_err(|e| bad(format!("is not valid JSON: {e}; fetch the encoder again")))?;
+        let family = json.get("model_type").and_then(serde_json::Value::as_str).unwrap_or("nothing");
+        if family != "bert" {
+            return Err(bad(format!(
+                "model_type is {family}, expected bert: only the BERT family (BertModel) can be read"
+            )));
+        }
+        let mut config: EncoderConfig =
+            serde_json::from_value(json).map_err(|e| bad(format!("{e}; fetch the encoder again")))?;
+        if config.position_embedding_type != "absolute" {
+            return Err(bad(format!(
+                "position_embedding_type is {}, expected absolute",
+                config.position_embedding_type
+            )));
+        }
+        if !matches!(config.hidden_act.as_str(), "gelu" | "gelu_new" | "relu") {
+            return Err(bad(format!("hidden_act is {}, expected gelu, gelu_new or relu", config.hidden_act)));
+        }
+        let (heads, hidden) = (config.num_attention_heads, config.hidden_size);
+        if heads == 0 || hidden == 0 || !hidden.is_multiple_of(heads) {
+            return Err(bad(format!("hidden_size {hidden} is not a multiple of num_attention_heads {heads}")));
+        }
+        for (name, value) in [
+            ("num_hidden_layers", config.num_hidden_layers),
+            ("intermediate_size", config.intermediate_size),
+            ("vocab_size", config.vocab_size),
+            ("max_position_embeddings", config.max_position_embeddings),
+            ("type_vocab_size", config.type_vocab_size),
+        ] {
+            if value == 0 {
+                return Err(bad(format!("{name} is 0")));
+            }
+        }
+        config.trained_length = std::fs::read_to_string(dir.join("sentence_bert_config.json"))
+            .ok()
+            .and_then(|text| serde_json::from_str::<serde_json::Value>(&text).ok())
+            .and_then(|json| json.get("max_seq_length")?.as_u64())
+            .map(|n| n as usize);
+        Ok(config)
+    }
+
+    /// Most tokens of a text unless the user says otherwise, `[CLS]` and `[SEP]` counted.
+    pub fn default_length(&self) -> usize {
+        self.trained_length.unwrap_or(usize::MAX).min(self.max_position_embeddings)
+    }
+}
+
+/// An open weight file. Tensors are looked up with and without the `bert.` prefix.
+pub struct Weights {
+    path: PathBuf,
+    map: Arc<Map>,
+    tensors: Vec<(String, Tensor)>,
+}
+
+#[derive(Clone)]
+struct Tensor {
+    shape: Vec<usize>,
+    dtype: Dtype,
+    start: usize,
+    end: usize,
+}
+
+impl Weights {
+    /// Maps `model.safetensors` and reads its header.
+    pub fn open(dir: &Path) -> Result<Self> {
+        let path = dir.join("model.safetensors");
+        if !path.exists() {
+            return Err(Error::format(dir, "has no model.safetensors; weights in other formats are not read"));
+        }
+        let map = Arc::new(Map::open(&path)?);
+        let file = SafeTensors::deserialize(&map).map_err(|e| {
+            Error::format(&path, format!("not a whole safetensors file: {e}; it may be cut short, fetch the encoder again"))
+        })?;
+        let base = map.as_ptr() as usize;
+        let tensors = file
+            .iter()
+            .map(|(name, view)| {
+                let start = view.data().as_ptr() as usize - base;
+                let end = start + view.data().len();
+                let name = name.strip_prefix("bert.").unwrap_or(name).to_owned();
+                (name, Tensor { shape: view.shape().to_vec(), dtype: view.dtype(), start, end })
+            })
+            .collect();
+        Ok(Weights { path, map, tensors })
+    }
+
+    fn find(&self, name: &str, shape: &[usize]) -> Result<&Tensor> {
+        let bad = |problem: String| Error::format(&self.path, problem);
+        let (_, tensor) = self
+            .tensors
+            .iter()
+            .find(|(n, _)| n == name)
+            .ok_or_else(|| bad(format!("has no tensor \"{name}\" (nor \"bert.{name}\"); it is not a whole BertModel")))?;
+        if tensor.shape != shape {
+            return Err(bad(format!(
+                "tensor \"{name}\" has shape {:?}, config.json asks for {shape:?}: weights and config belong to different encoders",
+                tensor.shape
+            )));
+        }
+        if !matches!(tensor.dtype, Dtype::F32 | Dtype::F16 | Dtype::BF16) {
+            return Err(bad(format!("tensor \"{name}\" is {:?}, expected F32, F16 or BF16", tensor.dtype)));
+        }
+        Ok(tensor)
+    }
+
+    /// A tensor as `f32`, checked for values that are not finite.
+    pub fn read(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>> {
+        let tensor = self.find(name, shape)?;
+        let values = decode(&self.map[tensor.start..tensor.end], tensor.dtype);
+        match values.iter().position(|v| !v.is_finite()) {
+            None => Ok(values),
+            Some(i) => Err(Error::format(
+                &self.path,
+                format!("tensor \"{name}\" holds {} at position {i}; the file is damaged, fetch the encoder again", values[i]),
+            )),
+        }
+    }
+
+    /// An embedding table that stays in the file and is read row by row: a query touches a dozen of 30,522 rows.
+    pub fn embedding(&self, name: &str, rows: usize, width: usize) -> Result<Embedding> {
+        let tensor = self.find(name, &[rows, width])?.clone();
+        Ok(Embedding { map: self.map.clone(), dtype: tensor.dtype, start: tensor.start, rows, width })
+    }
+
+    /// SHA-256 of the whole file. Remembered beside the file's size and time in the user's cache: a query should not
+    /// wait for 90 MB to be hashed.
+    pub fn sha256(&self, dir: &Path) -> Result<String> {
+        super::pull::remembered_hash(&dir.join("model.safetensors"), || crate::hex(&Sha256::digest(&self.map[..])))
+    }
+}
+
+/// Rows of a mapped table.
+pub struct Embedding {
+    map: Arc<Map>,
+    dtype: Dtype,
+    start: usize,
+    rows: usize,
+    width: usize,
+}
+
+impl Embedding {
+    /// Adds row `i` to `out`.
+    ///
+    /// # Panics
+    /// When there is no such row; the caller has checked its ids.
+    pub fn add_row(&self, i: usize, out: &mut [f32]) {
+        assert!(i < self.rows && out.len() == self.width);
+        let bytes = self.width * size(self.dtype);
+        let from = self.start + i * bytes;
+        let row = &self.map[from..from + bytes];
+        match self.dtype {
+            Dtype::F32 => add(row.as_chunks::<4>().0, out, |b| f32::from_le_bytes(*b)),
+            Dtype::F16 => add(row.as_chunks::<2>().0, out, |b| half::f16::from_le_bytes(*b).to_f32()),
+            _ => add(row.as_chunks::<2>().0, out, |b| half::bf16::from_le_bytes(*b).to_f32()),
+        }
+    }
+}
+
+fn add<B>(row: &[B], out: &mut [f32], value: impl Fn(&B) -> f32) {
+    for (o, b) in out.iter_mut().zip(row) {
+        *o += value(b);
+    }
+}
+
+fn size(dtype: Dtype) -> usize {
+    if dtype == Dtype::F32 { 4 } else { 2 }
+}
+
+fn decode(bytes: &[u8], dtype: Dtype) -> Vec<f32> {
+    match dtype {
+        Dtype::F32 => bytes.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect(),
+        Dtype::F16 => bytes.as_chunks::<2>().0.iter().map(|b| half::f16::from_le_bytes(*b).to_f32()).collect(),
+        _ => bytes.as_chunks::<2>().0.iter().map(|b| half::bf16::from_le_bytes(*b).to_f32()).collect(),
+    }
+}
