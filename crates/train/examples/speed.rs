@@ -85,5 +85,9 @@ fn main() {
     let config = TrainConfig { epochs: 2, clean_first_epoch: false, ..TrainConfig::new(32) };
     let outcome = train::train(&config, &views, validation, None, &Silent).expect("a run");
     let seconds = outcome.metrics.seconds;
-    println!("an epoch of {documents}: training {:.2} s, validation {:.2} s", seconds.training / 2.0, seconds.validation / 2.0);
+    println!(
+        "an epoch of {documents}: training {:.2} s, validation {:.2} s",
+        seconds.training / 2.0,
+        seconds.validation / 2.0
+    );
 }
