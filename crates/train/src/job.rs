@@ -52,7 +52,10 @@ pub fn run(job: &Job, watch: &dyn Watch) -> Result<Trained> {
     if job.corpus.texts.len() < 2 {
         return Err(Error::input(
             "corpus",
-            format!("has {} documents; training compares documents with each other and needs at least 2", job.corpus.texts.len()),
+            format!(
+                "has {} documents; training compares documents with each other and needs at least 2",
+                job.corpus.texts.len()
+            ),
         ));
     }
     let begun = Instant::now();
@@ -65,7 +68,10 @@ pub fn run(job: &Job, watch: &dyn Watch) -> Result<Trained> {
     let validation = match (job.validation, &queries) {
         (Some(set), Some(queries)) => {
             if !set.labelled() || !job.corpus.labelled() {
-                return Err(Error::input("validation", "both the corpus and the validation set need a label on every document; leave --validation out to choose the best epoch without labels"));
+                return Err(Error::input(
+                    "validation",
+                    "both the corpus and the validation set need a label on every document; leave --validation out to choose the best epoch without labels",
+                ));
             }
             Validation::Labelled { queries, query_labels: &set.labels, document_labels: &job.corpus.labels }
         }
