@@ -9,6 +9,7 @@ pub mod dispatch;
 pub mod dropout;
 pub mod gemm;
 pub mod rows;
+pub mod scan;
 
 mod lanes;
 

@@ -1,0 +1,5 @@
+//! The scan over packed codes.
+
+mod topk;
+
+pub use topk::{Neighbour, TopK};
