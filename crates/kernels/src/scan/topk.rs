@@ -36,6 +36,7 @@ impl Eq for Neighbour {}
 #[derive(Clone, Debug)]
 pub struct TopK {
     k: usize,
+    ceiling: f32,
     // The worst kept neighbour on top.
     heap: BinaryHeap<Neighbour>,
 }
@@ -43,12 +44,21 @@ pub struct TopK {
 impl TopK {
     /// Room for `k`; nothing is kept when `k` is zero.
     pub fn new(k: usize) -> Self {
+        TopK::below(k, f32::INFINITY)
+    }
+
+    /// Room for `k` of which none is farther than `ceiling`: what is known from elsewhere (another part of the
+    /// documents, a sample) spares this scan the documents that cannot matter. A distance equal to the ceiling stays.
+    pub fn below(k: usize, ceiling: f32) -> Self {
         // A user may ask for "all" with a number far above the index: memory follows what is found.
-        TopK { k, heap: BinaryHeap::with_capacity(k.min(1024)) }
+        TopK { k, ceiling, heap: BinaryHeap::with_capacity(k.min(1024)) }
     }
 
     /// Takes a neighbour if it is among the best so far; tells whether it was taken.
     pub fn push(&mut self, neighbour: Neighbour) -> bool {
+        if neighbour.distance > self.ceiling {
+            return false;
+        }
         if self.heap.len() < self.k {
             self.heap.push(neighbour);
             return true;
@@ -62,9 +72,22 @@ impl TopK {
         }
     }
 
-    /// The distance a newcomer must not exceed, once `k` are there.
-    pub fn limit(&self) -> Option<f32> {
-        if self.heap.len() < self.k { None } else { self.heap.peek().map(|worst| worst.distance) }
+    /// The distance a newcomer must not exceed: the worst of `k`, or the ceiling until `k` are there.
+    pub fn limit(&self) -> f32 {
+        match self.heap.peek() {
+            Some(worst) if self.heap.len() == self.k => worst.distance,
+            _ => self.ceiling,
+        }
+    }
+
+    /// Whether `k` are there.
+    pub fn is_full(&self) -> bool {
+        self.heap.len() >= self.k
+    }
+
+    /// How many were asked for.
+    pub fn k(&self) -> usize {
+        self.k
     }
 
     /// Neighbours kept so far.
@@ -96,8 +119,12 @@ mod tests {
         for k in [0, 1, 39, 40, 41, 200, 1000] {
             let mut forward = TopK::new(k);
             let mut backward = TopK::new(k);
-            all.iter().for_each(|&n| drop(forward.push(n)));
-            all.iter().rev().for_each(|&n| drop(backward.push(n)));
+            for &n in &all {
+                forward.push(n);
+            }
+            for &n in all.iter().rev() {
+                backward.push(n);
+            }
             assert_eq!(forward.into_sorted(), sorted[..k.min(200)]);
             assert_eq!(backward.into_sorted(), sorted[..k.min(200)]);
         }
