@@ -1,18 +1,17 @@
-//! Queries through blocks: tiles over all of them, or one query over the prefixes that can matter.
+//! Tiles of queries through blocks, every block once a tile.
 
 use std::ops::Range;
 
 use super::bound::{Query, Scan};
 use super::find::{Tile, find};
 use super::layout::{BLOCK, BlocksRef};
-use super::prefix;
 use super::topk::TopK;
 use crate::Backend;
 
 /// Offers the documents at `positions` to each query's collector. `filter`, a bitmap over keys, leaves only the
 /// documents whose bit is set.
 ///
-/// Every collector ends with what brute force over those documents would leave in it.
+/// Queries go in tiles of four that share the reading of a block. Every collector ends with what brute force over those documents would leave in it.
 ///
 /// # Panics
 /// When the numbers of queries and collectors differ, a query has another shape, `positions` reaches beyond the blocks
@@ -37,26 +36,14 @@ pub fn nearest(
         }
         return;
     }
-    // A query whose limit rules out most prefixes goes its own way; the others share the reading of every block.
-    let mut together = Vec::new();
-    for (query, best) in queries.iter().zip(best) {
-        let scan = Scan::new(query, best);
-        if (prefix::within(blocks, &positions, &scan) as f64) < PRUNED_SHARE * positions.len() as f64 {
-            prefix::pruned(backend, blocks, &positions, &mut [scan], filter);
-        } else {
-            together.push(scan);
-        }
-    }
-    let (fours, rest) = together.as_chunks_mut::<4>();
+    let mut scans: Vec<Scan> = queries.iter().zip(best).map(|(query, best)| Scan::new(query, best)).collect();
+    let (fours, rest) = scans.as_chunks_mut::<4>();
     fours.iter_mut().for_each(|tile| sweep(backend, blocks, positions.clone(), tile, filter));
     let (pairs, rest) = rest.as_chunks_mut::<2>();
     pairs.iter_mut().for_each(|tile| sweep(backend, blocks, positions.clone(), tile, filter));
     let (ones, _) = rest.as_chunks_mut::<1>();
     ones.iter_mut().for_each(|tile| sweep(backend, blocks, positions.clone(), tile, filter));
 }
-
-/// Share of documents under passing prefixes below which a query is scanned alone.
-const PRUNED_SHARE: f64 = 0.5;
 
 /// Lanes of `block` that lie in `positions`.
 fn lanes(block: usize, positions: &Range<usize>) -> u32 {

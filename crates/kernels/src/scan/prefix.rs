@@ -118,32 +118,44 @@ fn clip(run: Range<usize>, positions: &Range<usize>) -> Range<usize> {
     run.start.max(positions.start)..run.end.min(positions.end)
 }
 
-/// How many of the documents at `positions` lie under a prefix that the bound lets pass.
-pub(super) fn within(blocks: &BlocksRef, positions: &Range<usize>, scan: &Scan) -> usize {
-    let Some(levels) = Levels::of(blocks) else { return positions.len() };
-    let sums = Sums::of(scan, levels);
+/// How many documents lie under prefixes that a collector's limit does not rule out: the share by which a caller
+/// chooses between [`nearest_by_prefix`] and [`super::nearest`].
+pub fn passing(blocks: &BlocksRef, query: &Query, limit: f32) -> usize {
+    assert_eq!(query.shape(), blocks.shape(), "queries and blocks of one shape");
+    let Some(levels) = Levels::of(blocks) else { return blocks.len() };
+    let mut best = TopK::below(1, limit);
+    let scan = Scan::new(query, &mut best);
+    let sums = Sums::of(&scan, levels);
     let mut documents = 0;
     for first in 0..levels.first {
         let mut second = 0;
         while let Some((run, next)) = sums.run(blocks, first, second, scan.bound.threshold) {
-            documents += clip(run, positions).len();
+            documents += run.len();
             second = next;
         }
     }
     documents
 }
 
-/// Looks at the documents at `positions` whose prefix the bound lets pass, the best first bytes first.
-pub(super) fn pruned(
+/// As [`super::nearest`] for one query, but only prefixes the limit does not rule out are looked at, those with the
+/// best first byte first.
+///
+/// # Panics
+/// As [`super::nearest`].
+pub fn nearest_by_prefix(
     backend: Backend,
     blocks: &BlocksRef,
-    positions: &Range<usize>,
-    scan: &mut [Scan; 1],
+    positions: Range<usize>,
+    query: &Query,
+    best: &mut TopK,
     filter: Option<&[u64]>,
 ) {
+    assert_eq!(query.shape(), blocks.shape(), "queries and blocks of one shape");
+    assert!(positions.end <= blocks.len(), "positions {positions:?} of {} documents", blocks.len());
     let Some(levels) = Levels::of(blocks) else {
-        return sweep(backend, blocks, positions.clone(), scan, filter);
+        return super::nearest(backend, blocks, positions, &[query], std::slice::from_mut(best), filter);
     };
+    let scan = &mut [Scan::new(query, best)];
     let exact = Levels::fold(scan[0].query.byte_excess(0), levels.first, f64::min);
     let mut order: Vec<usize> = (0..levels.first).collect();
     order.sort_unstable_by(|&a, &b| exact[a].total_cmp(&exact[b]).then(a.cmp(&b)));
@@ -151,7 +163,7 @@ pub(super) fn pruned(
     for first in order {
         let mut second = 0;
         while let Some((run, next)) = sums.run(blocks, first, second, scan[0].bound.threshold) {
-            let run = clip(run, positions);
+            let run = clip(run, &positions);
             if !run.is_empty() {
                 let scale = scan[0].bound.scale();
                 sweep(backend, blocks, run, scan, filter);

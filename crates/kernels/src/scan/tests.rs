@@ -106,8 +106,21 @@ impl Case {
                     .collect();
                 // In two parts, the second beginning inside a block.
                 let middle = blocks.len() / 2;
-                nearest(backend, &blocks, 0..middle, &queries, &mut best, filter);
-                nearest(backend, &blocks, middle..blocks.len(), &queries, &mut best, filter);
+                let parts = [0..middle, middle..blocks.len()];
+                let mut alone = best.clone();
+                for part in parts {
+                    nearest(backend, &blocks, part.clone(), &queries, &mut best, filter);
+                    for (query, best) in queries.iter().zip(&mut alone) {
+                        nearest_by_prefix(backend, &blocks, part.clone(), query, best, filter);
+                    }
+                }
+                for ((found, expected), query) in alone.iter().zip(&expected).zip(&queries) {
+                    assert_eq!(&found.clone().into_sorted(), expected, "by prefix, {} {query:?}", backend.name());
+                    let limit = found.limit();
+                    let near = self.codes.chunks_exact(self.shape.code_bytes());
+                    let near = near.filter(|c| distance(self.shape, query.table(), c) <= limit).count();
+                    assert!(passing(&blocks, query, limit) >= near);
+                }
                 for ((found, expected), table) in best.into_iter().zip(&expected).zip(tables) {
                     assert_eq!(
                         &found.into_sorted(),
