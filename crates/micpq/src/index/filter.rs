@@ -1,0 +1,82 @@
+//! Filters: tantivy's query language, and the documents of a segment that match.
+
+use tantivy::query::{EnableScoring, Query, QueryParser};
+use tantivy::{Searcher, SegmentReader};
+
+use super::manifest::Store;
+use super::schema::Fields;
+use super::tantivy_error;
+use crate::{Error, Result};
+
+/// Understands a filter. Attributes need no prefix: `places:japan` is `attributes.places:japan`.
+pub(super) fn parse(index: &tantivy::Index, fields: &Fields, store: Store, text: &str) -> Result<Box<dyn Query>> {
+    if text.trim().is_empty() {
+        return Err(Error::config("the filter is empty; leave it out, or write one like places:japan"));
+    }
+    let defaults = fields.documents.as_ref().map_or(Vec::new(), |f| vec![f.text, f.attributes]);
+    let mut parser = QueryParser::for_index(index, defaults);
+    parser.set_conjunction_by_default();
+    parser.parse_query(text).map_err(|e| {
+        let only_ids = match store {
+            Store::All => "",
+            Store::Codes => " (this index keeps only ids and codes, so only id:... can be asked for)",
+        };
+        Error::config(format!(
+            "the filter {text:?} cannot be understood: {e}{only_ids}; write it like places:japan AND year:[1987 TO 1988]"
+        ))
+    })
+}
+
+/// A bitmap over a segment's documents.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Bitmap {
+    words: Vec<u64>,
+}
+
+impl Bitmap {
+    pub fn empty(len: usize) -> Bitmap {
+        Bitmap { words: vec![0; len.div_ceil(64)] }
+    }
+
+    pub fn insert(&mut self, i: u32) {
+        self.words[i as usize / 64] |= 1 << (i % 64);
+    }
+
+    pub fn contains(&self, i: u32) -> bool {
+        self.words[i as usize / 64] >> (i % 64) & 1 == 1
+    }
+
+    pub fn count(&self) -> usize {
+        self.words.iter().map(|w| w.count_ones() as usize).sum()
+    }
+
+    pub fn words(&self) -> &[u64] {
+        &self.words
+    }
+
+    /// The set bits, rising.
+    pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
+        self.words.iter().enumerate().flat_map(|(i, &word)| {
+            std::iter::successors((word != 0).then_some(word), |w| (w & (w - 1) != 0).then_some(w & (w - 1)))
+                .map(move |w| i as u32 * 64 + w.trailing_zeros())
+        })
+    }
+}
+
+/// The living documents of a segment that match.
+pub(super) fn matching(searcher: &Searcher, segment: &SegmentReader, query: &dyn Query) -> Result<Bitmap> {
+    let path = std::path::Path::new(super::STORE);
+    let weight = query.weight(EnableScoring::disabled_from_searcher(searcher)).map_err(|e| tantivy_error(path, e))?;
+    let mut bits = Bitmap::empty(segment.max_doc() as usize);
+    let alive = segment.alive_bitset();
+    weight
+        .for_each_no_score(segment, &mut |documents| {
+            for &document in documents {
+                if alive.is_none_or(|set| set.is_alive(document)) {
+                    bits.insert(document);
+                }
+            }
+        })
+        .map_err(|e| tantivy_error(path, e))?;
+    Ok(bits)
+}
