@@ -1,6 +1,8 @@
 //! Filters: tantivy's query language, and the documents of a segment that match.
 
 use tantivy::query::{EnableScoring, Query, QueryParser};
+use tantivy::query_grammar::{self, Occur, UserInputAst, UserInputLeaf};
+use tantivy::schema::Schema;
 use tantivy::{Searcher, SegmentReader};
 
 use super::manifest::Store;
@@ -13,18 +15,63 @@ pub(super) fn parse(index: &tantivy::Index, fields: &Fields, store: Store, text:
     if text.trim().is_empty() {
         return Err(Error::config("the filter is empty; leave it out, or write one like places:japan"));
     }
-    let defaults = fields.documents.as_ref().map_or(Vec::new(), |f| vec![f.text, f.attributes]);
-    let mut parser = QueryParser::for_index(index, defaults);
-    parser.set_conjunction_by_default();
-    parser.parse_query(text).map_err(|e| {
+    let refuse = |reason: String| {
         let only_ids = match store {
             Store::All => "",
             Store::Codes => " (this index keeps only ids and codes, so only id:... can be asked for)",
         };
         Error::config(format!(
-            "the filter {text:?} cannot be understood: {e}{only_ids}; write it like places:japan AND year:[1987 TO 1988]"
+            "the filter {text:?} cannot be understood: {reason}{only_ids}; write it like places:japan AND year:[1987 TO 1988]"
         ))
-    })
+    };
+    let mut tree = query_grammar::parse_query(text).map_err(|_| {
+        // The forgiving parser knows where the strict one stopped.
+        let (_, errors) = query_grammar::parse_query_lenient(text);
+        refuse(errors.first().map_or("syntax error".into(), |e| format!("{} at character {}", e.message, e.pos)))
+    })?;
+    exclude_from_all(&mut tree);
+    if fields.documents.is_some() {
+        name_attributes(&mut tree, &index.schema());
+    }
+    let mut parser = QueryParser::for_index(index, fields.documents.as_ref().map_or(Vec::new(), |f| vec![f.text]));
+    parser.set_conjunction_by_default();
+    parser.build_query_from_user_input_ast(tree).map_err(|e| refuse(e.to_string()))
+}
+
+/// Lets `NOT places:japan` mean all documents but those, wherever it stands.
+fn exclude_from_all(tree: &mut UserInputAst) {
+    match tree {
+        UserInputAst::Clause(parts) => {
+            parts.iter_mut().for_each(|(_, part)| exclude_from_all(part));
+            if parts.iter().all(|(occur, _)| *occur == Some(Occur::MustNot)) {
+                parts.push((Some(Occur::Must), UserInputAst::Leaf(Box::new(UserInputLeaf::All))));
+            }
+        }
+        UserInputAst::Boost(part, _) => exclude_from_all(part),
+        UserInputAst::Leaf(_) => {}
+    }
+}
+
+/// Puts the attributes' field before every name that is no field. tantivy would do so for plain terms only, and not for
+/// ranges, sets and existence.
+fn name_attributes(tree: &mut UserInputAst, schema: &Schema) {
+    let full = |name: &mut String| {
+        if schema.find_field(name).is_none() {
+            *name = format!("attributes.{name}");
+        }
+    };
+    match tree {
+        UserInputAst::Clause(parts) => parts.iter_mut().for_each(|(_, part)| name_attributes(part, schema)),
+        UserInputAst::Boost(part, _) => name_attributes(part, schema),
+        UserInputAst::Leaf(leaf) => match leaf.as_mut() {
+            UserInputLeaf::Literal(literal) => literal.field_name.iter_mut().for_each(full),
+            UserInputLeaf::Range { field, .. }
+            | UserInputLeaf::Set { field, .. }
+            | UserInputLeaf::Regex { field, .. } => field.iter_mut().for_each(full),
+            UserInputLeaf::Exists { field } => full(field),
+            UserInputLeaf::All => {}
+        },
+    }
 }
 
 /// A bitmap over a segment's documents.

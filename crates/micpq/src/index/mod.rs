@@ -19,7 +19,7 @@ mod verify;
 mod writer;
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 pub use info::{Bytes, Info};
 pub use manifest::{FORMAT, Store};
@@ -87,6 +87,8 @@ pub(crate) struct Inner {
     tantivy: tantivy::Index,
     reader: tantivy::IndexReader,
     snapshot: RwLock<Arc<Snapshot>>,
+    // Held while a newer snapshot is made: of two reloads at once, the slower would bring back the older commit.
+    reloading: Mutex<()>,
 }
 
 impl std::fmt::Debug for Index {
@@ -166,10 +168,17 @@ impl Index {
         let reader =
             guarded(&store, || tantivy.reader_builder().reload_policy(tantivy::ReloadPolicy::Manual).try_into())?;
         let snapshot = Snapshot::open(dir, model.shape(), &fields, reader.searcher(), None, watch)?;
-        let snapshot = RwLock::new(Arc::new(snapshot));
-        Ok(Index {
-            inner: Arc::new(Inner { dir: dir.to_path_buf(), manifest, model, fields, tantivy, reader, snapshot }),
-        })
+        let inner = Inner {
+            dir: dir.to_path_buf(),
+            manifest,
+            model,
+            fields,
+            tantivy,
+            reader,
+            snapshot: RwLock::new(Arc::new(snapshot)),
+            reloading: Mutex::new(()),
+        };
+        Ok(Index { inner: Arc::new(inner) })
     }
 
     fn open_store(dir: &Path) -> Result<tantivy::Index> {
@@ -256,6 +265,7 @@ impl Inner {
     }
 
     fn reload(&self, watch: &dyn Watch) -> Result<bool> {
+        let _alone = self.reloading.lock().unwrap_or_else(PoisonError::into_inner);
         let store = self.dir.join(STORE);
         guarded(&store, || self.reader.reload())?;
         let searcher = self.reader.searcher();

@@ -4,7 +4,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use tantivy::columnar::ColumnValues;
-use tantivy::directory::Directory;
 use tantivy::index::{SegmentComponent, SegmentId};
 use tantivy::{Searcher, SegmentReader};
 

@@ -173,6 +173,9 @@ fn segments_deletes_updates_and_filters_are_brute_force() {
             // So few that they are packed anew.
             twin.check(&index, 1, Some("text:1234"), |d| d.text.contains(" 1234 "));
             twin.check(&index, 20, Some("places:nowhere"), |_| false);
+            twin.check(&index, 20, Some("year: IN [1984 1986]"), |d| year(d, 1984, 1984) || year(d, 1986, 1986));
+            twin.check(&index, 20, Some("author:* AND year:>=1989"), |d| year(d, 1989, 1989));
+            twin.check(&index, 20, Some("nothing:*"), |_| false);
         }
         twin.check(&index, 3, Some("id:doc-1234"), |d| d.id == DocId::Str("doc-1234".into()));
         twin.check(&index, 3, Some("id:1233"), |d| d.id == DocId::Int(1233));
@@ -421,7 +424,7 @@ fn any_flipped_bit_is_found_and_named() {
     for file in files {
         let bits = std::fs::metadata(&file).unwrap().len() as usize * 8;
         // All of the small text files, a sample of the others.
-        let step = if bits < 40_000 { 5 } else { bits / 400 };
+        let step = if bits < 40_000 { 13 } else { bits / 200 };
         for bit in (0..bits).step_by(step.max(1)) {
             flip(&file, bit);
             let problems = verify(&path, &Silent).unwrap();
@@ -571,5 +574,65 @@ proptest! {
             }
         }
         committed.check(&index, 100, None, |_| true);
+    }
+}
+
+/// Not a test of its own: what the next one starts as another process, to be killed.
+#[test]
+fn child_that_is_killed() {
+    let Ok(path) = std::env::var("MICPQ_TEST_KILLED") else { return };
+    let index = Index::open(Path::new(&path), &Silent).unwrap();
+    let model = index.model().clone();
+    let mut writer = index.writer().unwrap();
+    let mut next = index.len() as u64;
+    loop {
+        for _ in 0..20 {
+            writer.add(&document(next), &code(&model, next)).unwrap();
+            next += 1;
+        }
+        writer.commit(&Silent).unwrap();
+        println!("committed {next}");
+        if next % 100 == 0 {
+            writer.compact(&Silent).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_process_killed_while_writing_loses_only_what_it_had_not_committed() {
+    use std::io::{BufRead, BufReader};
+    let dir = scratch();
+    let path = dir.path().join("index");
+    let model = model(CodeShape::micpq(32).unwrap(), 6);
+    Index::create(&path, &model, IndexConfig::default()).unwrap();
+    let mut total = 0;
+    for round in 0..6u64 {
+        let mut child = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["index::tests::child_that_is_killed", "--exact", "--nocapture"])
+            .env("MICPQ_TEST_KILLED", &path)
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines().map(|l| l.unwrap());
+        let mut commits = lines.filter_map(|l| l.rsplit_once("committed ").map(|(_, n)| n.parse::<u64>().unwrap()));
+        let announced = commits.nth(round as usize % 4).unwrap();
+        // Into the middle of an add, a commit or a merge.
+        std::thread::sleep(std::time::Duration::from_micros(mix(3, round) % 60_000));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let announced = commits.last().unwrap_or(announced);
+
+        clean(&path);
+        let index = Index::open(&path, &Silent).unwrap();
+        let len = index.len() as u64;
+        assert!(len >= announced && len.is_multiple_of(20) && announced > total, "{len} of {announced}");
+        let mut twin = Twin::default();
+        for i in 0..len {
+            let record = index.get(&document(i).id).unwrap().unwrap();
+            assert_eq!((record.code, record.sequence), (code(&model, i), i));
+            twin.add(document(i), code(&model, i));
+        }
+        twin.check(&index, 30, None, |_| true);
+        total = len;
     }
 }

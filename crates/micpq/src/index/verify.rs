@@ -39,6 +39,10 @@ pub fn verify(dir: &Path, watch: &dyn Watch) -> Result<Vec<Problem>> {
     match check.all() {
         Ok(()) => {}
         Err(Error::Format { path, problem }) => check.problems.push(Problem { path, problem }),
+        // Text that is no text any more.
+        Err(Error::Io { path, source }) if source.kind() == std::io::ErrorKind::InvalidData => {
+            check.report(path, format!("is damaged: {source}; {RESTORE}"))
+        }
         Err(e) => return Err(e),
     }
     Ok(check.problems)
@@ -135,18 +139,28 @@ impl Check<'_> {
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => Vec::new(),
             Err(e) => return Err(Error::io(&path)(e)),
         };
-        let listed: BTreeSet<PathBuf> = match serde_json::from_slice(&text) {
+        let listed: Vec<PathBuf> = match serde_json::from_slice(&text) {
             Ok(listed) => listed,
-            Err(_) if text.is_empty() && metas.segments.is_empty() => BTreeSet::new(),
+            Err(_) if text.is_empty() && metas.segments.is_empty() => return Ok(()),
             Err(e) => {
                 self.report(&path, format!("is damaged: {e}; {RESTORE}"));
                 return Ok(());
             }
         };
+        let mut again = serde_json::to_vec(&listed).expect("names have a JSON form");
+        again.push(b'\n');
+        if again != text {
+            self.report(&path, format!("is not as it was written; {RESTORE}"));
+        }
         let store = self.dir.join(STORE);
         for name in metas.list_segment_files() {
-            if store.join(&name).exists() && !listed.contains(&name) {
+            let (exists, named) = (store.join(&name).exists(), listed.contains(&name));
+            if exists && !named {
                 self.report(&path, format!("is damaged: it does not name {}; {RESTORE}", name.display()));
+            }
+            // A store's temporary half is named until the next tidying.
+            if named && !exists && name.extension().is_some_and(|e| e != "temp") {
+                self.report(store.join(name), format!("is missing; {RESTORE}"));
             }
         }
         for name in &listed {
