@@ -1,9 +1,9 @@
 //! Filters: tantivy's query language, and the documents of a segment that match.
 
 use tantivy::query::{EnableScoring, Query, QueryParser};
-use tantivy::query_grammar::{self, Occur, UserInputAst, UserInputLeaf};
+use tantivy::query_grammar::{self, Occur, UserInputAst, UserInputBound, UserInputLeaf};
 use tantivy::schema::Schema;
-use tantivy::{Searcher, SegmentReader};
+use tantivy::{Searcher, SegmentReader, TantivyError};
 
 use super::manifest::Store;
 use super::schema::Fields;
@@ -72,6 +72,50 @@ fn name_attributes(tree: &mut UserInputAst, schema: &Schema) {
             UserInputLeaf::All => {}
         },
     }
+    split_range(tree);
+}
+
+/// Two bounds of different kinds, like `[10 TO 20.5]`, as two ranges: tantivy would read both as the kind of the first,
+/// and panic. Only then: a document with several values could meet the two halves with two of them.
+fn split_range(tree: &mut UserInputAst) {
+    let UserInputAst::Leaf(leaf) = tree else { return };
+    let UserInputLeaf::Range { field, lower, upper } = leaf.as_ref() else { return };
+    let (Some(first), Some(last)) = (Kind::of(lower), Kind::of(upper)) else { return };
+    if first == last {
+        return;
+    }
+    let half = |lower: UserInputBound, upper: UserInputBound| {
+        let range = UserInputLeaf::Range { field: field.clone(), lower, upper };
+        (Some(Occur::Must), UserInputAst::Leaf(Box::new(range)))
+    };
+    let halves = vec![half(lower.clone(), UserInputBound::Unbounded), half(UserInputBound::Unbounded, upper.clone())];
+    *tree = UserInputAst::Clause(halves);
+}
+
+/// How tantivy reads a bound on an attribute.
+#[derive(PartialEq)]
+enum Kind {
+    Whole,
+    /// Whole, and beyond 2^63.
+    Great,
+    Fraction,
+    Text,
+}
+
+impl Kind {
+    fn of(bound: &UserInputBound) -> Option<Kind> {
+        let text = match bound {
+            UserInputBound::Inclusive(text) | UserInputBound::Exclusive(text) if text != "*" => text,
+            _ => return None,
+        };
+        Some(match text.parse::<f64>() {
+            Err(_) => Kind::Text,
+            Ok(_) if text.parse::<i64>().is_ok() => Kind::Whole,
+            Ok(x) if x.fract() == 0.0 && x.abs() < 9e15 => Kind::Whole,
+            Ok(x) if x.fract() == 0.0 => Kind::Great,
+            Ok(_) => Kind::Fraction,
+        })
+    }
 }
 
 /// A bitmap over a segment's documents.
@@ -112,8 +156,13 @@ impl Bitmap {
 
 /// The living documents of a segment that match.
 pub(super) fn matching(searcher: &Searcher, segment: &SegmentReader, query: &dyn Query) -> Result<Bitmap> {
-    let path = std::path::Path::new(super::STORE);
-    let weight = query.weight(EnableScoring::disabled_from_searcher(searcher)).map_err(|e| tantivy_error(path, e))?;
+    let refuse = |e| match e {
+        TantivyError::InvalidArgument(problem) | TantivyError::SchemaError(problem) => {
+            Error::config(format!("the filter cannot be applied: {problem}"))
+        }
+        other => tantivy_error(std::path::Path::new(super::STORE), other),
+    };
+    let weight = query.weight(EnableScoring::disabled_from_searcher(searcher)).map_err(refuse)?;
     let mut bits = Bitmap::empty(segment.max_doc() as usize);
     let alive = segment.alive_bitset();
     weight
@@ -124,6 +173,6 @@ pub(super) fn matching(searcher: &Searcher, segment: &SegmentReader, query: &dyn
                 }
             }
         })
-        .map_err(|e| tantivy_error(path, e))?;
+        .map_err(refuse)?;
     Ok(bits)
 }

@@ -166,6 +166,14 @@ fn segments_deletes_updates_and_filters_are_brute_force() {
             twin.check(&index, 20, Some("score:{10.0 TO 20.5]"), |d| {
                 d.attributes.iter().any(|(_, v)| matches!(v, Value::Float(x) if *x > 10.0 && *x <= 20.5))
             });
+            twin.check(&index, 20, Some("score:[10 TO 20.5]"), |d| {
+                d.attributes.iter().any(|(_, v)| matches!(v, Value::Float(x) if *x >= 10.0 && *x <= 20.5))
+            });
+            twin.check(&index, 20, Some("score:>300.25"), |d| {
+                d.attributes.iter().any(|(_, v)| matches!(v, Value::Float(x) if *x > 300.25))
+            });
+            twin.check(&index, 20, Some("year:[1983.5 TO *]"), |d| year(d, 1984, 1989));
+            twin.check(&index, 20, Some("places:[japan TO k]"), |d| place(d, "japan"));
             twin.check(&index, 20, Some("draft:true"), |d| d.attributes.contains(&("draft".into(), Value::Bool(true))));
             twin.check(&index, 20, Some("author:\"writer 3\""), |d| {
                 d.attributes.contains(&("author".into(), Value::Text("Writer 3".into())))
