@@ -1,4 +1,4 @@
-//! How fast the scan is: `cargo run --release -p micpq-kernels --example scan [documents]`.
+//! How fast the scan is: `cargo run --release -p micpq-kernels --example scan [documents [books]]`.
 //!
 //! One thread, top 100. "far" codes and tables are noise, where no prefix can be passed over; "near" codes come in
 //! clusters, as those of real documents do.
@@ -16,8 +16,9 @@ fn main() {
     let n: usize = std::env::args().nth(1).map_or(1_000_000, |n| n.parse().expect("a number of documents"));
     let backends = Backend::available();
     println!("{n} documents, top {K}, one thread; G codes/s. Default backend: {}", Backend::active().name());
-    println!("backend    books data  prefixes  bare 1  bare 4  batch 1  batch 64  alone  share");
-    for books in [4, 8, 16, 32] {
+    println!("backend  books data  prefixes  bare 1  bare 4  full 1  full 4  prefixes  share");
+    let wanted: Option<usize> = std::env::args().nth(2).map(|m| m.parse().expect("a number of books"));
+    for books in [4, 8, 16, 32].into_iter().filter(|&m| wanted.is_none_or(|w| w == m)) {
         for near in [false, true] {
             let data = Data::new(Shape::new(books, 16), n, near);
             for &backend in backends.iter().filter(|&&b| b != Backend::Reference) {
@@ -74,60 +75,56 @@ impl Data {
         Data { shape, n, bytes, keys, starts, queries }
     }
 
-    /// Best of several runs: others share the machine.
-    fn best(&self, queries: usize, mut run: impl FnMut()) -> f64 {
-        let begin = Instant::now();
-        let mut least = f64::INFINITY;
-        let mut runs = 0;
-        while runs < 5 || begin.elapsed().as_secs_f64() < 0.3 {
-            let start = Instant::now();
-            run();
-            least = least.min(start.elapsed().as_secs_f64());
-            runs += 1;
+    /// Documents a second, in G, over all queries. Each group is timed alone, the best of several runs: others share
+    /// the machine, and a long run would count their time too.
+    fn speed(&self, groups: std::slice::Chunks<&Query>, mut run: impl FnMut(&[&Query])) -> f64 {
+        let (mut seconds, mut queries) = (0.0, 0);
+        for group in groups {
+            let times = (0..7).map(|_| {
+                let start = Instant::now();
+                run(group);
+                start.elapsed().as_secs_f64()
+            });
+            seconds += times.fold(f64::INFINITY, f64::min);
+            queries += group.len();
         }
-        (queries * self.n) as f64 / least / 1e9
+        (queries * self.n) as f64 / seconds / 1e9
     }
 
     fn measure(&self, backend: Backend, name: &str) {
         let blocks = BlocksRef::new(self.shape, self.n, &self.bytes, &self.keys, &self.starts);
         let all: Vec<&Query> = self.queries.iter().collect();
         // Below every distance nothing is rescored: the bare loop.
-        let bare = |count: usize| {
-            self.best(count, || {
-                let mut best: Vec<TopK> = (0..count).map(|_| TopK::below(K, f32::MIN_POSITIVE)).collect();
-                nearest(backend, &blocks, 0..self.n, &all[..count], &mut best, None);
+        let bare = |size: usize| {
+            self.speed(all.chunks(size), |queries| {
+                let mut best: Vec<TopK> = queries.iter().map(|_| TopK::below(K, f32::MIN_POSITIVE)).collect();
+                nearest(backend, &blocks, 0..self.n, queries, &mut best, None);
                 assert!(best.iter().all(TopK::is_empty));
             })
         };
         let seeded = |queries: &[&Query]| -> Vec<TopK> {
             queries.iter().map(|q| TopK::below(K, ceiling(&blocks, q, K, None))).collect()
         };
-        let (bare_1, bare_4) = (bare(1), bare(4));
-        let mut q = 0;
-        let single = self.best(1, || {
-            q = (q + 1) % 64;
-            let mut best = seeded(&all[q..q + 1]);
-            nearest(backend, &blocks, 0..self.n, &all[q..q + 1], &mut best, None);
-        });
-        let batch = self.best(64, || {
-            let mut best = seeded(&all);
-            let unit = (2 << 20) / self.shape.block_bytes() * 32;
-            for start in (0..self.n).step_by(unit) {
-                nearest(backend, &blocks, start..(start + unit).min(self.n), &all, &mut best, None);
-            }
-        });
-        let alone = self.best(64, || {
-            for query in &all {
-                let mut best = seeded(&[query]);
-                nearest_by_prefix(backend, &blocks, 0..self.n, query, &mut best[0], None);
-            }
+        let full = |size: usize| {
+            self.speed(all.chunks(size), |queries| {
+                let mut best = seeded(queries);
+                nearest(backend, &blocks, 0..self.n, queries, &mut best, None);
+            })
+        };
+        let alone = self.speed(all.chunks(1), |query| {
+            let mut best = seeded(query);
+            nearest_by_prefix(backend, &blocks, 0..self.n, query[0], &mut best[0], None);
         });
         let share: usize = all.iter().map(|q| passing(&blocks, q, ceiling(&blocks, q, K, None))).sum();
         println!(
-            "{:10} {:5} {name:5} {:8} {bare_1:7.2} {bare_4:7.2} {single:8.2} {batch:9.2} {alone:6.2}  {:.3}",
+            "{:8} {:5} {name:5} {:8} {:7.2} {:7.2} {:7.2} {:7.2} {alone:9.2}  {:.3}",
             backend.name(),
             self.shape.books(),
             self.starts.len().saturating_sub(1),
+            bare(1),
+            bare(4),
+            full(1),
+            full(4),
             share as f64 / (64 * self.n) as f64
         );
     }

@@ -111,7 +111,8 @@ mod x86 {
     /// With `R` rows known at compile time the tables of short codes stay in registers; `R = 0` takes any number.
     ///
     /// # Safety
-    /// AVX2; `bytes` holds the blocks of the range, of `rows` rows, every table `rows` rows; `R` is `rows` or 0.
+    /// AVX2; `bytes` holds the blocks of the range, of `rows` rows, every table `rows` rows; `R` is `rows` or 0;
+    /// `found` is not empty.
     #[target_feature(enable = "avx2")]
     pub(super) unsafe fn avx2<const Q: usize, const R: usize>(
         rows: usize,
@@ -146,22 +147,22 @@ mod x86 {
                     }
                 }
             }
-            let mut any = _mm256_setzero_si256();
+            let mut masks = [0; Q];
+            let mut any = 0;
             for q in 0..Q {
                 let sum = _mm256_adds_epu8(low_sums[q], high_sums[q]);
-                low_sums[q] = _mm256_cmpeq_epi8(_mm256_min_epu8(sum, limits[q]), sum);
-                any = _mm256_or_si256(any, low_sums[q]);
+                masks[q] = _mm256_movemask_epi8(_mm256_cmpeq_epi8(_mm256_min_epu8(sum, limits[q]), sum)) as u32;
+                any |= masks[q];
             }
-            if _mm256_testz_si256(any, any) == 0 {
-                let mut masks = [0; Q];
-                for q in 0..Q {
-                    masks[q] = _mm256_movemask_epi8(low_sums[q]) as u32;
-                }
-                found[count] = (block, masks);
-                count += 1;
-                if count == found.len() {
-                    return (count, block + 1);
-                }
+            // Long work a block: written whether or not a document passes, since a branch on that is mispredicted at
+            // every block found. Short work: the stores would cost more than the branch.
+            if Q * rows >= 16 || any != 0 {
+                // SAFETY: count is below the length, or the loop would have ended.
+                unsafe { *found.get_unchecked_mut(count) = (block, masks) };
+                count += usize::from(any != 0);
+            }
+            if count == found.len() {
+                return (count, block + 1);
             }
         }
         (count, range.end)
@@ -225,12 +226,11 @@ mod x86 {
                 masks[q] = _mm256_cmple_epu8_mask(sum, _mm256_set1_epi8(tile.thresholds[q] as i8));
                 any |= masks[q];
             }
-            if any != 0 {
-                found[count] = (block, masks);
-                count += 1;
-                if count == found.len() {
-                    return (count, block + 1);
-                }
+            // SAFETY: as in `avx2`.
+            unsafe { *found.get_unchecked_mut(count) = (block, masks) };
+            count += usize::from(any != 0);
+            if count == found.len() {
+                return (count, block + 1);
             }
         }
         (count, range.end)

@@ -101,4 +101,4 @@ pub(super) fn sweep<const Q: usize>(
 
 /// Blocks looked for before their documents are summed. More would keep the loop in its registers longer, and the
 /// thresholds behind the times.
-const FOUND: usize = 8;
+const FOUND: usize = 16;

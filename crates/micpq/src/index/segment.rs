@@ -12,7 +12,7 @@ use super::schema::{SEQUENCE, code_column, code_columns};
 use super::{CODES, STORE};
 use crate::mmap::Map;
 use crate::model::CodeShape;
-use crate::search::CodeBlocks;
+use crate::search::{CodeBlocks, Owner};
 use crate::{Error, Result, Watch};
 
 /// The file of a segment's packed codes.
@@ -20,9 +20,16 @@ pub(super) fn codes_path(dir: &Path, segment: SegmentId) -> PathBuf {
     dir.join(CODES).join(format!("{}.codes", segment.uuid_string()))
 }
 
+/// A segment's number in the header of its packed codes: the sixteen bytes its name writes in hex.
+pub(super) fn owner(segment: SegmentId) -> Owner {
+    let name = segment.uuid_string();
+    std::array::from_fn(|i| u8::from_str_radix(&name[2 * i..2 * i + 2], 16).expect("32 hex digits"))
+}
+
 /// A segment's columns: insertion sequence and code.
 #[derive(Clone)]
 pub(super) struct Columns {
+    owner: Owner,
     shape: CodeShape,
     len: u32,
     pub sequence: Arc<dyn ColumnValues<u64>>,
@@ -33,6 +40,7 @@ impl Columns {
     pub fn open(reader: &SegmentReader, shape: CodeShape) -> tantivy::Result<Columns> {
         let column = |name: &str| reader.fast_fields().column_first_or_default::<u64>(name);
         Ok(Columns {
+            owner: owner(reader.segment_id()),
             shape,
             len: reader.max_doc(),
             sequence: column(SEQUENCE)?,
@@ -99,7 +107,7 @@ impl Columns {
             numbers = order.iter().map(|&i| numbers[i as usize]).collect();
         }
         let in_order = numbers.iter().enumerate().all(|(rank, &number)| rank == number as usize);
-        CodeBlocks::build(self.shape, &codes, (!in_order).then_some(&numbers))
+        CodeBlocks::build(self.shape, self.owner, &codes, (!in_order).then_some(&numbers))
     }
 }
 
@@ -167,7 +175,7 @@ fn open_blocks(
 ) -> Result<CodeBlocks> {
     let path = codes_path(dir, reader.segment_id());
     let documents = reader.max_doc() as usize;
-    match read_blocks(&path, shape, documents) {
+    match read_blocks(&path, shape, columns.owner, documents) {
         Ok(Some(blocks)) => return Ok(blocks),
         Ok(None) => {}
         Err(problem) => watch.note(&format!("{}: {problem}; made again from the store", path.display())),
@@ -185,7 +193,7 @@ fn open_blocks(
     let blocks = super::guarded_ours(&store, || Ok(columns.pack(None)))?;
     match write_blocks(&path, &blocks).and_then(|()| Map::open(&path)) {
         // The mapped file is shared with other processes, the memory is not.
-        Ok(map) => Ok(CodeBlocks::from_map(shape, map).unwrap_or(blocks)),
+        Ok(map) => Ok(CodeBlocks::from_map(shape, columns.owner, map).unwrap_or(blocks)),
         // A directory that cannot be written is no reason not to search.
         Err(_) => Ok(blocks),
     }
@@ -195,6 +203,7 @@ fn open_blocks(
 pub(super) fn read_blocks(
     path: &Path,
     shape: CodeShape,
+    owner: Owner,
     documents: usize,
 ) -> std::result::Result<Option<CodeBlocks>, String> {
     let map = match Map::open(path) {
@@ -202,7 +211,7 @@ pub(super) fn read_blocks(
         Err(Error::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(e) => return Err(e.to_string()),
     };
-    let blocks = CodeBlocks::from_map(shape, map)?;
+    let blocks = CodeBlocks::from_map(shape, owner, map)?;
     if blocks.len() != documents {
         return Err(format!("holds {} documents, the segment has {documents}", blocks.len()));
     }

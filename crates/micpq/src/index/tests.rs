@@ -501,17 +501,11 @@ fn damaged_packed_codes_are_made_again_and_told_of() {
     let mut newer = whole.clone();
     newer[8] = 9;
     for damaged in [vec![], whole[..100].to_vec(), [&whole[..], &[0]].concat(), newer, other, vec![7; whole.len()]] {
-        if damaged.len() == whole.len() && damaged == whole {
-            continue;
-        }
         std::fs::write(&files[0], &damaged).unwrap();
         let notes = Notes(Default::default());
         assert_eq!(answer(&notes), expected);
         let notes = notes.0.into_inner().unwrap();
-        // A neighbour of the same length can be read, and only verify can tell.
-        if std::fs::read(&files[0]).unwrap() != damaged {
-            assert!(notes.iter().any(|n| n.contains("made again")), "{notes:?}");
-        }
+        assert!(notes.iter().any(|n| n.contains("made again")), "{notes:?}");
         assert_eq!(std::fs::read(&files[0]).unwrap(), whole);
     }
     for file in &files {

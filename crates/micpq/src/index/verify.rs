@@ -8,7 +8,7 @@ use tantivy::index::SegmentMeta;
 use tantivy::{IndexMeta, SegmentReader};
 
 use super::manifest::{Manifest, model_files};
-use super::segment::{Columns, codes_path, read_blocks};
+use super::segment::{Columns, codes_path, owner, read_blocks};
 use super::writer::Payload;
 use super::{MODEL, STORE, schema};
 use crate::mmap::Map;
@@ -232,7 +232,7 @@ impl Check<'_> {
         }
 
         let path = codes_path(self.dir, meta.id());
-        match read_blocks(&path, shape, meta.max_doc() as usize) {
+        match read_blocks(&path, shape, owner(meta.id()), meta.max_doc() as usize) {
             // Not made yet.
             Ok(None) => {}
             Err(problem) => self.report(path, format!("{problem}; {REMAKE}")),
