@@ -310,15 +310,9 @@ fn the_published_quirks_change_the_run() {
     let base = TrainConfig { epochs: 1, ..small() };
     let run = |config: &TrainConfig| bytes(&train(config, &views, Validation::HeldOut, None, &Silent).unwrap(), config);
     let expected = run(&base);
-    let mut variants = vec![
-        TrainConfig { clean_first_epoch: false, ..base.clone() },
-        TrainConfig { clip_first_step: true, ..base.clone() },
-    ];
-    variants[1].objective.prob_weight = 200.0;
-    for config in &variants[..1] {
-        assert_ne!(run(config), expected);
-    }
+    assert_ne!(run(&TrainConfig { clean_first_epoch: false, ..base.clone() }), expected);
     // A gradient longer than 10 is clipped; its length shows in the moments of the steps that follow.
-    let unclipped = TrainConfig { clip_first_step: false, ..variants[1].clone() };
-    assert_ne!(run(&variants[1]), run(&unclipped));
+    let mut steep = base;
+    steep.objective.prob_weight = 200.0;
+    assert_ne!(run(&TrainConfig { clip_first_step: true, ..steep.clone() }), run(&steep));
 }
