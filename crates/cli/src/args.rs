@@ -248,8 +248,8 @@ pub struct Build {
     /// Use this model instead of training one
     #[arg(long, value_name = "DIR")]
     pub model: Option<PathBuf>,
-    /// What the index keeps: text (ids, codes, texts, attributes) or codes (ids and codes alone)
-    #[arg(long, default_value = "text")]
+    /// What the index keeps: all (ids, codes, texts, attributes) or codes (ids and codes alone)
+    #[arg(long, default_value = "all")]
     pub store: Store,
     /// Replace an index that is already there
     #[arg(long)]
@@ -373,8 +373,8 @@ pub enum Index {
         /// Model directory
         #[arg(long, value_name = "DIR")]
         model: PathBuf,
-        /// What the index keeps: text or codes
-        #[arg(long, default_value = "text")]
+        /// What the index keeps: all or codes
+        #[arg(long, default_value = "all")]
         store: Store,
         /// Replace an index that is already there
         #[arg(long)]

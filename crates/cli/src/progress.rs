@@ -44,7 +44,8 @@ struct State {
 impl Progress {
     /// For one command.
     pub fn new(quiet: bool) -> Self {
-        let state = State { bar: ProgressBar::hidden(), name: String::new(), begun: Instant::now(), said: Instant::now() };
+        let state =
+            State { bar: ProgressBar::hidden(), name: String::new(), begun: Instant::now(), said: Instant::now() };
         Progress { quiet, terminal: std::io::stderr().is_terminal(), state: Mutex::new(state) }
     }
 
@@ -77,8 +78,11 @@ impl Watch for Progress {
     fn stage(&self, name: &str, total: Option<u64>) {
         let mut state = self.state.lock().expect("progress never panics while it is held");
         self.close(&mut state);
-        let target =
-            if self.quiet || !self.terminal { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr_with_hz(5) };
+        let target = if self.quiet || !self.terminal {
+            ProgressDrawTarget::hidden()
+        } else {
+            ProgressDrawTarget::stderr_with_hz(5)
+        };
         let bar = ProgressBar::with_draw_target(total, target);
         let style = match total {
             Some(_) => "{prefix:<28} {bar:24} {pos}/{len} {elapsed} left {eta} {msg}",
@@ -96,7 +100,12 @@ impl Watch for Progress {
             state.said = Instant::now();
             let (done, total) = (state.bar.position(), state.bar.length());
             let of = total.map_or_else(String::new, |t| format!("/{t}"));
-            eprintln!("{:<28} {done}{of} after {:.0} s {}", state.name, state.begun.elapsed().as_secs_f64(), state.bar.message());
+            eprintln!(
+                "{:<28} {done}{of} after {:.0} s {}",
+                state.name,
+                state.begun.elapsed().as_secs_f64(),
+                state.bar.message()
+            );
         }
     }
 

@@ -5,15 +5,13 @@ use std::time::Instant;
 
 use micpq::encoder::Features;
 use micpq::model::Model;
-use micpq::{Error, Matrix, Result, Watch, hex};
-use sha2::{Digest, Sha256};
+use micpq::{Error, Matrix, Result, Watch};
 
 use crate::config::TrainConfig;
 use crate::dataset::Dataset;
 use crate::passes::Passes;
 use crate::selection::Validation;
 use crate::trainer::train;
-use crate::views::Encode;
 
 /// A training run on text.
 pub struct Job<'a> {
@@ -80,12 +78,8 @@ pub fn run(job: &Job, watch: &dyn Watch) -> Result<Trained> {
     let views_begun = Instant::now();
     let views = job.config.views.prepare(&passes, job.cache, watch)?;
     let viewing = views_begun.elapsed().as_secs_f64();
-    // A checkpoint directory a run: other options are another run, and runs may go on side by side.
-    let options = serde_json::to_string(&job.config).expect("plain data has a JSON form");
-    let labelled = job.validation.map_or(0, |set| set.texts.len());
-    let name = Sha256::digest(format!("{options}|{}|{labelled}", passes.fingerprint()));
-    let checkpoint = job.cache.join(format!("run-{}", hex(&name[..8])));
-    let outcome = train(&job.config, views.as_ref(), validation, Some(&checkpoint), watch)?;
+    let checkpoints = job.cache.join("runs");
+    let outcome = train(&job.config, views.as_ref(), validation, Some(&checkpoints), watch)?;
     drop(views);
 
     let mut metrics = serde_json::to_value(&outcome.metrics).expect("plain data has a JSON form");

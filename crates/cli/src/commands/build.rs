@@ -51,7 +51,10 @@ pub fn run(args: Build, json: bool, progress: &Progress) -> Result<()> {
                 trained.model.save(&model, &trained.metrics)?;
                 eprintln!(
                     "stopped in training: the best model so far is {}; the same command goes on from here, or index with it at once: micpq build {} --model {} -o {}",
-                    model.display(), args.corpus.display(), model.display(), args.output.display()
+                    model.display(),
+                    args.corpus.display(),
+                    model.display(),
+                    args.output.display()
                 );
                 return Err(Error::Interrupted.into());
             }

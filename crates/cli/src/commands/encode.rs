@@ -42,5 +42,9 @@ pub fn run(args: Encode, json: bool, progress: &Progress) -> Result<()> {
             "path": args.output, "skipped": corpus.skipped().count(),
         }));
     }
-    output::line(format!("{}: {rows} rows of {columns} {}", args.output.display(), if model.is_some() { "bytes" } else { "values" }))
+    output::line(format!(
+        "{}: {rows} rows of {columns} {}",
+        args.output.display(),
+        if model.is_some() { "bytes" } else { "values" }
+    ))
 }

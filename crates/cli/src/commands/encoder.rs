@@ -22,7 +22,8 @@ pub fn run(command: EncoderCommand, json: bool, progress: &Progress) -> Result<(
             let rows: Vec<Vec<String>> = encoders
                 .iter()
                 .map(|e| {
-                    let numbers = [e.layers.to_string(), e.width.to_string(), e.max_tokens.to_string(), output::bytes(e.bytes)];
+                    let numbers =
+                        [e.layers.to_string(), e.width.to_string(), e.max_tokens.to_string(), output::bytes(e.bytes)];
                     std::iter::once(e.name.clone()).chain(numbers).collect()
                 })
                 .collect();

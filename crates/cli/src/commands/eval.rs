@@ -59,7 +59,12 @@ fn table(result: &Evaluation, model: &Model, width: usize) -> Result<()> {
         rows.push(row("exact float, cosine".into(), 4 * width, Some(float.cosine), None));
         rows.push(row("exact float, euclidean".into(), 4 * width, Some(float.euclidean), None));
     }
-    output::line(format!("{} queries against {} documents, {} bits, in percent", result.queries, result.documents, shape.bits()))?;
+    output::line(format!(
+        "{} queries against {} documents, {} bits, in percent",
+        result.queries,
+        result.documents,
+        shape.bits()
+    ))?;
     output::table(&["", "bytes", "P@1", "P@10", "P@100", "MAP@100", "fidelity"], &rows)?;
     output::line(format!(
         "words in use {:.1} of {} a book, {:.2} bits of entropy of {}; {} distinct codes",
@@ -70,7 +75,9 @@ fn table(result: &Evaluation, model: &Model, width: usize) -> Result<()> {
         result.codewords.distinct
     ))?;
     if result.scores.is_none() {
-        output::line("no labels on both sides: only fidelity (share of the float top 10 inside the code top 100) is known")?;
+        output::line(
+            "no labels on both sides: only fidelity (share of the float top 10 inside the code top 100) is known",
+        )?;
     }
     Ok(())
 }

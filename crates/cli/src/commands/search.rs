@@ -69,7 +69,10 @@ impl Session {
 fn prompt(session: &Session, json: bool) -> Result<()> {
     let terminal = std::io::stdin().is_terminal();
     if terminal {
-        output::line(format!("{} documents. Type what you look for; an empty line or Ctrl-D ends.", session.index.len()))?;
+        output::line(format!(
+            "{} documents. Type what you look for; an empty line or Ctrl-D ends.",
+            session.index.len()
+        ))?;
     }
     let mut input = std::io::stdin().lock();
     loop {
@@ -91,8 +94,11 @@ fn prompt(session: &Session, json: bool) -> Result<()> {
 /// One object a hit, with the query's id where there are several queries.
 fn programs(hits: &[Hit], query: Option<&DocId>) -> Result<()> {
     for hit in hits {
-        let attributes: serde_json::Map<String, serde_json::Value> =
-            hit.attributes.iter().map(|(name, value)| Ok((name.clone(), serde_json::to_value(value)?))).collect::<Result<_>>()?;
+        let attributes: serde_json::Map<String, serde_json::Value> = hit
+            .attributes
+            .iter()
+            .map(|(name, value)| Ok((name.clone(), serde_json::to_value(value)?)))
+            .collect::<Result<_>>()?;
         let mut object = serde_json::json!({
             "id": hit.id, "distance": hit.distance, "text": hit.text, "labels": hit.labels, "attributes": attributes,
         });
@@ -113,7 +119,9 @@ fn people(hits: &[Hit]) -> Result<()> {
         if !hit.labels.is_empty() {
             about.push(hit.labels.join(", "));
         }
-        about.extend(hit.attributes.iter().filter(|(name, _)| name != "title").map(|(name, v)| format!("{name}: {}", plain(v))));
+        about.extend(
+            hit.attributes.iter().filter(|(name, _)| name != "title").map(|(name, v)| format!("{name}: {}", plain(v))),
+        );
         output::line(format!("{:3}. {:8.3}  {}  {}", rank + 1, hit.distance, hit.id, about.join("; ")))?;
         if let Some(text) = &hit.text {
             output::line(format!("               {}", cut(text, 150)))?;

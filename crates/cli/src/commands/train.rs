@@ -29,7 +29,10 @@ pub fn run(args: Train, json: bool, progress: &Progress) -> Result<()> {
     trained.model.save(&args.output, &trained.metrics)?;
     progress.finish();
     if trained.interrupted {
-        eprintln!("stopped early: {} holds the best model so far; the same command goes on from here", args.output.display());
+        eprintln!(
+            "stopped early: {} holds the best model so far; the same command goes on from here",
+            args.output.display()
+        );
     }
     if json {
         return output::json(&serde_json::json!({
@@ -66,5 +69,11 @@ pub fn summary(trained: &Trained) -> String {
     let metrics = &trained.metrics;
     let text = |name: &str| metrics[name].as_str().unwrap_or("figure").to_owned();
     let number = |name: &str| metrics[name].as_f64().unwrap_or(f64::NAN);
-    format!("best {} {:.3} at epoch {} of {}", text("selection"), number("best"), metrics["best_epoch"], metrics["curve"].as_array().map_or(0, Vec::len))
+    format!(
+        "best {} {:.3} at epoch {} of {}",
+        text("selection"),
+        number("best"),
+        metrics["best_epoch"],
+        metrics["curve"].as_array().map_or(0, Vec::len)
+    )
 }

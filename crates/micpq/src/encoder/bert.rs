@@ -182,7 +182,8 @@ impl Bert {
             for (i, sequence) in sequences.iter().enumerate() {
                 let end = start + sequence.len();
                 let mask = dropout.map(|d| (d.rate, mix(d.document(i), site)));
-                let (qkv, out) = (&wide[3 * start * hidden..3 * end * hidden], &mut context[start * hidden..end * hidden]);
+                let (qkv, out) =
+                    (&wide[3 * start * hidden..3 * end * hidden], &mut context[start * hidden..end * hidden]);
                 attention::attend(backend, qkv, out, self.heads, mask, attention);
                 start = end;
             }

@@ -126,7 +126,9 @@ pub fn pull(name: &str, watch: &dyn Watch) -> Result<PathBuf> {
         if found != expected {
             return Err(Error::format(
                 &weights,
-                format!("SHA-256 is {found}, expected {expected}: the download is damaged or has been changed; pull again"),
+                format!(
+                    "SHA-256 is {found}, expected {expected}: the download is damaged or has been changed; pull again"
+                ),
             ));
         }
     }
@@ -153,7 +155,10 @@ fn copy_files(from: &Path, to: &Path) -> Result<()> {
 
 fn from_hub(name: &str, to: &Path, watch: &dyn Watch) -> Result<()> {
     let unreachable = |e: hf_hub::api::sync::ApiError| {
-        Error::input(format!("encoder {name}"), format!("could not be fetched from the hub: {e}; check the name and the connection"))
+        Error::input(
+            format!("encoder {name}"),
+            format!("could not be fetched from the hub: {e}; check the name and the connection"),
+        )
     };
     // hf-hub's own cache stays in use: what other programs have fetched is not fetched again.
     let api = hf_hub::api::sync::ApiBuilder::from_env().with_progress(false).build().map_err(unreachable)?;
@@ -257,10 +262,8 @@ pub(super) fn remembered_hash(path: &Path, compute: impl FnOnce() -> String) -> 
     let canonical = std::fs::canonicalize(path).map_err(Error::io(path))?;
     let key = format!("{}|{}|{changed}", canonical.display(), metadata.len());
     let memory = models_dir()?.join(".hashes.json");
-    let mut known: serde_json::Map<String, serde_json::Value> = std::fs::read_to_string(&memory)
-        .ok()
-        .and_then(|text| serde_json::from_str(&text).ok())
-        .unwrap_or_default();
+    let mut known: serde_json::Map<String, serde_json::Value> =
+        std::fs::read_to_string(&memory).ok().and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default();
     if let Some(hash) = known.get(&key).and_then(|v| v.as_str()) {
         return Ok(hash.to_owned());
     }

@@ -148,7 +148,8 @@ impl Tiny {
             })
             .collect();
         let views = data.iter().map(|(n, s, b)| (n.clone(), TensorView::new(dtype, s.clone(), b).unwrap()));
-        std::fs::write(self.dir.path().join("model.safetensors"), safetensors::serialize(views, None).unwrap()).unwrap();
+        std::fs::write(self.dir.path().join("model.safetensors"), safetensors::serialize(views, None).unwrap())
+            .unwrap();
     }
 
     fn load(&self) -> Result<Encoder> {
@@ -193,7 +194,11 @@ fn dropout_keeps_the_expected_value_of_the_embeddings() {
     let encoder = Tiny::new().load().unwrap();
     let ids: &[u32] = &[2, 7, 5, 8, 4, 3];
     let mut clean = Vec::new();
-    encoder.bert.forward(&[ids], None, &mut bert::Scratch::default(), |l, s| if l == 0 { clean = s.to_vec() });
+    encoder.bert.forward(&[ids], None, &mut bert::Scratch::default(), |l, s| {
+        if l == 0 {
+            clean = s.to_vec()
+        }
+    });
     let mut sum = vec![0.0f64; clean.len()];
     let n = 4000;
     for seed in 0..n {

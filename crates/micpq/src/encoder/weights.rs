@@ -132,7 +132,10 @@ impl Weights {
         }
         let map = Arc::new(Map::open(&path)?);
         let file = SafeTensors::deserialize(&map).map_err(|e| {
-            Error::format(&path, format!("not a whole safetensors file: {e}; it may be cut short, fetch the encoder again"))
+            Error::format(
+                &path,
+                format!("not a whole safetensors file: {e}; it may be cut short, fetch the encoder again"),
+            )
         })?;
         let base = map.as_ptr() as usize;
         let tensors = file
@@ -149,11 +152,9 @@ impl Weights {
 
     fn find(&self, name: &str, shape: &[usize]) -> Result<&Tensor> {
         let bad = |problem: String| Error::format(&self.path, problem);
-        let (_, tensor) = self
-            .tensors
-            .iter()
-            .find(|(n, _)| n == name)
-            .ok_or_else(|| bad(format!("has no tensor \"{name}\" (nor \"bert.{name}\"); it is not a whole BertModel")))?;
+        let (_, tensor) = self.tensors.iter().find(|(n, _)| n == name).ok_or_else(|| {
+            bad(format!("has no tensor \"{name}\" (nor \"bert.{name}\"); it is not a whole BertModel"))
+        })?;
         if tensor.shape != shape {
             return Err(bad(format!(
                 "tensor \"{name}\" has shape {:?}, config.json asks for {shape:?}: weights and config belong to different encoders",
@@ -174,7 +175,10 @@ impl Weights {
             None => Ok(values),
             Some(i) => Err(Error::format(
                 &self.path,
-                format!("tensor \"{name}\" holds {} at position {i}; the file is damaged, fetch the encoder again", values[i]),
+                format!(
+                    "tensor \"{name}\" holds {} at position {i}; the file is damaged, fetch the encoder again",
+                    values[i]
+                ),
             )),
         }
     }

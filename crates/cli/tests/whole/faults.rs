@@ -1,0 +1,104 @@
+//! Processes that are killed, and the user's Ctrl-C.
+
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::bench::{Bench, TINY, corpus};
+
+/// Waits until `true`, at most a minute.
+fn until(mut done: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !done() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "waited a minute");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn spawn(bench: &Bench, line: &str) -> Child {
+    bench.command(line).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+/// A training run long enough to be stopped in: many epochs, no patience to end it early.
+fn long_run(cache: &str, output: &str) -> String {
+    let flags = TINY.replace("--cache cache", &format!("--cache {cache}"));
+    format!("train news.jsonl {flags} --epochs 60 --patience 60 --views noise:4 -o {output}")
+}
+
+/// Whether a checkpoint was written.
+fn has_checkpoint(bench: &Bench, cache: &str) -> bool {
+    std::fs::read_dir(bench.path(cache).join("runs"))
+        .is_ok_and(|files| files.flatten().any(|f| f.path().extension().is_some_and(|e| e == "safetensors")))
+}
+
+#[test]
+fn training_killed_in_the_middle_ends_in_the_same_model() {
+    let bench = Bench::new();
+    bench.ok(&long_run("whole", "model-whole"));
+    let mut child = spawn(&bench, &long_run("killed", "model-killed"));
+    until(|| has_checkpoint(&bench, "killed"));
+    child.kill().unwrap();
+    let status = child.wait().unwrap();
+    assert!(!status.success(), "it was killed before its end");
+    assert!(!bench.path("model-killed").exists(), "nothing half-written carries the name");
+    bench.ok(&long_run("killed", "model-killed"));
+    assert_eq!(bench.bytes("model-whole/model.safetensors"), bench.bytes("model-killed/model.safetensors"));
+}
+
+#[cfg(unix)]
+#[test]
+fn an_interrupt_keeps_the_best_model_and_says_how_to_go_on() {
+    let bench = Bench::new();
+    let child = spawn(&bench, &long_run("cache", "model"));
+    until(|| has_checkpoint(&bench, "cache"));
+    assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
+    let output = child.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success() && said.contains("best model so far"), "{said}");
+    bench.ok("encode news.jsonl --model model -o codes.npy");
+}
+
+#[test]
+fn adding_killed_in_the_middle_loses_nothing_committed() {
+    let bench = Bench::new();
+    bench.ok(&format!("build news.jsonl {TINY} --epochs 1 --views noise:4 -o i"));
+    std::fs::write(bench.path("many.jsonl"), corpus(1000, 41_000)).unwrap();
+    let count = |bench: &Bench| bench.json("index info i")[0]["documents"].as_u64().unwrap();
+    let mut child = spawn(&bench, "index add i many.jsonl --commit-every 4000");
+    until(|| count(&bench) > 400);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let kept = count(&bench);
+    assert!((4000..40_400).contains(&kept), "{kept} documents after the kill");
+    assert_eq!(bench.json("index verify i")[0]["sound"], true);
+    // Whole chunks in file order: what is there is a prefix.
+    let hits = bench.json(&format!("search i 'wheat corn' -k {kept}"));
+    let mut ids: Vec<u64> = hits.iter().map(|h| h["id"].as_u64().unwrap()).filter(|id| *id >= 1000).collect();
+    ids.sort_unstable();
+    assert_eq!(ids, (1000..1000 + ids.len() as u64).collect::<Vec<_>>());
+    bench.ok("index add i many.jsonl");
+    assert_eq!(count(&bench), 40_400);
+    assert_eq!(bench.json("index verify i")[0]["sound"], true);
+}
+
+#[test]
+fn a_flipped_bit_is_found_and_named() {
+    let bench = Bench::new();
+    bench.ok(&format!("build news.jsonl {TINY} --epochs 1 --views noise:4 -o i"));
+    for (folder, extension) in [("i/store", "fast"), ("i/store", "store"), ("i/codes", "")] {
+        let path = std::fs::read_dir(bench.path(folder))
+            .unwrap()
+            .flatten()
+            .map(|e| e.path())
+            .find(|p| p.is_file() && (extension.is_empty() || p.extension().is_some_and(|e| e == extension)))
+            .unwrap();
+        let whole = std::fs::read(&path).unwrap();
+        let mut flipped = whole.clone();
+        flipped[whole.len() / 2] ^= 4;
+        std::fs::write(&path, &flipped).unwrap();
+        let said = bench.fails("index verify i", 1);
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        assert!(said.contains(&name), "{name}: {said}");
+        std::fs::write(&path, &whole).unwrap();
+        assert_eq!(bench.json("index verify i")[0]["sound"], true);
+    }
+}

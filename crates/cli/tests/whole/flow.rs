@@ -1,0 +1,101 @@
+//! Build, search, keep: the way a user goes.
+
+use std::io::Write;
+use std::process::Stdio;
+
+use crate::bench::{Bench, TINY, corpus};
+
+#[test]
+fn text_becomes_an_index_that_finds_its_kind() {
+    let bench = Bench::new();
+    let out = bench.ok(&format!("build news.jsonl {TINY} --epochs 8 --views full:4 -o news.micpq"));
+    assert!(out.contains("400 documents, 2 bytes each"), "{out}");
+
+    let hits = bench.json("search news.micpq 'crude oil barrel price' -k 20");
+    assert_eq!(hits.len(), 20);
+    let kind = hits.iter().filter(|h| h["labels"][0] == "oil").count();
+    assert!(kind >= 15, "{kind} of 20 hits are about oil");
+    assert!(hits[0]["text"].as_str().unwrap().contains(' '));
+    assert!(hits[0]["attributes"]["year"].is_i64() && hits[0]["id"].is_u64());
+    assert!(hits.windows(2).all(|w| w[0]["distance"].as_f64() <= w[1]["distance"].as_f64()));
+
+    let filtered = bench.json("search news.micpq 'crude oil' -k 400 --filter 'year:1988'");
+    assert_eq!(filtered.len(), (0..400).filter(|i| i % 3 == 1).count());
+    assert!(filtered.iter().all(|h| h["attributes"]["year"] == 1988));
+
+    std::fs::write(bench.path("questions.txt"), "wheat harvest\nbank loan\n").unwrap();
+    let both = bench.json("search news.micpq --queries questions.txt -k 3");
+    assert_eq!(both.iter().map(|h| h["query"].as_u64().unwrap()).collect::<Vec<_>>(), [0, 0, 0, 1, 1, 1]);
+
+    std::fs::write(bench.path("more.jsonl"), corpus(400, 450)).unwrap();
+    assert_eq!(bench.json("index add news.micpq more.jsonl")[0]["documents"], 450);
+    // The same ids again replace.
+    assert_eq!(bench.json("index add news.micpq more.jsonl")[0]["documents"], 450);
+    assert_eq!(bench.json("index delete news.micpq 401 402 nobody")[0]["deleted"], 2);
+    assert_eq!(bench.json("index delete news.micpq --filter 'year:1987'")[0]["documents"], 450 - 2 - 150);
+    let left = bench.json("search news.micpq 'grain' -k 1000");
+    assert_eq!(left.len(), 298);
+    assert!(left.iter().all(|h| h["attributes"]["year"] != 1987 && h["id"] != 401));
+    assert_eq!(bench.json("index verify news.micpq")[0]["sound"], true);
+    let info = &bench.json("index compact news.micpq")[0];
+    assert_eq!((info["documents"].as_u64(), info["deleted"].as_u64()), (Some(298), Some(0)));
+    assert_eq!(bench.json("search news.micpq 'grain' -k 1000"), left, "merging changes no answer");
+}
+
+#[test]
+fn one_seed_gives_the_same_bytes_on_any_number_of_threads() {
+    let bench = Bench::new();
+    for (run, threads) in [("a", 1), ("b", 2), ("c", 3)] {
+        let cache = format!("cache-{run}");
+        let flags = TINY.replace("--cache cache", &format!("--cache {cache}"));
+        bench.ok(&format!("train news.jsonl {flags} --epochs 3 --views noise:4 --threads {threads} -o model-{run}"));
+        bench.ok(&format!("encode news.jsonl --model model-{run} --threads {threads} -o codes-{run}.npy"));
+    }
+    for other in ["b", "c"] {
+        assert_eq!(bench.bytes("model-a/model.safetensors"), bench.bytes(&format!("model-{other}/model.safetensors")));
+        assert_eq!(bench.bytes("codes-a.npy"), bench.bytes(&format!("codes-{other}.npy")));
+    }
+    bench.ok(&format!("train news.jsonl {TINY} --epochs 3 --views noise:4 --seed 1 -o model-d"));
+    assert_ne!(bench.bytes("model-a/model.safetensors"), bench.bytes("model-d/model.safetensors"));
+}
+
+#[test]
+fn features_and_codes_come_in_input_order() {
+    let bench = Bench::new();
+    bench.ok("encode news.jsonl --encoder tiny --pooling mean -o all.npy");
+    std::fs::write(bench.path("one.jsonl"), corpus(7, 8)).unwrap();
+    bench.ok("encode one.jsonl --encoder tiny --pooling mean -o one.npy");
+    let (all, one) = (bench.bytes("all.npy"), bench.bytes("one.npy"));
+    assert!(String::from_utf8_lossy(&all[..128]).contains("(400, 32)"));
+    assert_eq!(all[128 + 7 * 128..128 + 8 * 128], one[128..], "a row does not depend on its neighbours");
+    bench.ok("encode news.jsonl --encoder tiny --pooling cls -o cls.npy");
+    assert_ne!(bench.bytes("cls.npy"), all);
+}
+
+#[test]
+fn training_with_labels_is_measured_and_beats_chance() {
+    let bench = Bench::new();
+    std::fs::write(bench.path("val.jsonl"), corpus(1000, 1060)).unwrap();
+    bench.ok(&format!("train news.jsonl {TINY} --validation val.jsonl --epochs 8 --views full:4 -o model"));
+    let result = &bench.json("eval --model model --database news.jsonl --queries val.jsonl --cache cache")[0];
+    let p100 = result["precision"]["100"].as_f64().unwrap();
+    assert!(p100 > 60.0, "four even topics give 25 by chance, this is {p100}");
+    assert_eq!(result["distance"], "norm");
+    assert!(result["float"]["cosine"]["precision"]["100"].is_f64() && result["fidelity"].is_f64());
+    let card = String::from_utf8(bench.bytes("model/README.md")).unwrap();
+    assert!(card.contains("| seed | 0 |") && card.contains("P@100"), "{card}");
+}
+
+#[test]
+fn standard_input_and_codes_alone() {
+    let bench = Bench::new();
+    let line = format!("build - --format jsonl {TINY} --epochs 2 --views noise:4 --store codes -o piped.micpq");
+    let mut child =
+        bench.command(&line).stdin(Stdio::piped()).stderr(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(corpus(0, 200).as_bytes()).unwrap();
+    assert!(child.wait().unwrap().success());
+    let hits = bench.json("search piped.micpq 'port strike' -k 5");
+    assert_eq!(hits.len(), 5);
+    assert!(hits[0]["text"].is_null());
+    assert_eq!(bench.json("index info piped.micpq")[0]["documents"], 200);
+}

@@ -1,0 +1,6 @@
+//! The binary as a user runs it, on an encoder made for the occasion.
+
+mod bench;
+mod faults;
+mod flow;
+mod usage;

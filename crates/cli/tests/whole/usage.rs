@@ -1,0 +1,71 @@
+//! What a user hears who asks for what cannot be.
+
+use crate::bench::{Bench, TINY, corpus};
+
+#[test]
+fn exit_codes_and_words() {
+    let bench = Bench::new();
+    std::fs::write(bench.path("bad.jsonl"), "{\"text\": \"oil\"}\n{\"text\": 3\n").unwrap();
+    std::fs::write(bench.path("empty.jsonl"), "").unwrap();
+    for (line, code, word) in [
+        ("", 2, "Usage"),
+        ("search", 2, "<INDEX>"),
+        ("search nowhere query", 1, "nowhere"),
+        ("train news.jsonl --encoder tiny --bits 24 -o m", 2, "24"),
+        ("train news.jsonl --encoder tiny --method magic -o m", 2, "unknown method 'magic'"),
+        ("train news.jsonl --encoder absent -o m", 2, "micpq encoder pull absent"),
+        ("train news.jsonl --encoder tiny --views often -o m", 2, "full:R"),
+        ("train missing.jsonl --encoder tiny -o m", 1, "missing.jsonl"),
+        ("train bad.jsonl --encoder tiny -o m", 1, "bad.jsonl"),
+        ("train empty.jsonl --encoder tiny -o m --cache cache", 1, "0 documents"),
+        ("encode news.jsonl --encoder tiny --max-tokens 900 -o f.npy", 2, "3 to 32 tokens"),
+        ("encode news.jsonl --model nowhere -o f.npy", 1, "no config.json"),
+        ("eval --model nowhere --database news.jsonl --queries news.jsonl", 1, "nowhere"),
+        ("build news.jsonl --encoder tiny --threads 0 -o i", 2, "--threads"),
+        ("index info nowhere", 1, "nowhere"),
+        ("encoder info absent", 2, "absent"),
+    ] {
+        let said = bench.fails(line, code);
+        assert!(said.contains(word), "{line}: {said}");
+    }
+}
+
+#[test]
+fn an_index_refuses_what_it_cannot_honour() {
+    let bench = Bench::new();
+    bench.ok(&format!("build news.jsonl {TINY} --epochs 1 --views noise:4 -o i"));
+    assert!(bench.fails("search i oil -k 0", 2).contains("at least one"));
+    assert!(bench.fails("search i oil --filter 'year:['", 1).contains("year:["));
+    assert!(bench.fails(&format!("build news.jsonl {TINY} -o i"), 2).contains("--force"));
+    assert!(bench.fails("index delete i", 2).contains("--filter"));
+    // Another encoder under the same name.
+    let weights = bench.path("models/tiny/model.safetensors");
+    let mut bytes = std::fs::read(&weights).unwrap();
+    let last = bytes.len() - 1;
+    bytes[last] ^= 1;
+    std::fs::write(&weights, bytes).unwrap();
+    assert!(bench.fails("search i oil", 1).contains("SHA-256"));
+}
+
+#[test]
+fn skipped_rows_are_counted_and_told() {
+    let bench = Bench::new();
+    let rows =
+        format!("{}{{\"id\": 3, \"text\": \"oil\"}}\nnot json\n{{\"id\": 900, \"text\": \"\"}}\n", corpus(0, 50));
+    std::fs::write(bench.path("mixed.jsonl"), rows).unwrap();
+    let said = bench.fails("encode mixed.jsonl --encoder tiny -o f.npy", 1);
+    assert!(said.contains("mixed.jsonl") && said.contains('3'), "{said}");
+    assert!(!bench.path("f.npy").exists());
+    let result = &bench.json("encode mixed.jsonl --encoder tiny --on-error skip -o f.npy")[0];
+    assert_eq!((result["rows"].as_u64(), result["skipped"].as_u64()), (Some(50), Some(3)));
+}
+
+#[test]
+fn help_has_examples_and_completions_are_scripts() {
+    let bench = Bench::new();
+    assert!(bench.ok("--help").contains("micpq build news.jsonl -o news.micpq"));
+    assert!(bench.ok("search --help").contains("--filter"));
+    for shell in ["bash", "zsh", "fish"] {
+        assert!(bench.ok(&format!("completions {shell}")).contains("micpq"));
+    }
+}
