@@ -6,7 +6,7 @@ use clap::{Args as Group, Parser, Subcommand};
 use micpq::corpus::{CorpusConfig, Format, OnError};
 use micpq::encoder::{Features, Pooling, pull};
 use micpq::index::Store;
-use micpq::model::Distance;
+use micpq::model::{CodeShape, Distance};
 use micpq::text::Clean;
 use micpq::{Result, Watch};
 use train::config::TrainConfig;
@@ -199,6 +199,7 @@ impl TrainingArgs {
         if self.method != "micpq" {
             return Err(micpq::Error::config(format!("unknown method '{}'; known: micpq", self.method)));
         }
+        CodeShape::micpq(self.bits)?;
         let mut config = match &self.preset {
             Some(name) => TrainConfig::preset(name, self.bits)?,
             None => {

@@ -1,11 +1,14 @@
 //! A tokenised corpus behind its encoder: where clean vectors and dropout views come from, and where the clean ones are
 //! kept.
 
+use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use micpq::encoder::{Dropout, Features};
 use micpq::npy::{self, NpyWriter};
 use micpq::{Error, Matrix, Result, Watch, hex};
+use rayon::prelude::*;
 use sha2::{Digest, Sha256};
 
 use crate::views::Encode;
@@ -15,7 +18,7 @@ use crate::views::Encode;
 const MASKS: u64 = 1;
 
 /// Documents in a file of clean vectors: what an interrupted pass loses at most.
-const CHUNK: usize = 4096;
+const CHUNK: usize = 2048;
 
 /// Token sequences, the encoder that reads them, and their clean vectors.
 pub struct Passes<'a> {
@@ -42,18 +45,19 @@ impl<'a> Passes<'a> {
         watch.stage("tokenising", None);
         let tokens = features.tokens(texts)?;
         let config = features.config();
-        let mut hash = Sha256::new();
         // Everything that decides a value, and nothing that does not: texts cleaned to the same tokens share vectors.
-        hash.update(format!("{}|{}|{}", config.encoder_sha256, config.pooling, config.unit_length));
-        for sequence in &tokens {
-            hash.update((sequence.len() as u64).to_le_bytes());
-            let bytes: Vec<u8> = sequence.iter().flat_map(|id| id.to_le_bytes()).collect();
-            hash.update(&bytes);
-        }
-        let fingerprint = hex(&hash.finalize()[..16]);
-        let kept = cache.map(|dir| dir.join(format!("clean-{fingerprint}")));
-        let clean = clean_vectors(features, &tokens, kept.as_deref(), watch)?;
-        Ok(Passes { features, tokens, dropout: rate, fingerprint: format!("{fingerprint}|{rate}|{MASKS}"), clean })
+        let encoder = format!("{}|{}|{}", config.encoder_sha256, config.pooling, config.unit_length);
+        let keys: Vec<Key> = tokens.par_iter().map(|sequence| key(sequence)).collect();
+        let mut hash = Sha256::new();
+        hash.update(&encoder);
+        keys.iter().for_each(|key| hash.update(key));
+        let fingerprint = format!("{}|{rate}|{MASKS}", hex(&hash.finalize()[..16]));
+        let store = cache.map(|dir| {
+            let name = hex(&Sha256::digest(&encoder)[..8]);
+            VectorStore::open(dir.join(format!("vectors-{name}")), features.width())
+        });
+        let clean = clean_vectors(features, &tokens, &keys, store.transpose()?, watch)?;
+        Ok(Passes { features, tokens, dropout: rate, fingerprint, clean })
     }
 
     /// The token sequences, one a document.
@@ -77,35 +81,118 @@ impl<'a> Passes<'a> {
     }
 }
 
-/// Clean vectors in files of [`CHUNK`] documents, each whole or absent, so that a pass that was stopped goes on.
-fn clean_vectors(features: &Features, tokens: &[Vec<u32>], kept: Option<&Path>, watch: &dyn Watch) -> Result<Matrix> {
-    if let Some(dir) = kept {
-        std::fs::create_dir_all(dir).map_err(Error::io(dir))?;
+/// What a token sequence is known by.
+type Key = [u8; 16];
+
+fn key(sequence: &[u32]) -> Key {
+    let bytes: Vec<u8> = sequence.iter().flat_map(|id| id.to_le_bytes()).collect();
+    Sha256::digest(&bytes)[..16].try_into().expect("sixteen bytes")
+}
+
+/// Clean vectors of one encoder, kept by the tokens they belong to: a corpus, its sample, its index and its evaluation
+/// share them. Each file of vectors has a file of keys beside it, written after it; without keys it does not count.
+struct VectorStore {
+    dir: PathBuf,
+    width: usize,
+    // Where a sequence's vector lies: number of the file, row.
+    rows: HashMap<Key, (usize, usize)>,
+    files: Vec<PathBuf>,
+}
+
+impl VectorStore {
+    fn open(dir: PathBuf, width: usize) -> Result<Self> {
+        std::fs::create_dir_all(&dir).map_err(Error::io(&dir))?;
+        let mut store = VectorStore { dir, width, rows: HashMap::new(), files: Vec::new() };
+        let mut names: Vec<PathBuf> = std::fs::read_dir(&store.dir)
+            .map_err(Error::io(&store.dir))?
+            .flatten()
+            .map(|entry| entry.path())
+            .filter(|path| path.to_string_lossy().ends_with(".keys.npy"))
+            .collect();
+        names.sort();
+        for path in names {
+            // A damaged file is passed over: what it held is encoded again.
+            if let Ok((16, bytes)) = npy::read_u8(&path) {
+                let file = store.files.len();
+                store.rows.extend(bytes.as_chunks::<16>().0.iter().enumerate().map(|(row, key)| (*key, (file, row))));
+                store.files.push(PathBuf::from(path.to_string_lossy().replace(".keys.npy", ".rows.npy")));
+            }
+        }
+        Ok(store)
     }
-    let mut all = Matrix::zeros(0, features.width());
+
+    /// Puts down vectors under keys. The name is this process's own: others may write beside it.
+    fn write(&self, number: usize, keys: &[Key], vectors: &Matrix) -> Result<()> {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos());
+        let name = format!("{now:024x}-{:x}-{number}", std::process::id());
+        let mut rows = NpyWriter::f32(&self.dir.join(format!("{name}.rows.npy")), self.width)?;
+        rows.rows_f32(vectors)?;
+        rows.finish()?;
+        let mut names = NpyWriter::u8(&self.dir.join(format!("{name}.keys.npy")), 16)?;
+        names.rows_u8(keys.as_flattened())?;
+        names.finish()?;
+        Ok(())
+    }
+}
+
+fn clean_vectors(
+    features: &Features,
+    tokens: &[Vec<u32>],
+    keys: &[Key],
+    store: Option<VectorStore>,
+    watch: &dyn Watch,
+) -> Result<Matrix> {
+    let mut out = Matrix::zeros(tokens.len(), features.width());
     watch.stage("encoding", Some(tokens.len() as u64));
-    for (i, chunk) in tokens.chunks(CHUNK).enumerate() {
-        let path: Option<PathBuf> = kept.map(|dir| dir.join(format!("{i:06}.npy")));
-        // A file that is damaged or of another shape is made again: it can be.
-        let known = path.as_deref().filter(|p| p.exists()).and_then(|p| npy::read_f32(p).ok());
-        let rows = match known.filter(|m| m.rows() == chunk.len() && m.cols() == features.width()) {
-            Some(rows) => {
-                watch.advance(chunk.len() as u64);
-                rows
+    // Documents by the file their vector lies in; the others are new, equal ones once.
+    let mut kept: BTreeMap<usize, Vec<(usize, usize)>> = BTreeMap::new();
+    let mut new: Vec<usize> = Vec::new();
+    let mut places: HashMap<Key, Vec<usize>> = HashMap::new();
+    for (document, key) in keys.iter().enumerate() {
+        match store.as_ref().and_then(|s| s.rows.get(key)) {
+            Some(&(file, row)) => kept.entry(file).or_default().push((document, row)),
+            None => {
+                let same = places.entry(*key).or_default();
+                if same.is_empty() {
+                    new.push(document);
+                }
+                same.push(document);
+            }
+        }
+    }
+    for (file, documents) in kept {
+        let path = &store.as_ref().expect("only a store keeps").files[file];
+        let vectors = npy::read_f32(path)
+            .ok()
+            .filter(|m| m.cols() == features.width() && documents.iter().all(|&(_, row)| row < m.rows()));
+        match vectors {
+            Some(vectors) => {
+                documents.iter().for_each(|&(d, row)| out.row_mut(d).copy_from_slice(vectors.row(row)));
+                watch.advance(documents.len() as u64);
             }
             None => {
-                let rows = features.encode_tokens(chunk, None, watch)?;
-                if let Some(path) = &path {
-                    let mut writer = NpyWriter::f32(path, features.width())?;
-                    writer.rows_f32(&rows)?;
-                    writer.finish()?;
+                for (document, _) in documents {
+                    places.entry(keys[document]).or_default().push(document);
+                    new.push(document);
                 }
-                rows
             }
-        };
-        all.extend(&rows);
+        }
     }
-    Ok(all)
+    for (number, chunk) in new.chunks(CHUNK).enumerate() {
+        let sequences: Vec<&[u32]> = chunk.iter().map(|&d| tokens[d].as_slice()).collect();
+        let vectors = features.encode_tokens(&sequences, None, watch)?;
+        let chunk_keys: Vec<Key> = chunk.iter().map(|&d| keys[d]).collect();
+        if let Some(store) = &store {
+            store.write(number, &chunk_keys, &vectors)?;
+        }
+        for (row, key) in chunk_keys.iter().enumerate() {
+            for &document in &places[key] {
+                out.row_mut(document).copy_from_slice(vectors.row(row));
+            }
+            watch.advance(places[key].len() as u64 - 1);
+        }
+    }
+    Ok(out)
 }
 
 impl Encode for Passes<'_> {

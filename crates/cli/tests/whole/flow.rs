@@ -32,13 +32,14 @@ fn text_becomes_an_index_that_finds_its_kind() {
     // The same ids again replace.
     assert_eq!(bench.json("index add news.micpq more.jsonl")[0]["documents"], 450);
     assert_eq!(bench.json("index delete news.micpq 401 402 nobody")[0]["deleted"], 2);
-    assert_eq!(bench.json("index delete news.micpq --filter 'year:1987'")[0]["documents"], 450 - 2 - 150);
+    // 402 was one of the 150 of that year.
+    assert_eq!(bench.json("index delete news.micpq --filter 'year:1987'")[0]["documents"], 450 - 1 - 150);
     let left = bench.json("search news.micpq 'grain' -k 1000");
-    assert_eq!(left.len(), 298);
+    assert_eq!(left.len(), 299);
     assert!(left.iter().all(|h| h["attributes"]["year"] != 1987 && h["id"] != 401));
     assert_eq!(bench.json("index verify news.micpq")[0]["sound"], true);
     let info = &bench.json("index compact news.micpq")[0];
-    assert_eq!((info["documents"].as_u64(), info["deleted"].as_u64()), (Some(298), Some(0)));
+    assert_eq!((info["documents"].as_u64(), info["deleted"].as_u64()), (Some(299), Some(0)));
     assert_eq!(bench.json("search news.micpq 'grain' -k 1000"), left, "merging changes no answer");
 }
 
