@@ -69,7 +69,6 @@ impl Snapshot {
     pub fn open(
         dir: &Path,
         shape: CodeShape,
-        _fields: &Fields,
         searcher: Searcher,
         earlier: Option<&Snapshot>,
         watch: &dyn Watch,
@@ -78,6 +77,9 @@ impl Snapshot {
         let mut segments = Vec::with_capacity(searcher.segment_readers().len());
         let mut ids = Vec::with_capacity(segments.capacity());
         for reader in searcher.segment_readers() {
+            if watch.interrupted() {
+                return Err(Error::Interrupted);
+            }
             let known = earlier.and_then(|e| e.segments.iter().find(|s| s.id == reader.segment_id()));
             segments.push(Segment::open(dir, shape, &searcher, reader, known, watch)?);
             ids.push(super::guarded(&store, || Ids::open(reader))?);
@@ -176,7 +178,7 @@ impl Snapshot {
         near.par_iter().map(|query| query.iter().map(hit).collect()).collect()
     }
 
-    pub fn record(&self, fields: &Fields, _shape: CodeShape, address: DocAddress) -> Result<Record> {
+    pub fn record(&self, fields: &Fields, address: DocAddress) -> Result<Record> {
         let columns = &self.segments[address.segment_ord as usize].columns;
         let stored = self.stored(fields, address)?;
         Ok(Record {

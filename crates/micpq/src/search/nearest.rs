@@ -38,7 +38,7 @@ const UNIT: usize = 2 << 20;
 const GROUP: usize = 64;
 
 /// Share of documents under passing prefixes below which a query is scanned alone, prefix by prefix.
-const PRUNED: f64 = 0.5;
+const PRUNED: f64 = 0.75;
 
 /// What the threads know of one query together.
 struct Progress {
@@ -117,7 +117,7 @@ pub(crate) fn nearest(shape: CodeShape, parts: &[Part], tables: &[Table], k: usi
     // A first ceiling, from the most promising documents of the largest part.
     if let Some(largest) = parts.iter().max_by_key(|p| p.blocks.len()) {
         queries.par_iter().zip(&progress).for_each(|(query, progress)| {
-            progress.lower(scan::ceiling(&largest.blocks.view(), query, k, largest.filter));
+            progress.lower(scan::ceiling(backend, &largest.blocks.view(), query, k, largest.filter));
         });
     }
 
