@@ -175,7 +175,8 @@ impl Snapshot {
             let stored = if documents { self.stored(fields, address)? } else { Stored::default() };
             Ok(Hit { id, distance, text: stored.text, labels: stored.labels, attributes: stored.attributes })
         };
-        near.par_iter().map(|query| query.iter().map(hit).collect()).collect()
+        let hits = |query: &Vec<Near>| query.iter().map(hit).collect();
+        if near.len() > 1 { near.par_iter().map(hits).collect() } else { near.iter().map(hits).collect() }
     }
 
     pub fn record(&self, fields: &Fields, address: DocAddress) -> Result<Record> {
