@@ -78,7 +78,7 @@ fn reference<const Q: usize>(
     let (all, _) = bytes.as_chunks::<BLOCK>();
     for (block, codes) in all.chunks_exact(rows).enumerate().take(range.end).skip(range.start) {
         let mut masks = [0u32; Q];
-        for q in 0..Q {
+        for (q, mask) in masks.iter_mut().enumerate() {
             let mut sums = [0u8; BLOCK];
             for (row, table) in codes.iter().zip(tile.tables[q].chunks_exact(32)) {
                 for (sum, byte) in sums.iter_mut().zip(row) {
@@ -87,7 +87,7 @@ fn reference<const Q: usize>(
                 }
             }
             for (lane, &sum) in sums.iter().enumerate() {
-                masks[q] |= u32::from(sum <= tile.thresholds[q]) << lane;
+                *mask |= u32::from(sum <= tile.thresholds[q]) << lane;
             }
         }
         if masks.iter().any(|&m| m != 0) {
@@ -125,8 +125,8 @@ mod x86 {
         let rows = if R == 0 { rows } else { R };
         let nibble = _mm256_set1_epi8(15);
         let mut limits = [_mm256_setzero_si256(); Q];
-        for q in 0..Q {
-            limits[q] = _mm256_set1_epi8(tile.thresholds[q] as i8);
+        for (limit, threshold) in limits.iter_mut().zip(tile.thresholds) {
+            *limit = _mm256_set1_epi8(threshold as i8);
         }
         for block in range.clone() {
             // Two chains of additions a query: the halves of a byte are summed apart and joined at the end.

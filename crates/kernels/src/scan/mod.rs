@@ -19,6 +19,7 @@ mod find;
 mod layout;
 mod nearest;
 mod prefix;
+mod sums;
 #[cfg(test)]
 mod tests;
 mod topk;

@@ -32,21 +32,22 @@ pub fn nearest(
     }
     if blocks.shape().words() == 256 {
         for (query, best) in queries.iter().zip(best) {
-            every_block(blocks, positions.clone(), query, best, filter);
+            every_block(backend, blocks, positions.clone(), query, best, filter);
         }
         return;
     }
-    let mut scans: Vec<Scan> = queries.iter().zip(best).map(|(query, best)| Scan::new(query, best)).collect();
+    let mut scans: Vec<Scan> = queries.iter().zip(best).map(|(query, best)| Scan::new(backend, query, best)).collect();
     let (fours, rest) = scans.as_chunks_mut::<4>();
     fours.iter_mut().for_each(|tile| sweep(backend, blocks, positions.clone(), tile, filter));
     let (pairs, rest) = rest.as_chunks_mut::<2>();
     pairs.iter_mut().for_each(|tile| sweep(backend, blocks, positions.clone(), tile, filter));
     let (ones, _) = rest.as_chunks_mut::<1>();
     ones.iter_mut().for_each(|tile| sweep(backend, blocks, positions.clone(), tile, filter));
+    scans.iter_mut().for_each(|scan| scan.finish(blocks));
 }
 
 /// Lanes of `block` that lie in `positions`.
-fn lanes(block: usize, positions: &Range<usize>) -> u32 {
+pub(super) fn lanes(block: usize, positions: &Range<usize>) -> u32 {
     let first = block * BLOCK;
     let from = positions.start.saturating_sub(first).min(BLOCK) as u32;
     let to = positions.end.saturating_sub(first).min(BLOCK) as u32;
@@ -54,21 +55,22 @@ fn lanes(block: usize, positions: &Range<usize>) -> u32 {
     ((1u64 << to) - (1u64 << from.min(to))) as u32
 }
 
-pub(super) fn every_block(
+fn every_block(
+    backend: Backend,
     blocks: &BlocksRef,
     positions: Range<usize>,
     query: &Query,
     best: &mut TopK,
     filter: Option<&[u64]>,
 ) {
-    let mut scan = Scan::new(query, best);
+    let mut scan = Scan::new(backend, query, best);
     for block in positions.start / BLOCK..positions.end.div_ceil(BLOCK) {
         scan.take(blocks, block, lanes(block, &positions), filter);
     }
     scan.finish(blocks);
 }
 
-/// Looks at every block of `positions`.
+/// Looks at every block of `positions`. Some documents may be left waiting.
 pub(super) fn sweep<const Q: usize>(
     backend: Backend,
     blocks: &BlocksRef,
@@ -96,7 +98,6 @@ pub(super) fn sweep<const Q: usize>(
             }
         }
     }
-    scans.iter_mut().for_each(|scan| scan.finish(blocks));
 }
 
 /// Blocks looked for before their documents are summed. More would keep the loop in its registers longer, and the

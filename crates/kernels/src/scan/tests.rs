@@ -17,7 +17,7 @@ impl Noise {
     fn codes(&mut self, shape: Shape, n: usize) -> Vec<u8> {
         let bits = shape.books() * shape.words().ilog2() as usize;
         let mut codes: Vec<u8> = (0..n * shape.code_bytes()).map(|_| self.next() as u8).collect();
-        if bits % 8 != 0 {
+        if !bits.is_multiple_of(8) {
             for code in codes.chunks_exact_mut(shape.code_bytes()) {
                 code[bits / 8] &= (1 << (bits % 8)) - 1;
             }
@@ -102,7 +102,9 @@ impl Case {
             for seeded in [false, true] {
                 let mut best: Vec<TopK> = queries
                     .iter()
-                    .map(|q| if seeded { TopK::below(k, ceiling(&blocks, q, k, filter)) } else { TopK::new(k) })
+                    .map(
+                        |q| if seeded { TopK::below(k, ceiling(backend, &blocks, q, k, filter)) } else { TopK::new(k) },
+                    )
                     .collect();
                 // In two parts, the second beginning inside a block.
                 let middle = blocks.len() / 2;

@@ -7,6 +7,7 @@
 //!
 //! Any number of processes read; one writes. A reader sees the commit it opened or last [`Index::reload`]ed.
 
+mod directory;
 mod filter;
 mod info;
 mod manifest;
@@ -167,7 +168,7 @@ impl Index {
         let store = dir.join(STORE);
         let reader =
             guarded(&store, || tantivy.reader_builder().reload_policy(tantivy::ReloadPolicy::Manual).try_into())?;
-        let snapshot = Snapshot::open(dir, model.shape(), &fields, reader.searcher(), None, watch)?;
+        let snapshot = Snapshot::open(dir, model.shape(), reader.searcher(), None, watch)?;
         let inner = Inner {
             dir: dir.to_path_buf(),
             manifest,
@@ -183,7 +184,7 @@ impl Index {
 
     fn open_store(dir: &Path) -> Result<tantivy::Index> {
         let store = dir.join(STORE);
-        guarded(&store, || tantivy::Index::open_in_dir(&store))
+        guarded(&store, || tantivy::Index::open(directory::StoreDirectory::open(&store)?))
     }
 
     /// Where it lies.
@@ -242,7 +243,7 @@ impl Index {
     pub fn get(&self, id: &DocId) -> Result<Option<Record>> {
         let snapshot = self.inner.snapshot();
         guarded_ours(&self.inner.dir.join(STORE), || match snapshot.find(&self.inner.fields, id)? {
-            Some(address) => snapshot.record(&self.inner.fields, self.inner.model.shape(), address).map(Some),
+            Some(address) => snapshot.record(&self.inner.fields, address).map(Some),
             None => Ok(None),
         })
     }
@@ -273,7 +274,7 @@ impl Inner {
         if searcher.generation().segments() == old.searcher().generation().segments() {
             return Ok(false);
         }
-        let new = Snapshot::open(&self.dir, self.model.shape(), &self.fields, searcher, Some(&old), watch)?;
+        let new = Snapshot::open(&self.dir, self.model.shape(), searcher, Some(&old), watch)?;
         *self.snapshot.write().expect("no thread panics while it holds this") = Arc::new(new);
         Ok(true)
     }

@@ -69,7 +69,6 @@ impl Snapshot {
     pub fn open(
         dir: &Path,
         shape: CodeShape,
-        _fields: &Fields,
         searcher: Searcher,
         earlier: Option<&Snapshot>,
         watch: &dyn Watch,
@@ -78,6 +77,9 @@ impl Snapshot {
         let mut segments = Vec::with_capacity(searcher.segment_readers().len());
         let mut ids = Vec::with_capacity(segments.capacity());
         for reader in searcher.segment_readers() {
+            if watch.interrupted() {
+                return Err(Error::Interrupted);
+            }
             let known = earlier.and_then(|e| e.segments.iter().find(|s| s.id == reader.segment_id()));
             segments.push(Segment::open(dir, shape, &searcher, reader, known, watch)?);
             ids.push(super::guarded(&store, || Ids::open(reader))?);
@@ -173,10 +175,11 @@ impl Snapshot {
             let stored = if documents { self.stored(fields, address)? } else { Stored::default() };
             Ok(Hit { id, distance, text: stored.text, labels: stored.labels, attributes: stored.attributes })
         };
-        near.par_iter().map(|query| query.iter().map(hit).collect()).collect()
+        let hits = |query: &Vec<Near>| query.iter().map(hit).collect();
+        if near.len() > 1 { near.par_iter().map(hits).collect() } else { near.iter().map(hits).collect() }
     }
 
-    pub fn record(&self, fields: &Fields, _shape: CodeShape, address: DocAddress) -> Result<Record> {
+    pub fn record(&self, fields: &Fields, address: DocAddress) -> Result<Record> {
         let columns = &self.segments[address.segment_ord as usize].columns;
         let stored = self.stored(fields, address)?;
         Ok(Record {

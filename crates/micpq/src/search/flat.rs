@@ -86,7 +86,7 @@ mod tests {
             let centre = mix(seed, i as u64) % clusters;
             for m in 0..shape.books() {
                 let noise = mix(mix(seed, i as u64), m as u64);
-                let word = if noise % shape.books() as u64 == 0 { noise >> 32 } else { mix(centre, m as u64) };
+                let word = if noise.is_multiple_of(shape.books() as u64) { noise >> 32 } else { mix(centre, m as u64) };
                 shape.set_word(code, m, (word % shape.words() as u64) as usize);
             }
         }
@@ -131,8 +131,8 @@ mod tests {
     #[test]
     fn what_cannot_be_searched_is_refused() {
         let shape = CodeShape::micpq(16).unwrap();
-        assert!(Flat::new(shape, &[0; 3]).is_err());
-        let flat = Flat::new(shape, &[0; 4]).unwrap();
+        assert!(Flat::new(shape, [0; 3]).is_err());
+        let flat = Flat::new(shape, [0; 4]).unwrap();
         let other = CodeShape::micpq(32).unwrap();
         let table = |shape: CodeShape| Table::new(shape, vec![1.0; shape.books() * 16]).unwrap();
         assert!(flat.search(&[table(other)], 1).is_err());

@@ -38,7 +38,10 @@ const UNIT: usize = 2 << 20;
 const GROUP: usize = 64;
 
 /// Share of documents under passing prefixes below which a query is scanned alone, prefix by prefix.
-const PRUNED: f64 = 0.5;
+const PRUNED: f64 = 0.75;
+
+/// Codes below which one thread does all the work: about a fifth of a millisecond of it.
+const SERIAL: usize = 1 << 20;
 
 /// What the threads know of one query together.
 struct Progress {
@@ -108,50 +111,55 @@ pub(crate) fn check(shape: CodeShape, tables: &[Table], k: usize) -> Result<()> 
 pub(crate) fn nearest(shape: CodeShape, parts: &[Part], tables: &[Table], k: usize) -> Vec<Vec<Found>> {
     let shape = kernel_shape(shape);
     let backend = Backend::active();
-    let queries: Vec<Query> = tables.par_iter().map(|t| Query::new(shape, t.values())).collect();
+    let documents: usize = parts.iter().map(|p| p.blocks.len()).sum();
+    // Work in codes to look at. Waking the other threads, on a busy machine, takes longer than a small scan.
+    let parallel = |codes: usize| codes > SERIAL && rayon::current_num_threads() > 1;
+    let many = tables.len() > 1 && parallel(documents.saturating_mul(tables.len()));
+    let queries: Vec<Query> = map(many, tables, |t| Query::new(shape, t.values()));
     let progress: Vec<Progress> = tables
         .iter()
         .map(|_| Progress { ceiling: AtomicU32::new(f32::INFINITY.to_bits()), found: Mutex::default() })
         .collect();
+    let numbers: Vec<usize> = (0..queries.len()).collect();
 
     // A first ceiling, from the most promising documents of the largest part.
     if let Some(largest) = parts.iter().max_by_key(|p| p.blocks.len()) {
-        queries.par_iter().zip(&progress).for_each(|(query, progress)| {
-            progress.lower(scan::ceiling(&largest.blocks.view(), query, k, largest.filter));
+        each(many, &numbers, |&q| {
+            progress[q].lower(scan::ceiling(backend, &largest.blocks.view(), &queries[q], k, largest.filter));
         });
     }
 
     for (p, part) in parts.iter().enumerate() {
         let view = part.blocks.view();
-        let passing: Vec<usize> = queries
-            .par_iter()
-            .zip(&progress)
-            .map(|(query, progress)| scan::passing(&view, query, progress.ceiling()))
-            .collect();
+        // The order within one part is that of the ranks; the column need not be asked.
+        let sequence = |rank: u32| if parts.len() == 1 { u64::from(rank) } else { (part.sequence)(rank) };
+        let passing = map(many, &numbers, |&q| scan::passing(&view, &queries[q], progress[q].ceiling()));
         let (alone, together): (Vec<usize>, Vec<usize>) =
-            (0..queries.len()).partition(|&q| (passing[q] as f64) < PRUNED * view.len() as f64);
+            numbers.iter().partition(|&&q| (passing[q] as f64) < PRUNED * view.len() as f64);
 
-        alone.par_iter().for_each(|&q| {
+        each(many && alone.len() > 1, &alone, |&q| {
             let ranges = split(view.len(), passing[q], alone.len());
-            ranges.into_par_iter().for_each(|range| {
+            each(ranges.len() > 1, &ranges, |range| {
                 let mut best = TopK::below(k, progress[q].ceiling());
-                scan::nearest_by_prefix(backend, &view, range, &queries[q], &mut best, part.filter);
-                progress[q].take(k, p, best, part.sequence);
+                scan::nearest_by_prefix(backend, &view, range.clone(), &queries[q], &mut best, part.filter);
+                progress[q].take(k, p, best, &sequence);
             });
         });
 
         let unit = positions_of(shape, UNIT);
         let starts: Vec<usize> = (0..view.len()).step_by(unit).collect();
+        let spread = parallel(view.len().saturating_mul(together.len()));
         // Groups as large as leave every thread one, in whole tiles.
-        let group = together.len().div_ceil(rayon::current_num_threads()).next_multiple_of(4).min(GROUP);
-        starts.par_iter().for_each(|&start| {
+        let group = together.len().div_ceil(rayon::current_num_threads()).next_multiple_of(4).clamp(1, GROUP);
+        let groups: Vec<&[usize]> = together.chunks(group).collect();
+        each(spread, &starts, |&start| {
             let range = start..(start + unit).min(view.len());
-            together.par_chunks(group.max(1)).for_each(|group| {
+            each(spread, &groups, |group| {
                 let mut best: Vec<TopK> = group.iter().map(|&q| TopK::below(k, progress[q].ceiling())).collect();
                 let queries: Vec<&Query> = group.iter().map(|&q| &queries[q]).collect();
                 scan::nearest(backend, &view, range.clone(), &queries, &mut best, part.filter);
                 for (&q, best) in group.iter().zip(best) {
-                    progress[q].take(k, p, best, part.sequence);
+                    progress[q].take(k, p, best, &sequence);
                 }
             });
         });
@@ -170,7 +178,14 @@ pub(crate) fn nearest(shape: CodeShape, parts: &[Part], tables: &[Table], k: usi
 /// Ranges of positions for one query that goes alone: one, unless it alone must keep the cores busy.
 fn split(len: usize, passing: usize, queries: usize) -> Vec<Range<usize>> {
     let threads = rayon::current_num_threads();
-    // Below a million documents the scan takes less than waking the other threads gains.
-    let pieces = if queries < threads && passing > 1 << 20 { threads } else { 1 };
+    let pieces = if queries < threads && passing > SERIAL { threads } else { 1 };
     (0..pieces).map(|i| i * len / pieces..(i + 1) * len / pieces).collect()
+}
+
+fn each<T: Sync>(parallel: bool, items: &[T], work: impl Fn(&T) + Sync + Send) {
+    if parallel { items.par_iter().for_each(work) } else { items.iter().for_each(work) }
+}
+
+fn map<T: Sync, U: Send>(parallel: bool, items: &[T], work: impl Fn(&T) -> U + Sync + Send) -> Vec<U> {
+    if parallel { items.par_iter().map(work).collect() } else { items.iter().map(work).collect() }
 }
