@@ -3,6 +3,7 @@
 use crate::Backend;
 use crate::dispatch::per_backend;
 use crate::dropout::{Rate, drop_row_body, mix};
+use crate::lanes::LANES;
 use crate::rows::softmax;
 
 /// What attention needs to know besides its input.
@@ -17,9 +18,9 @@ pub struct Shape {
 /// Space for one head, kept between calls.
 #[derive(Default)]
 pub struct Scratch {
-    // [width, length]: keys turned so that scores are summed along the sequence.
+    // [width, length to whole lanes]: keys turned so that scores are summed along the sequence, zeros at the end.
     keys: Vec<f32>,
-    // [length]
+    // [length to whole lanes]
     scores: Vec<f32>,
 }
 
@@ -39,8 +40,10 @@ pub fn attend(
     let hidden = shape.heads * shape.width;
     assert!(hidden > 0 && qkv.len() == 3 * out.len() && out.len().is_multiple_of(hidden));
     let length = out.len() / hidden;
-    scratch.keys.resize(shape.width * length, 0.0);
-    scratch.scores.resize(length, 0.0);
+    let stride = length.next_multiple_of(LANES);
+    scratch.keys.clear();
+    scratch.keys.resize(shape.width * stride, 0.0);
+    scratch.scores.resize(stride, 0.0);
     heads(backend, qkv, out, shape, dropout, scratch);
 }
 
@@ -55,33 +58,52 @@ fn heads_body(qkv: &[f32], out: &mut [f32], shape: Shape, dropout: Option<(Rate,
     let hidden = heads * width;
     let length = out.len() / hidden;
     let scale = 1.0 / (width as f32).sqrt();
-    let (keys, scores) = (&mut scratch.keys[..width * length], &mut scratch.scores[..length]);
+    let stride = length.next_multiple_of(LANES);
+    let (keys, scores) = (&mut scratch.keys[..width * stride], &mut scratch.scores[..stride]);
     for head in 0..heads {
         for j in 0..length {
             let from = j * 3 * hidden + hidden + head * width;
             for (d, &v) in qkv[from..from + width].iter().enumerate() {
-                keys[d * length + j] = v;
+                keys[d * stride + j] = v;
             }
         }
         for i in 0..length {
             let from = i * 3 * hidden + head * width;
-            scores.fill(0.0);
-            for (d, &q) in qkv[from..from + width].iter().enumerate() {
-                for (s, &k) in scores.iter_mut().zip(&keys[d * length..(d + 1) * length]) {
-                    *s = q.mul_add(k, *s);
+            let query = &qkv[from..from + width];
+            // Sixteen scores at a time stay in registers over all of the head's width.
+            for (c, chunk) in scores.as_chunks_mut::<LANES>().0.iter_mut().enumerate() {
+                let mut sums = [0.0f32; LANES];
+                for (&q, row) in query.iter().zip(keys.chunks_exact(stride)) {
+                    let k = &row.as_chunks::<LANES>().0[c];
+                    for l in 0..LANES {
+                        sums[l] = q.mul_add(k[l], sums[l]);
+                    }
                 }
+                *chunk = sums;
             }
+            // What lies beyond the sequence weighs nothing, and the softmax runs over whole lanes.
+            scores[length..].fill(f32::NEG_INFINITY);
             softmax(scores, scale);
             if let Some((rate, key)) = dropout {
-                drop_row_body(scores, mix(key, (head * length + i) as u64), rate);
+                drop_row_body(&mut scores[..length], mix(key, (head * length + i) as u64), rate);
             }
             let row = &mut out[i * hidden + head * width..i * hidden + (head + 1) * width];
-            row.fill(0.0);
-            for (j, &p) in scores.iter().enumerate() {
-                let from = j * 3 * hidden + 2 * hidden + head * width;
-                for (o, &v) in row.iter_mut().zip(&qkv[from..from + width]) {
-                    *o = p.mul_add(v, *o);
+            let first = 2 * hidden + head * width;
+            let (whole, rest) = row.as_chunks_mut::<LANES>();
+            let tail = whole.len() * LANES;
+            for (c, chunk) in whole.iter_mut().enumerate() {
+                let mut sums = [0.0f32; LANES];
+                for (&p, token) in scores[..length].iter().zip(qkv.chunks_exact(3 * hidden)) {
+                    let v = &token[first + c * LANES..first + (c + 1) * LANES];
+                    for l in 0..LANES {
+                        sums[l] = p.mul_add(v[l], sums[l]);
+                    }
                 }
+                *chunk = sums;
+            }
+            for (d, o) in rest.iter_mut().enumerate() {
+                let values = qkv.chunks_exact(3 * hidden).map(|token| token[first + tail + d]);
+                *o = scores[..length].iter().zip(values).fold(0.0, |sum, (&p, v)| p.mul_add(v, sum));
             }
         }
     }
