@@ -65,6 +65,7 @@ pub enum Command {
 
 /// How a corpus is read.
 #[derive(Group, Clone)]
+#[command(next_help_heading = "Corpus")]
 pub struct CorpusArgs {
     /// Format of the corpus; otherwise told by name and content
     #[arg(long, value_name = "FORMAT")]
@@ -84,9 +85,33 @@ pub struct CorpusArgs {
     /// Whether a CSV or TSV file begins with a header; otherwise told by its first row
     #[arg(long, value_name = "true|false")]
     pub header: Option<bool>,
+    /// Names for the columns of a table without a header, in order
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    pub columns: Vec<String>,
+    /// What separates the cells of a table; a comma in CSV and a tab in TSV unless said
+    #[arg(long, value_name = "CHARACTER")]
+    pub delimiter: Option<char>,
+    /// Whether cells may stand in double quotes; in CSV they may, in TSV not, unless said
+    #[arg(long, value_name = "true|false")]
+    pub quoting: Option<bool>,
+    /// What separates several labels in one string
+    #[arg(long, value_name = "TEXT")]
+    pub label_separator: Option<String>,
+    /// Fields to leave out
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    pub ignore_fields: Vec<String>,
+    /// Take the folder a text file lies in as its label
+    #[arg(long)]
+    pub folder_labels: bool,
     /// Longest row accepted, in bytes
     #[arg(long, value_name = "BYTES")]
     pub max_row_bytes: Option<usize>,
+    /// Take documents without text
+    #[arg(long)]
+    pub allow_empty_text: bool,
+    /// Take ids that repeat; in an index the last document of an id stays
+    #[arg(long)]
+    pub repeated_ids: bool,
 }
 
 impl CorpusArgs {
@@ -99,6 +124,14 @@ impl CorpusArgs {
             text_fields: self.text_field.clone(),
             label_field: self.label_field.clone(),
             header: self.header,
+            columns: self.columns.clone(),
+            delimiter: self.delimiter,
+            quoting: self.quoting,
+            label_separator: self.label_separator.clone(),
+            ignore_fields: self.ignore_fields.clone(),
+            folder_labels: self.folder_labels,
+            allow_empty_text: self.allow_empty_text,
+            unique_ids: !self.repeated_ids,
             max_row_bytes: self.max_row_bytes.unwrap_or(defaults.max_row_bytes),
             ..defaults
         }
@@ -107,6 +140,7 @@ impl CorpusArgs {
 
 /// How text becomes vectors.
 #[derive(Group, Clone)]
+#[command(next_help_heading = "Features")]
 pub struct FeatureArgs {
     /// Encoder: a pulled name or a Hugging Face directory
     #[arg(long, value_name = "NAME|DIR", default_value = pull::DEFAULT)]
@@ -135,6 +169,7 @@ impl FeatureArgs {
 
 /// How a model is trained.
 #[derive(Group, Clone)]
+#[command(next_help_heading = "Training")]
 pub struct TrainingArgs {
     /// Length of a code: 16, 32, 64 or 128
     #[arg(long, default_value_t = 64)]
