@@ -216,6 +216,10 @@ pub struct TrainingArgs {
     /// Width of the hidden layer
     #[arg(long)]
     pub hidden: Option<usize>,
+    /// Any other option of training by its name in config.json, such as floor=0, information=posterior,
+    /// clean_first_epoch=false, alpha=0.2 or distance=squared; given several times
+    #[arg(long, value_name = "NAME=VALUE")]
+    pub set: Vec<String>,
     /// Most documents to train on; a larger corpus is sampled evenly by the seed
     #[arg(long, default_value_t = 200_000, value_name = "N")]
     pub sample: usize,
@@ -264,9 +268,25 @@ impl TrainingArgs {
             config.objective.floor = 0.0;
         }
         config.seed = self.seed;
+        let config = self.set.iter().try_fold(config, |config, pair| with_option(&config, pair))?;
         config.validate()?;
         Ok(config)
     }
+}
+
+/// The options with one of them changed, by the name it is recorded under.
+fn with_option(config: &TrainConfig, pair: &str) -> Result<TrainConfig> {
+    let mut record = serde_json::to_value(config).expect("options have a JSON form");
+    let options = record.as_object_mut().expect("options are an object");
+    let bad = |problem: String| micpq::Error::config(format!("--set {pair}: {problem}"));
+    let (name, value) = pair.split_once('=').ok_or_else(|| bad("write it as NAME=VALUE".into()))?;
+    if !options.contains_key(name) {
+        let known: Vec<&str> = options.keys().map(String::as_str).collect();
+        return Err(bad(format!("no option is called {name}; known: {}", known.join(", "))));
+    }
+    let value = serde_json::from_str(value).unwrap_or_else(|_| serde_json::Value::String(value.to_owned()));
+    options.insert(name.to_owned(), value);
+    serde_json::from_value(record).map_err(|e| bad(e.to_string()))
 }
 
 #[derive(Group)]

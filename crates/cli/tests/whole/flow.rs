@@ -56,8 +56,11 @@ fn one_seed_gives_the_same_bytes_on_any_number_of_threads() {
         assert_eq!(bench.bytes("model-a/model.safetensors"), bench.bytes(&format!("model-{other}/model.safetensors")));
         assert_eq!(bench.bytes("codes-a.npy"), bench.bytes(&format!("codes-{other}.npy")));
     }
-    bench.ok(&format!("train news.jsonl {TINY} --epochs 3 --views noise:4 --seed 1 -o model-d"));
-    assert_ne!(bench.bytes("model-a/model.safetensors"), bench.bytes("model-d/model.safetensors"));
+    for (run, other) in [("d", "--seed 1"), ("e", "--set floor=0"), ("f", "--no-gumbel"), ("g", "--prob-weight 0")] {
+        bench.ok(&format!("train news.jsonl {TINY} --epochs 3 --views noise:4 {other} -o model-{run}"));
+        let model = bench.bytes(&format!("model-{run}/model.safetensors"));
+        assert_ne!(bench.bytes("model-a/model.safetensors"), model, "{other} changes the model");
+    }
 }
 
 #[test]

@@ -15,6 +15,8 @@ fn exit_codes_and_words() {
         ("train news.jsonl --encoder tiny --method magic -o m", 2, "unknown method 'magic'"),
         ("train news.jsonl --encoder absent -o m", 2, "micpq encoder pull absent"),
         ("train news.jsonl --encoder tiny --views often -o m", 2, "full:R"),
+        ("train news.jsonl --encoder tiny --set flor=0 -o m", 2, "known: bits"),
+        ("train news.jsonl --encoder tiny --set floor=deep -o m", 2, "--set floor=deep"),
         ("train missing.jsonl --encoder tiny -o m", 1, "missing.jsonl"),
         ("train bad.jsonl --encoder tiny -o m", 1, "bad.jsonl"),
         ("train empty.jsonl --encoder tiny -o m --cache cache", 1, "0 documents"),
