@@ -9,6 +9,8 @@ use micpq::index::Store;
 use micpq::model::Distance;
 use micpq::text::Clean;
 use micpq::{Result, Watch};
+use train::config::TrainConfig;
+use train::views::ViewChoice;
 
 /// Document search in 16 to 128 bits a document.
 #[derive(Parser)]
@@ -187,6 +189,50 @@ pub struct TrainingArgs {
     pub cache: Option<PathBuf>,
 }
 
+impl TrainingArgs {
+    /// Rate of dropout where none is given: the authors'.
+    pub const DROPOUT: f64 = 0.3;
+
+    /// The trainer's own options. Without a word about views, `build` takes the noise model with mean pooling, where it
+    /// loses nothing, and full passes with CLS, where it does.
+    pub fn config(&self, pooling: Pooling) -> Result<TrainConfig> {
+        if self.method != "micpq" {
+            return Err(micpq::Error::config(format!("unknown method '{}'; known: micpq", self.method)));
+        }
+        let mut config = match &self.preset {
+            Some(name) => TrainConfig::preset(name, self.bits)?,
+            None => {
+                let views = if pooling == Pooling::Mean { ViewChoice::default() } else { ViewChoice::Full(16) };
+                TrainConfig { views, ..TrainConfig::new(self.bits) }
+            }
+        };
+        if let Some(views) = &self.views {
+            config.views = views.parse()?;
+        }
+        fn set<T: Copy>(field: &mut T, value: Option<T>) {
+            if let Some(value) = value {
+                *field = value;
+            }
+        }
+        set(&mut config.epochs, self.epochs);
+        set(&mut config.patience, self.patience);
+        set(&mut config.batch, self.batch);
+        set(&mut config.learning_rate, self.learning_rate);
+        set(&mut config.hidden, self.hidden);
+        set(&mut config.objective.prob_weight, self.prob_weight);
+        set(&mut config.objective.tau, self.tau);
+        set(&mut config.objective.contrast_temperature, self.tau_cl);
+        if self.no_gumbel {
+            // The paper's ablation takes softmax(-d / tau): neither noise nor the floor that came with it.
+            config.objective.gumbel = false;
+            config.objective.floor = 0.0;
+        }
+        config.seed = self.seed;
+        config.validate()?;
+        Ok(config)
+    }
+}
+
 #[derive(Group)]
 #[command(after_help = "\
 Examples:
@@ -267,6 +313,9 @@ pub struct Eval {
     /// Leave out exact float search
     #[arg(long)]
     pub no_float: bool,
+    /// Where vectors are kept between runs (under the user's cache unless said)
+    #[arg(long, value_name = "DIR")]
+    pub cache: Option<PathBuf>,
     #[command(flatten)]
     pub source: CorpusArgs,
 }

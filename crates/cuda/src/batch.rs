@@ -117,7 +117,9 @@ pub(crate) fn check(sequences: &[&[u32]], shape: &Shape) -> Result<()> {
         }
         if let Some(id) = ids.iter().find(|&&id| id as usize >= shape.vocab) {
             let last = shape.vocab - 1;
-            return Err(Error::Input(format!("sequence {i} holds token {id}, the encoder's vocabulary ends at {last}")));
+            return Err(Error::Input(format!(
+                "sequence {i} holds token {id}, the encoder's vocabulary ends at {last}"
+            )));
         }
     }
     Ok(())

@@ -47,7 +47,9 @@ pub(crate) fn compile(shape: &Shape, precision: Precision, capability: (i32, i32
         options.push(format!("--gpu-architecture=sm_{chip}"));
     } else {
         let below = known.iter().copied().filter(|&c| c < chip).max().ok_or_else(|| {
-            Error::Unsupported(format!("NVRTC knows no chip like this GPU's {chip}; update the CUDA libraries, or use the CPU"))
+            Error::Unsupported(format!(
+                "NVRTC knows no chip like this GPU's {chip}; update the CUDA libraries, or use the CPU"
+            ))
         })?;
         options.push(format!("--gpu-architecture=compute_{below}"));
     }
@@ -140,7 +142,8 @@ impl Kernels {
     pub fn load(device: &Device, image: &Image) -> Result<Self> {
         device.bind()?;
         // SAFETY: the image is whole, from the compiler; text ends with the zero the compiler gives.
-        let module = said("loading the GPU kernels", unsafe { driver::module::load_data(image.bytes.as_ptr().cast()) })?;
+        let module =
+            said("loading the GPU kernels", unsafe { driver::module::load_data(image.bytes.as_ptr().cast()) })?;
         let find = |name: &str| {
             let name = CString::new(name).expect("kernel names hold no zero");
             // SAFETY: the module is live.
@@ -183,7 +186,13 @@ impl Kernel {
     /// # Safety
     /// `arguments` point to values of the kernel's parameter types, in order, and the addresses among them are of
     /// buffers of this device that are large enough and live until the stream has passed this point.
-    pub unsafe fn launch(self, stream: &Stream, blocks: usize, threads: u32, arguments: &mut [*mut c_void]) -> Result<()> {
+    pub unsafe fn launch(
+        self,
+        stream: &Stream,
+        blocks: usize,
+        threads: u32,
+        arguments: &mut [*mut c_void],
+    ) -> Result<()> {
         let blocks = u32::try_from(blocks).map_err(|_| Error::Input(format!("{blocks} blocks in one launch")))?;
         if blocks == 0 {
             return Ok(());

@@ -48,7 +48,10 @@ impl Report {
     pub fn note(&self) -> Option<String> {
         let tokens = self.batch_tokens;
         (self.halved > 0).then(|| {
-            format!("the GPU is short of memory: batches are {tokens} tokens, {} were meant; it will be slower", tokens << self.halved)
+            format!(
+                "the GPU is short of memory: batches are {tokens} tokens, {} were meant; it will be slower",
+                tokens << self.halved
+            )
         })
     }
 }
@@ -62,7 +65,13 @@ impl Bert {
     }
 
     /// As [`Bert::new`], with batches of up to `tokens` tokens.
-    pub fn with_batch(device: &Device, shape: Shape, precision: Precision, weights: Source, tokens: usize) -> Result<Self> {
+    pub fn with_batch(
+        device: &Device,
+        shape: Shape,
+        precision: Precision,
+        weights: Source,
+        tokens: usize,
+    ) -> Result<Self> {
         shape.check()?;
         if tokens == 0 || tokens > 1 << 20 {
             return Err(Error::Input(format!("a batch has 1 to {} tokens, not {tokens}", 1 << 20)));
@@ -117,12 +126,14 @@ impl Bert {
     ) -> Result<Report> {
         let shape = &self.model.shape;
         check(sequences, shape)?;
-        views.iter().flatten().try_for_each(Dropout::check)?;
+        views.iter().flatten().try_for_each(|v| v.check(sequences.len()))?;
         let values = sequences.len() * shape.hidden;
         if outs.len() != views.len() || outs.iter().any(|o| o.len() != values) {
             let found: Vec<usize> = outs.iter().map(|o| o.len()).collect();
             let n = views.len();
-            return Err(Error::Input(format!("{n} views of {values} values each do not fit outputs of {found:?} values")));
+            return Err(Error::Input(format!(
+                "{n} views of {values} values each do not fit outputs of {found:?} values"
+            )));
         }
         let longest = sequences.iter().map(|s| s.len()).max().unwrap_or(0);
         let tokens = sequences.iter().map(|s| s.len() as u64).sum();

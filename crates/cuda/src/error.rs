@@ -54,7 +54,9 @@ pub enum Error {
     #[error("{0}")]
     Input(String),
     /// The GPU has too little memory, even for one sequence.
-    #[error("the GPU has too little memory for {what} ({needed} MiB, {free} MiB free of {total} MiB); end other programs on it, or use the CPU")]
+    #[error(
+        "the GPU has too little memory for {what} ({needed} MiB, {free} MiB free of {total} MiB); end other programs on it, or use the CPU"
+    )]
     Memory {
         /// What did not fit.
         what: String,

@@ -56,6 +56,9 @@ pub(crate) struct Lane {
 }
 
 struct Slot {
+    // [documents]: a view's document numbers
+    numbers: Buffer,
+    sent: Pinned<u64>,
     // HEAD, then [documents, hidden] of f32
     features: Buffer,
     host: Pinned<f32>,
@@ -79,6 +82,8 @@ impl Lane {
             .map(|_| {
                 let values = HEAD + documents * shape.hidden;
                 Ok(Slot {
+                    numbers: buffer(8 * documents)?,
+                    sent: Pinned::new(device, documents)?,
                     features: buffer(4 * values)?,
                     host: Pinned::new(device, values)?,
                     done: Event::new(device)?,
@@ -126,17 +131,29 @@ impl Lane {
     }
 
     /// Queues one view of the uploaded batch, whose sequences are `rows` of the result.
-    pub fn launch(&mut self, model: &Model, pooling: Pooling, view: usize, dropout: Option<Dropout>, rows: Range<usize>) -> Result<()> {
+    pub fn launch(
+        &mut self,
+        model: &Model,
+        pooling: Pooling,
+        view: usize,
+        dropout: Option<Dropout>,
+        rows: Range<usize>,
+    ) -> Result<()> {
         let Some(packed) = self.packed else {
             return Err(Error::Input("a view of no batch".into()));
         };
         debug_assert!(!self.is_full() && packed.documents == rows.len());
-        let dropout = dropout.map(|d| Dropout { first: d.first.wrapping_add(rows.start as u64), ..d });
         let slot = self.launched % SLOTS;
-        let features = self.slots[slot].features.at();
+        let Slot { numbers, sent, features, .. } = &mut self.slots[slot];
+        if let Some(view) = dropout {
+            let sent = &mut sent.as_mut_slice()[..rows.len()];
+            sent.copy_from_slice(&view.documents[rows.clone()]);
+            self.stream.upload(numbers.at(), sent)?;
+        }
+        let (numbers, features) = (numbers.at(), features.at());
         // SAFETY: the buffers have the capacity's sizes, the batch is within the capacity, and all of them live until
         // the stream is waited for when the lane is dropped.
-        unsafe { self.forward(model, packed, pooling, dropout, features)? };
+        unsafe { self.forward(model, packed, pooling, dropout, numbers, features)? };
         let values = HEAD + packed.documents * model.shape.hidden;
         let Slot { host, done, .. } = &mut self.slots[slot];
         self.stream.download(&mut host.as_mut_slice()[..values], features)?;
@@ -175,6 +192,7 @@ impl Lane {
         packed: Packed,
         pooling: Pooling,
         dropout: Option<Dropout>,
+        numbers: u64,
         features: u64,
     ) -> Result<()> {
         let Model { shape, weights, kernels, products, .. } = model;
@@ -200,7 +218,16 @@ impl Lane {
                     stream,
                     tokens.div_ceil(128),
                     128,
-                    arguments![places, count, rows_of_documents, layers, view.key, view.first, row_keys(0), attention_keys(0)],
+                    arguments![
+                        places,
+                        count,
+                        rows_of_documents,
+                        layers,
+                        view.key,
+                        numbers,
+                        row_keys(0),
+                        attention_keys(0)
+                    ],
                 )?;
             }
             let Norm { scale, shift } = &weights.norm;
@@ -231,7 +258,18 @@ impl Lane {
                         stream,
                         rows.div_ceil(8),
                         256,
-                        arguments![from, at, narrow, to, norm.scale.at(), norm.shift.at(), count, row_keys(site), key_at, rate],
+                        arguments![
+                            from,
+                            at,
+                            narrow,
+                            to,
+                            norm.scale.at(),
+                            norm.shift.at(),
+                            count,
+                            row_keys(site),
+                            key_at,
+                            rate
+                        ],
                     )
                 };
                 linear(&layer.attention_in, states, wide, tokens)?;

@@ -128,9 +128,11 @@ impl Linear {
             )
         };
         refused("multiplying", answer).map_err(|e| match e {
-            Error::Failed { said, advice, .. } => {
-                Error::Failed { doing: format!("multiplying {rows} x {} by {}", self.inputs, self.outputs), said, advice }
-            }
+            Error::Failed { said, advice, .. } => Error::Failed {
+                doing: format!("multiplying {rows} x {} by {}", self.inputs, self.outputs),
+                said,
+                advice,
+            },
             other => other,
         })
     }
@@ -170,8 +172,18 @@ impl Plan {
             // SAFETY: each value has the type and size its field is documented with.
             unsafe {
                 lt::set_matmul_desc_attribute(plan.description, Field::CUBLASLT_MATMUL_DESC_TRANSA, at(&turned), 4)?;
-                lt::set_matmul_desc_attribute(plan.description, Field::CUBLASLT_MATMUL_DESC_EPILOGUE, at(&epilogue), 4)?;
-                lt::set_matmul_desc_attribute(plan.description, Field::CUBLASLT_MATMUL_DESC_BIAS_POINTER, at(&bias), 8)?;
+                lt::set_matmul_desc_attribute(
+                    plan.description,
+                    Field::CUBLASLT_MATMUL_DESC_EPILOGUE,
+                    at(&epilogue),
+                    4,
+                )?;
+                lt::set_matmul_desc_attribute(
+                    plan.description,
+                    Field::CUBLASLT_MATMUL_DESC_BIAS_POINTER,
+                    at(&bias),
+                    8,
+                )?;
             }
             plan.algorithm = plan.choose(products)?;
             Ok(plan)
@@ -187,8 +199,10 @@ impl Plan {
         // SAFETY: live descriptions; the values have the sizes documented for their fields.
         unsafe {
             let found = (|| {
-                let (room, split) =
-                    (Field::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, Field::CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK);
+                let (room, split) = (
+                    Field::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+                    Field::CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+                );
                 lt::set_matmul_pref_attribute(preference, room, at(&workspace), 8)?;
                 lt::set_matmul_pref_attribute(preference, split, at(&no_split), 4)?;
                 lt::get_matmul_algo_heuristic(

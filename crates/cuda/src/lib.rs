@@ -29,5 +29,5 @@ mod encode;
 pub use device::{Device, DeviceInfo, devices};
 pub use encode::{Bert, Report};
 pub use error::{Error, Result};
-pub use weights::Source;
 pub use shape::{Activation, Dropout, Pooling, Precision, Shape};
+pub use weights::Source;

@@ -79,7 +79,11 @@ pub(crate) fn guarded<T>(doing: &str, call: impl FnOnce() -> Result<T>) -> Resul
             .cloned()
             .or_else(|| panic.downcast_ref::<&str>().map(|s| (*s).to_string()))
             .unwrap_or_else(|| "the bindings gave up without a message".into());
-        Err(Error::Failed { doing: doing.into(), said, advice: "update the NVIDIA driver and CUDA libraries, or use the CPU" })
+        Err(Error::Failed {
+            doing: doing.into(),
+            said,
+            advice: "update the NVIDIA driver and CUDA libraries, or use the CPU",
+        })
     })
 }
 
@@ -165,7 +169,8 @@ mod tests {
 
     #[test]
     fn a_panic_of_the_bindings_is_an_error() {
-        let said = guarded::<()>("asking for a symbol", || panic!("Missing symbol {}", "cuNew")).unwrap_err().to_string();
+        let said =
+            guarded::<()>("asking for a symbol", || panic!("Missing symbol {}", "cuNew")).unwrap_err().to_string();
         assert!(said.contains("asking for a symbol: Missing symbol cuNew; update"), "{said}");
     }
 }

@@ -54,13 +54,13 @@ pub enum Pooling {
 
 /// One view: dropout at all of BERT's sites. The same rate, key and document number give the CPU's masks.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Dropout {
+pub struct Dropout<'a> {
     /// Share of elements that fall, in [0, 1).
     pub rate: f64,
     /// The view's key.
     pub key: u64,
-    /// Number of the first sequence's document; the next sequence is the next document.
-    pub first: u64,
+    /// The number of every sequence's document.
+    pub documents: &'a [u64],
 }
 
 impl Shape {
@@ -125,12 +125,16 @@ pub(crate) struct Rate {
     pub scale: f32,
 }
 
-impl Dropout {
-    pub(crate) fn check(&self) -> Result<()> {
-        if (0.0..1.0).contains(&self.rate) {
-            return Ok(());
+impl Dropout<'_> {
+    pub(crate) fn check(&self, sequences: usize) -> Result<()> {
+        if !(0.0..1.0).contains(&self.rate) {
+            return Err(Error::Input(format!("a dropout rate is in [0, 1), not {}", self.rate)));
         }
-        Err(Error::Input(format!("a dropout rate is in [0, 1), not {}", self.rate)))
+        if self.documents.len() != sequences {
+            let found = self.documents.len();
+            return Err(Error::Input(format!("a view numbers {found} documents, there are {sequences} sequences")));
+        }
+        Ok(())
     }
 
     /// An element stays where its hash is not below the threshold.
@@ -176,12 +180,17 @@ mod tests {
     #[test]
     fn the_rate_is_the_cpus() {
         for p in [0.0, 0.1, 0.3, 0.5, 0.999] {
-            let ours = Dropout { rate: p, key: 0, first: 0 }.rate();
+            let ours = Dropout { rate: p, key: 0, documents: &[] }.rate();
             let theirs = kernels::dropout::Rate::new(p);
-            assert_eq!(format!("{theirs:?}"), format!("Rate {{ threshold: {}, scale: {:?} }}", ours.threshold, ours.scale));
+            assert_eq!(
+                format!("{theirs:?}"),
+                format!("Rate {{ threshold: {}, scale: {:?} }}", ours.threshold, ours.scale)
+            );
         }
         for p in [-0.1, 1.0, f64::NAN] {
-            assert!(Dropout { rate: p, key: 0, first: 0 }.check().is_err());
+            assert!(Dropout { rate: p, key: 0, documents: &[] }.check(0).is_err());
         }
+        let view = Dropout { rate: 0.3, key: 0, documents: &[7, 8] };
+        assert!(view.check(2).is_ok() && view.check(3).unwrap_err().to_string().contains("2 documents"));
     }
 }

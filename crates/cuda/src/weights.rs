@@ -41,7 +41,13 @@ pub(crate) struct Weights {
 }
 
 impl Weights {
-    pub fn load(device: &Device, products: &Products, shape: &Shape, precision: Precision, source: Source) -> Result<Self> {
+    pub fn load(
+        device: &Device,
+        products: &Products,
+        shape: &Shape,
+        precision: Precision,
+        source: Source,
+    ) -> Result<Self> {
         let (hidden, inner) = (shape.hidden, shape.intermediate);
         let read = |name: &str, len: usize| read(source, name, len);
         let norm = |name: &str| -> Result<Norm> {

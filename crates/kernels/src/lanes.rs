@@ -23,9 +23,11 @@ pub(crate) fn fold(mut lanes: [f32; LANES], f: impl Fn(f32, f32) -> f32) -> f32 
 #[inline(always)]
 pub(crate) fn exp(x: f32) -> f32 {
     let clamped = x.clamp(-87.3, 88.7);
-    // 1.5 * 2^23: adding and subtracting it rounds to the nearest integer.
+    // 1.5 * 2^23: adding it rounds to the nearest integer, which then stands in the low bits. A cast would do the same,
+    // but Rust's casts saturate, and that takes the loop out of the vector registers.
     const ROUND: f32 = 12_582_912.0;
-    let n = clamped.mul_add(std::f32::consts::LOG2_E, ROUND) - ROUND;
+    let shifted = clamped.mul_add(std::f32::consts::LOG2_E, ROUND);
+    let n = shifted - ROUND;
     let r = n.mul_add(-0.693_359_4, clamped);
     let r = n.mul_add(2.121_944_4e-4, r);
     let mut p = 1.987_569_1e-4f32;
@@ -35,13 +37,66 @@ pub(crate) fn exp(x: f32) -> f32 {
     p = p.mul_add(r, 1.666_666_5e-1);
     p = p.mul_add(r, 0.5);
     let y = (p * r).mul_add(r, r) + 1.0;
-    // n is in [-126, 128]; two factors keep 2^128 from overflowing before the product.
-    let half = (n * 0.5).floor();
-    let first = f32::from_bits((((half as i32) + 127) << 23) as u32);
-    let second = f32::from_bits(((((n - half) as i32) + 127) << 23) as u32);
+    // The exponent is in [-126, 128]; two factors keep 2^128 from overflowing before the product.
+    let exponent = (shifted.to_bits() as i32).wrapping_sub(ROUND.to_bits() as i32);
+    let half = exponent >> 1;
+    let first = f32::from_bits((half.wrapping_add(127) << 23) as u32);
+    let second = f32::from_bits((exponent.wrapping_sub(half).wrapping_add(127) << 23) as u32);
     let y = y * first * second;
     let y = if x < -87.3 { 0.0 } else { y };
     if x > 88.7 { f32::INFINITY } else { y }
+}
+
+/// `ln x` to 2 units in the last place for positive, normal, finite `x`; not a number stays one.
+///
+/// x = 2^e m with m in [sqrt(1/2), sqrt 2); with s = (m - 1) / (m + 1), |s| <= 0.172, ln m = 2 (s + s^3/3 + s^5/5 ..),
+/// whose first left-out term is below 1e-9 of the whole.
+#[inline(always)]
+pub(crate) fn ln(x: f32) -> f32 {
+    // Bits of sqrt(1/2): what lies above them in the exponent field is e.
+    const ROOT_HALF: u32 = 0x3f35_04f3;
+    let bits = x.to_bits();
+    let e = (bits.wrapping_sub(ROOT_HALF) as i32) >> 23;
+    let m = f32::from_bits(bits.wrapping_sub((e as u32) << 23));
+    let e = e as f32;
+    let s = (m - 1.0) / (m + 1.0);
+    let q = s * s;
+    let mut p = 1.0 / 9.0f32;
+    p = p.mul_add(q, 1.0 / 7.0);
+    p = p.mul_add(q, 1.0 / 5.0);
+    p = p.mul_add(q, 1.0 / 3.0);
+    // e ln 2 in two parts: the first has few enough bits that its product with e is exact.
+    let tail = (2.0 * s * q).mul_add(p, e * -2.121_944_4e-4);
+    let y = e.mul_add(0.693_359_4, tail + 2.0 * s);
+    if x.is_nan() { x } else { y }
+}
+
+/// Sine and cosine of `turns` full turns, `turns` in [0, 1); absolute error at most 2e-7.
+///
+/// The nearest quarter turn is taken off, Taylor's series serve the rest (|angle| <= pi/4, left-out terms below 4e-9),
+/// and the quarter decides which of them goes where with which sign.
+#[inline(always)]
+pub(crate) fn turn(turns: f32) -> (f32, f32) {
+    const ROUND: f32 = 12_582_912.0;
+    let shifted = turns.mul_add(4.0, ROUND);
+    let quarter = shifted.to_bits() & 3;
+    let x = turns.mul_add(4.0, -(shifted - ROUND)) * std::f32::consts::FRAC_PI_2;
+    let q = x * x;
+    let mut s = 1.0 / 362_880.0f32;
+    s = s.mul_add(q, -1.0 / 5040.0);
+    s = s.mul_add(q, 1.0 / 120.0);
+    s = s.mul_add(q, -1.0 / 6.0);
+    let s = (s * q).mul_add(x, x);
+    let mut c = 1.0 / 40_320.0f32;
+    c = c.mul_add(q, -1.0 / 720.0);
+    c = c.mul_add(q, 1.0 / 24.0);
+    c = c.mul_add(q, -0.5);
+    let c = c.mul_add(q, 1.0);
+    let (sine, cosine) = if quarter & 1 == 0 { (s, c) } else { (c, s) };
+    // Sine is negative in the third and fourth quarter, cosine in the second and third.
+    let sine = f32::from_bits(sine.to_bits() ^ ((quarter & 2) << 30));
+    let cosine = f32::from_bits(cosine.to_bits() ^ ((quarter.wrapping_add(1) & 2) << 30));
+    (sine, cosine)
 }
 
 /// `erf(x)`, absolute error at most 6e-7 (Abramowitz and Stegun 7.1.26, with the rounding of `f32`).

@@ -7,8 +7,10 @@
 pub mod attention;
 pub mod dispatch;
 pub mod dropout;
+pub mod elementwise;
 pub mod gemm;
 pub mod rows;
+pub mod scan;
 
 mod lanes;
 

@@ -1,1 +1,44 @@
-//! x
+//! Training and evaluation of micpq models.
+//!
+//! The modules are declared in the order the data travels: [`views`] of documents become batches, a [`step`] turns a
+//! batch into a loss and gradients (its hard parts are [`quantizer`] and [`contrastive`]) that move the [`parameters`], the
+//! [`trainer`] runs epochs of steps under a [`config`] and keeps the model its [`selection`] finds best, and
+//! [`mod@evaluate`] measures it with the [`metrics`] of the field, beside exact [`float`] search.
+//!
+//! One seed gives one model, bit for bit, whatever the number of threads: work is cut into pieces of fixed size, sums over
+//! pieces run in a fixed order, and every random draw is a function of the seed and its address ([`random`]).
+
+pub mod config;
+pub mod dataset;
+pub mod job;
+pub mod passes;
+pub mod views;
+
+pub mod contrastive;
+pub mod parameters;
+pub mod quantizer;
+pub mod step;
+
+pub mod selection;
+pub mod trainer;
+
+pub mod evaluate;
+pub mod float;
+pub mod metrics;
+
+pub mod random;
+pub mod real;
+
+mod checkpoint;
+mod cholesky;
+mod flat;
+mod nearest;
+mod product;
+
+pub use checkpoint::Epoch;
+pub use config::TrainConfig;
+pub use evaluate::{Corpus, EvaluateConfig, Evaluation, evaluate};
+pub use metrics::Labels;
+pub use selection::Validation;
+pub use trainer::{Metrics, Outcome, Stopped, train};
+pub use views::{Encode, ViewChoice, Views};

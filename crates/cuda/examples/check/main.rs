@@ -51,7 +51,10 @@ fn main() -> Outcome<()> {
             table.extend(time(&device, &encoder, &tokens, name, batch, options.quick)?);
         }
     }
-    println!("\n{:<8} {:>6} {:<5} {:<5} {:>12} {:>10} {:>8} {:>8}", "encoder", "batch", "pool", "view", "tokens/s", "docs/s", "TFLOP/s", "of peak");
+    println!(
+        "\n{:<8} {:>6} {:<5} {:<5} {:>12} {:>10} {:>8} {:>8}",
+        "encoder", "batch", "pool", "view", "tokens/s", "docs/s", "TFLOP/s", "of peak"
+    );
     for line in table {
         println!("{line}");
     }
@@ -65,7 +68,8 @@ fn main() -> Outcome<()> {
 fn options() -> Outcome<Options> {
     let usage = "usage: check FOLDER [--batch TOKENS]... [--only minilm|base] [--quick]";
     let mut arguments = std::env::args().skip(1);
-    let mut options = Options { folder: arguments.next().ok_or(usage)?.into(), batches: vec![], only: None, quick: false };
+    let mut options =
+        Options { folder: arguments.next().ok_or(usage)?.into(), batches: vec![], only: None, quick: false };
     while let Some(flag) = arguments.next() {
         match flag.as_str() {
             "--batch" => options.batches.push(arguments.next().ok_or(usage)?.parse()?),
@@ -120,7 +124,8 @@ impl Encoder {
         };
         let bytes = std::fs::read(folder.join("goldens.safetensors"))?;
         let file = SafeTensors::deserialize(&bytes)?;
-        let texts: Vec<serde_json::Value> = serde_json::from_str(&std::fs::read_to_string(folder.join("goldens.json"))?)?;
+        let texts: Vec<serde_json::Value> =
+            serde_json::from_str(&std::fs::read_to_string(folder.join("goldens.json"))?)?;
         let mut goldens = Goldens { ids: vec![], cls: vec![], mean: vec![] };
         for (i, text) in texts.iter().enumerate() {
             let ids = text["ids"].as_array().ok_or("goldens.json: no ids")?;
@@ -231,14 +236,17 @@ fn compare(device: &Device, encoder: &Encoder, tokens: &Tokens, long: bool, opti
     } else {
         &[1, 16, 33, 38, 65, 100]
     };
-    let mut sequences: Vec<&[u32]> = lengths.iter().enumerate().map(|(i, &n)| &tokens.ids[i * 600..i * 600 + n]).collect();
+    let mut sequences: Vec<&[u32]> =
+        lengths.iter().enumerate().map(|(i, &n)| &tokens.ids[i * 600..i * 600 + n]).collect();
     sequences.extend(&real[..if long { 64 } else { 16 }]);
-    let view = |key| Dropout { rate: 0.3, key, first: 1_000_003 };
+    let numbers: Vec<u64> = (0..tokens.starts.len() as u64).map(|i| 1_000_003 + 7 * i).collect();
+    let view = |key, count: usize| Dropout { rate: 0.3, key, documents: &numbers[..count] };
+    let given = sequences.len();
     let start = Instant::now();
     let cpu = Reference::new(encoder.shape, &*encoder.read);
     let mut expected = Vec::new();
     for pooling in [Pooling::Cls, Pooling::Mean] {
-        for dropout in [None, Some(view(42))] {
+        for dropout in [None, Some(view(42, given))] {
             expected.push((pooling, dropout, cpu.encode(&sequences, pooling, dropout)));
         }
     }
@@ -264,35 +272,51 @@ fn compare(device: &Device, encoder: &Encoder, tokens: &Tokens, long: bool, opti
             note(&name, error(&encode(&bert, &sequences, *pooling, *dropout)?, features, width), limit);
         }
         let (_, _, dropped) = &expected[3];
-        let other = encode(&bert, &sequences, Pooling::Mean, Some(view(43)))?;
+        let other = encode(&bert, &sequences, Pooling::Mean, Some(view(43, given)))?;
         let apart = error(&other, dropped, width);
         note("another view is apart by", if apart > 0.05 { 0.0 } else { 1.0 }, 0.5);
         println!("{line}");
 
         // A row is its own: the same bits in batches of another size, alone, and as one of several views.
         let some = &real[..real.len().min(3000)];
-        for dropout in [None, Some(view(42))] {
+        for dropout in [None, Some(view(42, some.len()))] {
             let whole = encode(&bert, some, Pooling::Mean, dropout)?;
             let small = encode(&encoder.on(device, precision, 700)?, some, Pooling::Mean, dropout)?;
             let differ = whole.iter().zip(&small).filter(|(a, b)| a.to_bits() != b.to_bits()).count();
             let again = encode(&bert, some, Pooling::Mean, dropout)?;
             let (mut a, mut b, mut c) = (whole.clone(), vec![f32::NAN; whole.len()], vec![f32::NAN; whole.len()]);
-            let views = [Some(view(9)), dropout, None];
+            let views = [Some(view(9, some.len())), dropout, None];
             bert.encode_views(some, Pooling::Mean, &views, &mut [&mut a, &mut b, &mut c], &|_| true)?;
-            let alone = encode(&bert, &some[5..6], Pooling::Mean, dropout.map(|d| Dropout { first: d.first + 5, ..d }))?;
+            let alone = encode(
+                &bert,
+                &some[5..6],
+                Pooling::Mean,
+                dropout.map(|d| Dropout { documents: &d.documents[5..6], ..d }),
+            )?;
             let same = again == whole && b == whole && alone[..] == whole[5 * width..6 * width];
-            println!("{precision:?}: rows alone, again, and among views the same: {same}; in batches of 700 tokens {differ} of {} values differ", whole.len());
+            println!(
+                "{precision:?}: rows alone, again, and among views the same: {same}; in batches of 700 tokens {differ} of {} values differ",
+                whole.len()
+            );
             good &= same && differ == 0;
         }
     }
     Ok(good)
 }
 
-fn time(device: &Device, encoder: &Encoder, tokens: &Tokens, name: &str, batch: usize, quick: bool) -> Outcome<Vec<String>> {
+fn time(
+    device: &Device,
+    encoder: &Encoder,
+    tokens: &Tokens,
+    name: &str,
+    batch: usize,
+    quick: bool,
+) -> Outcome<Vec<String>> {
     let bert = encoder.on(device, Precision::F16, batch)?;
     let sequences = tokens.sequences();
     let count = tokens.ids.len() as f64;
-    let views: Vec<Option<Dropout>> = (0..4).map(|key| Some(Dropout { rate: 0.3, key, first: 0 })).collect();
+    let numbers: Vec<u64> = (0..sequences.len() as u64).collect();
+    let views: Vec<Option<Dropout>> = (0..4).map(|key| Some(Dropout { rate: 0.3, key, documents: &numbers })).collect();
     let mut outs = vec![vec![0f32; sequences.len() * encoder.shape.hidden]; views.len()];
     let cases = [(Pooling::Mean, false), (Pooling::Mean, true), (Pooling::Cls, false), (Pooling::Cls, true)];
     let rounds = if quick { 3 } else { 9 };

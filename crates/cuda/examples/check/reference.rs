@@ -1,11 +1,11 @@
 //! The forward pass on the CPU in f32, of the CPU's own kernels: what the GPU is compared with.
 
 use cuda::{Activation, Dropout, Pooling, Shape};
+use kernels::Backend;
 use kernels::attention::{Scratch, Shape as Heads, attend};
 use kernels::dropout::{Rate, drop_row, mix};
 use kernels::gemm::{Epilogue, PackedWeight};
 use kernels::rows::{add_layer_norm, layer_norm};
-use kernels::Backend;
 
 /// Where tensors come from.
 pub type Read<'a> = &'a (dyn Fn(&str) -> Vec<f32> + Sync);
@@ -65,7 +65,12 @@ impl Reference {
                 scope.spawn(|| {
                     loop {
                         let Some((i, row)) = rows.lock().unwrap().next() else { break };
-                        self.document(sequences[i], pooling, dropout.map(|d| (Rate::new(d.rate), mix(d.key, d.first + i as u64))), row);
+                        self.document(
+                            sequences[i],
+                            pooling,
+                            dropout.map(|d| (Rate::new(d.rate), mix(d.key, d.documents[i]))),
+                            row,
+                        );
                     }
                 });
             }

@@ -1,1 +1,330 @@
-//! stub
+//! Documents, one after the other, from whatever they are stored in.
+//!
+//! | format | is | rows |
+//! |---|---|---|
+//! | `jsonl` | a JSON object a line | lines |
+//! | `json` | one JSON array of objects | elements |
+//! | `csv`, `tsv` | a table, with a header, or without one as `label,text,...` | records |
+//! | `parquet` | a table of typed columns | rows |
+//! | `beir` | a folder with `corpus.jsonl` (`_id`, `title`, `text`, `metadata`) | lines |
+//! | `text` | a document a line | lines that are not blank |
+//! | `folder` | a folder of text files, read with its sub-folders in the order of their names | files |
+//!
+//! Each may be packed with gzip (of one member or many) or zstd, which the first bytes tell, not the name. A folder of
+//! files of one tabular format is read as one corpus, file after file. `-` is standard input.
+//!
+//! **Fields.** `id` or `_id` is the id, otherwise the number of the row from 0. `text` is the text, else `body`, else
+//! `content`; several can be joined with [`CorpusConfig::text_fields`]. `label` or `labels` holds the labels: a string, a
+//! whole number or a list. Everything else becomes an attribute with its type. Members of an object become attributes
+//! with dotted names, and can be named so in the configuration; null is the same as absent; a list of strings, whole
+//! numbers or booleans is a list of strings; other lists are refused with a word about `ignore_fields`.
+//!
+//! **Bad rows** (not UTF-8, not JSON, too long, without text, of a wrong type, with an id seen before) stop the reading
+//! or are counted and passed over, as [`OnError`] says. What breaks the file as a whole, such as an archive or an array
+//! cut short or a missing column, always ends in an error: half a corpus is not taken for a corpus.
+//!
+//! Nothing is held but the present row, and the ids in a compact form, so a corpus may be larger than memory.
+//!
+//! ```
+//! use micpq::corpus::{Corpus, CorpusConfig, OnError};
+//!
+//! let folder = tempfile::tempdir()?;
+//! let path = folder.path().join("news.csv");
+//! std::fs::write(&path, "label,text,year\n1,Oil rises,2004\n2,\n1,Oil falls,2005\n")?;
+//!
+//! let config = CorpusConfig { on_error: OnError::Skip, ..CorpusConfig::default() };
+//! let mut corpus = Corpus::open(&path, &config)?;
+//! let texts: Vec<String> = corpus.by_ref().map(|document| document.map(|d| d.text)).collect::<Result<_, _>>()?;
+//! assert_eq!(texts, ["Oil rises", "Oil falls"]);
+//! assert_eq!(corpus.skipped().count(), 1);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod array;
+mod config;
+mod document;
+mod fields;
+mod folder;
+mod lines;
+mod parquet;
+mod source;
+mod table;
+mod unique;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::fs;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+pub use config::{CorpusConfig, Format, OnError};
+pub use document::{DocId, Document, Value};
+
+use crate::{Error, Result};
+use fields::{Fields, Row};
+use source::Source;
+use unique::Seen;
+
+/// Rows of one file or folder.
+trait Rows: Send {
+    /// The next row; `None` at the end.
+    fn next_row(&mut self) -> Option<std::result::Result<Row, Fault>>;
+
+    /// Where the last row was, for a message.
+    fn place(&self) -> String;
+}
+
+/// Why there is no row.
+enum Fault {
+    /// This one is bad, the next may be good. What was expected, found and can be done.
+    Row(String),
+    /// Nothing more can be read.
+    Fatal(Error),
+}
+
+impl From<Error> for Fault {
+    fn from(error: Error) -> Self {
+        Fault::Fatal(error)
+    }
+}
+
+/// Bad rows that were passed over.
+#[derive(Clone, Debug, Default)]
+pub struct Skipped {
+    count: u64,
+    reasons: Vec<String>,
+}
+
+impl Skipped {
+    /// How many reasons are kept: enough to see what is wrong, few enough for any number of bad rows.
+    const KEPT: usize = 10;
+
+    /// How many rows.
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// Place and problem of the first ten.
+    pub fn reasons(&self) -> &[String] {
+        &self.reasons
+    }
+
+    fn add(&mut self, reason: Error) {
+        self.count += 1;
+        if self.reasons.len() < Self::KEPT {
+            self.reasons.push(reason.to_string());
+        }
+    }
+}
+
+impl fmt::Display for Skipped {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {} skipped", self.count, if self.count == 1 { "row" } else { "rows" })?;
+        for reason in &self.reasons {
+            write!(f, "\n  {reason}")?;
+        }
+        match self.count - self.reasons.len() as u64 {
+            0 => Ok(()),
+            more => write!(f, "\n  and {more} more"),
+        }
+    }
+}
+
+/// A corpus being read: an iterator over its documents, which ends after the first error it returns.
+pub struct Corpus {
+    config: CorpusConfig,
+    format: Format,
+    fields: Fields,
+    rows: Option<Box<dyn Rows>>,
+    /// Files of a folder still to come.
+    files: VecDeque<PathBuf>,
+    /// Rows seen, good and bad: the id of the next where it has none.
+    row: u64,
+    seen: Option<Seen>,
+    skipped: Skipped,
+    read: Arc<AtomicU64>,
+    total: Option<u64>,
+}
+
+impl fmt::Debug for Corpus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Corpus").field("format", &self.format).field("row", &self.row).finish_non_exhaustive()
+    }
+}
+
+impl Corpus {
+    /// Opens a file, a folder, or standard input (`-`), and looks at its beginning.
+    pub fn open(path: &Path, config: &CorpusConfig) -> Result<Corpus> {
+        if path == Path::new("-") {
+            return Corpus::from_reader("standard input", io::stdin(), config);
+        }
+        config.validate()?;
+        let metadata = fs::metadata(path).map_err(Error::io(path))?;
+        let read = Arc::new(AtomicU64::new(0));
+        if metadata.is_dir() {
+            let contents = folder::look(path, config.format)?;
+            let mut corpus = Corpus::new(config, contents.format, read.clone(), Some(contents.bytes));
+            corpus.files = contents.files.into();
+            match contents.format {
+                Format::Folder => corpus.rows = Some(Box::new(folder::TextFiles::new(path, config, read)?)),
+                _ => corpus.next_file()?,
+            }
+            return Ok(corpus);
+        }
+        let source = Source::open(path, read.clone())?;
+        let format = match config.format {
+            Some(format) => format,
+            None => match (Format::of_name(path), source.format()) {
+                // A .json file that begins with a brace holds an object a line.
+                (Some(Format::Json), Some(shown)) => shown,
+                (Some(named), _) => named,
+                (None, Some(shown)) => shown,
+                (None, None) => {
+                    let known = Format::known();
+                    return Err(Error::format(
+                        path,
+                        format!("neither name nor content shows a known format; say which it is: {known}"),
+                    ));
+                }
+            },
+        };
+        let mut corpus = Corpus::new(config, format, read, metadata.is_file().then_some(metadata.len()));
+        corpus.rows = Some(corpus.rows_of(source, parquet::seekable(path))?);
+        Ok(corpus)
+    }
+
+    /// Reads from anything; `name` stands for it in messages. Without a word about the format, JSON and Parquet are told
+    /// by their first bytes, and everything else is text, a document a line.
+    pub fn from_reader(name: &str, reader: impl Read + Send + 'static, config: &CorpusConfig) -> Result<Corpus> {
+        config.validate()?;
+        let read = Arc::new(AtomicU64::new(0));
+        let source = Source::new(Path::new(name), reader, read.clone())?;
+        let format = config.format.or(source.format()).unwrap_or(Format::Text);
+        let mut corpus = Corpus::new(config, format, read, None);
+        corpus.rows = Some(corpus.rows_of(source, false)?);
+        Ok(corpus)
+    }
+
+    fn new(config: &CorpusConfig, format: Format, read: Arc<AtomicU64>, total: Option<u64>) -> Corpus {
+        Corpus {
+            config: config.clone(),
+            format,
+            fields: Fields::new(config, format),
+            rows: None,
+            files: VecDeque::new(),
+            row: 0,
+            seen: config.unique_ids.then(Seen::default),
+            skipped: Skipped::default(),
+            read,
+            total,
+        }
+    }
+
+    /// The rows of one stream of bytes.
+    fn rows_of(&self, source: Source, seekable: bool) -> Result<Box<dyn Rows>> {
+        let limit = self.config.max_row_bytes;
+        Ok(match self.format {
+            Format::Jsonl | Format::Beir => Box::new(lines::JsonLines::new(source, limit)),
+            // In a folder of .json files each may be of either kind.
+            Format::Json if self.config.format.is_none() && source.format() == Some(Format::Jsonl) => {
+                Box::new(lines::JsonLines::new(source, limit))
+            }
+            Format::Json => Box::new(array::JsonArray::new(source, limit)),
+            Format::Csv | Format::Tsv => {
+                Box::new(table::Table::open(source, self.format, &self.config, &self.fields)?)
+            }
+            Format::Text => Box::new(lines::TextLines::new(source, limit, self.config.allow_empty_text)),
+            Format::Parquet => {
+                Box::new(parquet::ParquetRows::open(source, seekable, &self.fields, limit, self.read.clone())?)
+            }
+            Format::Folder => return Err(Error::format(source.path(), "format folder is asked for, but this is no folder")),
+        })
+    }
+
+    fn next_file(&mut self) -> Result<()> {
+        if let Some(path) = self.files.pop_front() {
+            let source = Source::open(&path, self.read.clone())?;
+            self.rows = Some(self.rows_of(source, parquet::seekable(&path))?);
+        }
+        Ok(())
+    }
+
+    /// The format that was asked for or found.
+    pub fn format(&self) -> Format {
+        self.format
+    }
+
+    /// Bad rows passed over so far.
+    pub fn skipped(&self) -> &Skipped {
+        &self.skipped
+    }
+
+    /// Bytes read so far, packed as they are stored.
+    pub fn bytes_read(&self) -> u64 {
+        let read = self.read.load(Ordering::Relaxed);
+        self.total.map_or(read, |total| read.min(total))
+    }
+
+    /// Bytes there are to read; unknown for a pipe.
+    pub fn bytes_total(&self) -> Option<u64> {
+        self.total
+    }
+
+    /// Ends the reading with an error.
+    fn fail(&mut self, error: Error) -> Option<Result<Document>> {
+        self.rows = None;
+        self.files.clear();
+        Some(Err(error))
+    }
+}
+
+impl Iterator for Corpus {
+    type Item = Result<Document>;
+
+    fn next(&mut self) -> Option<Result<Document>> {
+        loop {
+            let Some(rows) = &mut self.rows else {
+                if self.files.is_empty() {
+                    return None;
+                }
+                match self.next_file() {
+                    Ok(()) => continue,
+                    Err(error) => return self.fail(error),
+                }
+            };
+            let outcome = match rows.next_row() {
+                None => {
+                    self.rows = None;
+                    continue;
+                }
+                Some(Err(Fault::Fatal(error))) => return self.fail(error),
+                Some(Err(Fault::Row(problem))) => Err(problem),
+                Some(Ok(row)) => self.fields.document(row, self.row),
+            };
+            self.row += 1;
+            let problem = match outcome {
+                Err(problem) => problem,
+                Ok(document) => {
+                    if self.seen.as_mut().is_none_or(|seen| seen.insert(&document.id)) {
+                        return Some(Ok(document));
+                    }
+                    format!(
+                        "id \"{}\" of row {} was used by an earlier row; ids must differ, or leave them out to have rows \
+                         numbered",
+                        document.id, self.row
+                    )
+                }
+            };
+            let error = Error::input(rows.place(), problem);
+            match self.config.on_error {
+                OnError::Stop => return self.fail(error),
+                OnError::Skip => self.skipped.add(error),
+            }
+        }
+    }
+}

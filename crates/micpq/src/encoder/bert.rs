@@ -13,25 +13,31 @@ use crate::Result;
 /// One seeded view: dropout at all of BERT's sites (embedding output, attention probabilities, attention output,
 /// feed-forward output) at one rate, as `hidden_dropout_prob` and `attention_probs_dropout_prob` would set it.
 #[derive(Clone, Copy, Debug)]
-pub struct Dropout {
+pub struct Dropout<'a> {
     rate: Rate,
     key: u64,
-    first: u64,
+    // One a sequence.
+    documents: &'a [u64],
 }
 
-impl Dropout {
-    /// View number `view` of the documents numbered from `first` on: the same numbers give the same masks.
-    pub fn new(rate: f64, seed: u64, view: u32, first: u64) -> Self {
-        Dropout { rate: Rate::new(rate), key: mix(mix(0x6d69_6370_715f_7631, seed), u64::from(view)), first }
+impl<'a> Dropout<'a> {
+    /// View number `view` of the sequences that carry the numbers `documents`: the same numbers give the same masks.
+    pub fn new(rate: f64, seed: u64, view: u32, documents: &'a [u64]) -> Self {
+        Dropout { rate: Rate::new(rate), key: mix(mix(0x6d69_6370_715f_7631, seed), u64::from(view)), documents }
     }
 
-    /// The same view for sequences that begin `by` documents later.
-    pub(super) fn from(self, by: usize) -> Self {
-        Dropout { first: self.first + by as u64, ..self }
+    /// The same view for some of its sequences.
+    pub(super) fn part(self, range: std::ops::Range<usize>) -> Self {
+        Dropout { documents: &self.documents[range], ..self }
+    }
+
+    /// How many sequences it speaks of.
+    pub(super) fn len(&self) -> usize {
+        self.documents.len()
     }
 
     fn document(&self, i: usize) -> u64 {
-        mix(self.key, self.first + i as u64)
+        mix(self.key, self.documents[i])
     }
 }
 

@@ -126,6 +126,9 @@ impl Encoder {
         watch: &dyn Watch,
     ) -> Result<Matrix> {
         self.check(sequences)?;
+        if let Some(view) = &dropout {
+            assert_eq!(view.len(), sequences.len(), "a number for every sequence");
+        }
         let mut out = Matrix::zeros(sequences.len(), self.width());
         let mut tasks = Vec::new();
         let mut rest = out.as_mut_slice();
@@ -146,7 +149,7 @@ impl Encoder {
                 return Err(Error::Interrupted);
             }
             let batch: Vec<&[u32]> = sequences[range.clone()].iter().map(AsRef::as_ref).collect();
-            let states = self.bert.forward(&batch, dropout.map(|d| d.from(range.start)), scratch, |_, _| {});
+            let states = self.bert.forward(&batch, dropout.map(|d| d.part(range)), scratch, |_, _| {});
             bert::pool(states, &batch, pooling, rows);
             watch.advance(batch.len() as u64);
             Ok(())

@@ -11,7 +11,7 @@ mod refine;
 mod shape;
 
 pub use codebooks::{Codebooks, Distance, Table};
-pub use directory::{FeatureConfig, ModelConfig};
+pub use directory::{FORMAT, FeatureConfig, ModelConfig};
 pub use refine::{Dense, Refine};
 pub use shape::CodeShape;
 

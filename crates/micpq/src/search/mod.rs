@@ -1,1 +1,11 @@
-//! stub
+//! Exact search over codes: a query's table against every document's code.
+//!
+//! Nothing here opens a file; [`crate::index`] brings its codes here from wherever they lie.
+
+mod codes;
+mod flat;
+mod nearest;
+
+pub use codes::{CodeBlocks, FORMAT as CODES_FORMAT};
+pub use flat::{Flat, Hit};
+pub(crate) use nearest::{Found, Part, check, nearest};

@@ -1,0 +1,155 @@
+//! `micpq build`: raw text in, a trained and filled index out.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use anyhow::Result;
+use micpq::corpus::{Corpus, CorpusConfig};
+use micpq::encoder::Features;
+use micpq::index::{Index, IndexConfig};
+use micpq::model::Model;
+use micpq::{Error, Watch};
+use train::dataset::{Dataset, LabelNames};
+
+use super::index::{Known, add_all};
+use super::{features_of, train as training};
+use crate::args::Build;
+use crate::output;
+use crate::progress::Progress;
+
+pub fn run(args: Build, json: bool, progress: &Progress) -> Result<()> {
+    let begun = Instant::now();
+    // What can be refused is refused before an hour is spent on encoding.
+    if args.output.exists() && !args.force {
+        return Err(Error::config(format!(
+            "{} exists; name another place, add to it with \"micpq index add\", or replace it with --force",
+            args.output.display()
+        ))
+        .into());
+    }
+    let config = args.training.config(args.features.pooling)?;
+    let mut partial = args.output.as_os_str().to_owned();
+    partial.push(".partial");
+    let partial = PathBuf::from(partial);
+    let spooled = spool(&args.corpus, &partial)?;
+    let path = spooled.as_deref().unwrap_or(&args.corpus);
+    let source = args.source.config();
+
+    let (model, features, known, metrics) = match &args.model {
+        Some(dir) => {
+            let model = Model::load(dir)?;
+            let features = features_of(&model, progress)?;
+            (model, features, Known::default(), serde_json::Value::Null)
+        }
+        None => {
+            let features = args.features.load(progress)?;
+            let corpus = read(path, &source, &args, progress)?;
+            let trained = training::fit(&args.training, config, &features, &corpus, None, progress)?;
+            if trained.interrupted {
+                let model = partial.with_extension("model");
+                trained.model.save(&model, &trained.metrics)?;
+                eprintln!(
+                    "stopped in training: the best model so far is {}; the same command goes on from here, or index with it at once: micpq build {} --model {} -o {}",
+                    model.display(), args.corpus.display(), model.display(), args.output.display()
+                );
+                return Err(Error::Interrupted.into());
+            }
+            progress.note(&training::summary(&trained));
+            (trained.model, features, Known::new(&trained.tokens, trained.clean), trained.metrics)
+        }
+    };
+    let trained_at = begun.elapsed().as_secs_f64();
+    let added = fill(&partial, path, &source, &model, &features, &known, &args, &metrics, progress)?;
+    swap(&partial, &args.output)?;
+    if let Some(path) = spooled {
+        std::fs::remove_file(&path).map_err(Error::io(&path))?;
+    }
+    progress.finish();
+
+    let index = Index::open(&args.output)?;
+    let info = index.info()?;
+    let seconds = begun.elapsed().as_secs_f64();
+    if json {
+        return output::json(&serde_json::json!({
+            "index": args.output, "documents": info.documents, "added": added, "bits": model.shape().bits(),
+            "code_bytes": model.shape().code_bytes(), "fingerprint": model.fingerprint(), "seconds": seconds,
+            "training_seconds": trained_at, "metrics": metrics,
+        }));
+    }
+    output::line(format!(
+        "{}: {} documents, {} bytes each for search ({} against {} as float vectors), built in {:.0} s ({:.0} s encoding and training)\nsearch it with: micpq search {} \"what you look for\"",
+        args.output.display(),
+        info.documents,
+        model.shape().code_bytes(),
+        output::bytes((info.documents as usize * model.shape().code_bytes()) as u64),
+        output::bytes((info.documents as usize * model.inputs() * 4) as u64),
+        seconds,
+        trained_at,
+        args.output.display()
+    ))
+}
+
+fn read(path: &Path, source: &CorpusConfig, args: &Build, progress: &Progress) -> Result<Dataset> {
+    let mut corpus = Corpus::open(path, source)?;
+    let set =
+        Dataset::sample(&mut corpus, args.training.sample, args.training.seed, &mut LabelNames::default(), progress)?;
+    if set.seen > set.texts.len() {
+        progress.note(&format!("training on {} of {} documents", set.texts.len(), set.seen));
+    }
+    Ok(set)
+}
+
+#[allow(clippy::too_many_arguments)] // the parts of one build, each needed once
+fn fill(
+    partial: &Path,
+    path: &Path,
+    source: &CorpusConfig,
+    model: &Model,
+    features: &Features,
+    known: &Known,
+    args: &Build,
+    metrics: &serde_json::Value,
+    progress: &Progress,
+) -> Result<u64> {
+    if partial.exists() {
+        std::fs::remove_dir_all(partial).map_err(Error::io(partial))?;
+    }
+    let index = Index::create(partial, model, metrics, IndexConfig { store: args.store })?;
+    let mut corpus = Corpus::open(path, source)?;
+    progress.stage("indexing", None);
+    let added = add_all(&index, model, features, &mut corpus, known, 200_000, progress)?;
+    super::tell_skipped(&corpus, progress);
+    Ok(added)
+}
+
+/// Puts the finished index in its place; one that was there is removed only after.
+fn swap(partial: &Path, output: &Path) -> Result<()> {
+    let old = output.exists().then(|| {
+        let mut name = output.as_os_str().to_owned();
+        name.push(".old");
+        PathBuf::from(name)
+    });
+    if let Some(old) = &old {
+        std::fs::rename(output, old).map_err(Error::io(output))?;
+    }
+    std::fs::rename(partial, output).map_err(Error::io(output))?;
+    micpq::disk::sync_directory(output.parent().unwrap_or(Path::new(".")))?;
+    if let Some(old) = old {
+        std::fs::remove_dir_all(&old).map_err(Error::io(&old))?;
+    }
+    Ok(())
+}
+
+/// Standard input is read twice, once to train and once to index, so it is kept in a file meanwhile.
+fn spool(corpus: &Path, beside: &Path) -> Result<Option<PathBuf>> {
+    if corpus != Path::new("-") {
+        return Ok(None);
+    }
+    let mut name = beside.as_os_str().to_owned();
+    name.push(".input");
+    let path = PathBuf::from(name);
+    let mut file = File::create(&path).map_err(Error::io(&path))?;
+    std::io::copy(&mut std::io::stdin().lock(), &mut file).map_err(Error::io("standard input"))?;
+    Ok(Some(path))
+}

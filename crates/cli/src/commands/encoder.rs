@@ -1,0 +1,63 @@
+//! `micpq encoder pull|list|info`.
+
+use anyhow::Result;
+use micpq::encoder::{Encoder, pull};
+
+use crate::args::EncoderCommand;
+use crate::output;
+use crate::progress::Progress;
+
+pub fn run(command: EncoderCommand, json: bool, progress: &Progress) -> Result<()> {
+    match command {
+        EncoderCommand::Pull { name } => {
+            let place = pull::pull(&name, progress)?;
+            progress.finish();
+            info(&place.to_string_lossy(), json)
+        }
+        EncoderCommand::List => {
+            let encoders = pull::list()?;
+            if json {
+                return encoders.iter().try_for_each(output::json);
+            }
+            let rows: Vec<Vec<String>> = encoders
+                .iter()
+                .map(|e| {
+                    let numbers = [e.layers.to_string(), e.width.to_string(), e.max_tokens.to_string(), output::bytes(e.bytes)];
+                    std::iter::once(e.name.clone()).chain(numbers).collect()
+                })
+                .collect();
+            if rows.is_empty() {
+                return output::line("no encoder is here yet; \"micpq encoder pull\" fetches the default one");
+            }
+            output::table(&["encoder", "layers", "width", "tokens", "weights"], &rows)
+        }
+        EncoderCommand::Info { name } => info(&name, json),
+    }
+}
+
+fn info(name: &str, json: bool) -> Result<()> {
+    let encoder = Encoder::load(&pull::locate(name)?)?;
+    let config = encoder.config();
+    if json {
+        return output::json(&serde_json::json!({
+            "path": encoder.dir(), "sha256": encoder.sha256(), "width": config.hidden_size,
+            "layers": config.num_hidden_layers, "heads": config.num_attention_heads,
+            "intermediate": config.intermediate_size, "vocabulary": config.vocab_size,
+            "max_tokens": config.default_length(), "positions": config.max_position_embeddings,
+            "activation": config.hidden_act,
+        }));
+    }
+    output::line(format!(
+        "{}\n  weights      {}\n  layers       {} of {} values, {} heads, {} between ({})\n  vocabulary   {} word pieces\n  tokens       {} unless told otherwise, at most {}",
+        encoder.dir().display(),
+        encoder.sha256(),
+        config.num_hidden_layers,
+        config.hidden_size,
+        config.num_attention_heads,
+        config.intermediate_size,
+        config.hidden_act,
+        config.vocab_size,
+        config.default_length(),
+        config.max_position_embeddings,
+    ))
+}

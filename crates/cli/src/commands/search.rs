@@ -1,0 +1,121 @@
+//! `micpq search`: one query, a file of them, or a prompt.
+
+use std::io::{BufRead, IsTerminal, Write};
+
+use anyhow::Result;
+use micpq::corpus::Corpus;
+use micpq::encoder::Features;
+use micpq::index::{Hit, Index};
+use micpq::model::{Distance, Table};
+use micpq::search::SearchConfig;
+use micpq::{Error, Silent};
+
+use super::{chunks, features_of};
+use crate::args::Search;
+use crate::output;
+use crate::progress::Progress;
+
+pub fn run(args: Search, json: bool, progress: &Progress) -> Result<()> {
+    let index = Index::open(&args.index)?;
+    let features = features_of(index.model(), progress)?;
+    let session = Session {
+        distance: args.distance.unwrap_or(index.model().config.distance),
+        config: SearchConfig { k: args.k, filter: args.filter.clone(), ..SearchConfig::default() },
+        index,
+        features,
+    };
+    session.config.validate()?;
+    match (&args.query, &args.queries) {
+        (Some(_), Some(_)) => Err(Error::config("give a query or --queries, not both").into()),
+        (Some(query), None) => {
+            let hits = session.ask(&[query])?.pop().unwrap_or_default();
+            if json { hits.iter().try_for_each(output::json) } else { people(&hits) }
+        }
+        (None, Some(path)) => {
+            let mut corpus = Corpus::open(path, &args.source.config())?;
+            for chunk in chunks(&mut corpus) {
+                let chunk = chunk?;
+                let texts: Vec<&str> = chunk.iter().map(|d| d.text.as_str()).collect();
+                for (query, hits) in chunk.iter().zip(session.ask(&texts)?) {
+                    if json {
+                        for hit in &hits {
+                            let mut value = serde_json::to_value(hit)?;
+                            value["query"] = serde_json::to_value(&query.id)?;
+                            output::json(&value)?;
+                        }
+                    } else {
+                        output::line(format!("> {}", query.text))?;
+                        people(&hits)?;
+                    }
+                }
+            }
+            super::tell_skipped(&corpus, progress);
+            Ok(())
+        }
+        (None, None) => prompt(&session, json),
+    }
+}
+
+struct Session {
+    index: Index,
+    features: Features,
+    config: SearchConfig,
+    distance: Distance,
+}
+
+impl Session {
+    fn ask(&self, queries: &[impl AsRef<str> + Sync]) -> Result<Vec<Vec<Hit>>> {
+        let vectors = self.features.encode(queries, &Silent)?;
+        let tables: Vec<Table> = self.index.model().tables(&vectors, self.distance)?;
+        Ok(self.index.search(&tables, &self.config)?)
+    }
+}
+
+fn prompt(session: &Session, json: bool) -> Result<()> {
+    let terminal = std::io::stdin().is_terminal();
+    if terminal {
+        output::line(format!("{} documents. Type what you look for; an empty line or Ctrl-D ends.", session.index.len()?))?;
+    }
+    let mut input = std::io::stdin().lock();
+    loop {
+        if terminal {
+            print!("> ");
+            std::io::stdout().flush()?;
+        }
+        let mut query = String::new();
+        let read = input.read_line(&mut query).map_err(Error::io("standard input"))?;
+        let query = query.trim();
+        if read == 0 || query.is_empty() || crate::progress::interrupted() {
+            return Ok(());
+        }
+        let hits = session.ask(&[query])?.pop().unwrap_or_default();
+        if json { hits.iter().try_for_each(output::json)? } else { people(&hits)? }
+    }
+}
+
+fn people(hits: &[Hit]) -> Result<()> {
+    if hits.is_empty() {
+        return output::line("  nothing found");
+    }
+    for (rank, hit) in hits.iter().enumerate() {
+        let mut about: Vec<String> = Vec::new();
+        if !hit.labels.is_empty() {
+            about.push(hit.labels.join(", "));
+        }
+        about.extend(hit.attributes.iter().filter(|(name, _)| name != "title").map(|(name, value)| format!("{name}: {value}")));
+        output::line(format!("{:3}. {:8.3}  {}  {}", rank + 1, hit.distance, hit.id, about.join("; ")))?;
+        if let Some(text) = &hit.text {
+            output::line(format!("               {}", cut(text, 150)))?;
+        }
+    }
+    Ok(())
+}
+
+/// The first characters of a text on one line.
+fn cut(text: &str, most: usize) -> String {
+    let flat = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    match flat.char_indices().nth(most) {
+        Some((at, _)) => format!("{}...", &flat[..at]),
+        None => flat,
+    }
+}

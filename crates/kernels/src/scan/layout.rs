@@ -1,0 +1,249 @@
+//! Blocks of packed codes, and the directory of their prefixes.
+
+use std::ops::Range;
+
+/// Documents in a block: the byte lanes of an AVX2 register.
+pub const BLOCK: usize = 32;
+
+/// Books and words of the codes in a set of blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    books: usize,
+    words: usize,
+}
+
+impl Shape {
+    /// A shape of `books` books of 2, 16 or 256 words.
+    ///
+    /// # Panics
+    /// On another number of words, or no book.
+    pub fn new(books: usize, words: usize) -> Self {
+        assert!(matches!(words, 2 | 16 | 256), "books have 2, 16 or 256 words, not {words}");
+        assert!(books > 0, "a code has at least one book");
+        Shape { books, words }
+    }
+
+    /// Number of books.
+    pub fn books(self) -> usize {
+        self.books
+    }
+
+    /// Words in a book.
+    pub fn words(self) -> usize {
+        self.words
+    }
+
+    /// Bytes of a packed code: the rows of a block.
+    pub fn code_bytes(self) -> usize {
+        (self.books * self.words.ilog2() as usize).div_ceil(8)
+    }
+
+    /// Bytes of a block.
+    pub fn block_bytes(self) -> usize {
+        self.code_bytes() * BLOCK
+    }
+
+    /// Bytes of `documents` in blocks, the last one filled up with zeros.
+    pub fn blocks_bytes(self, documents: usize) -> usize {
+        documents.div_ceil(BLOCK) * self.block_bytes()
+    }
+
+    /// Distance of the document at `lane` of a block: the sum in book order.
+    #[inline]
+    pub(super) fn distance(self, table: &[f32], block: &[u8], lane: usize) -> f32 {
+        let mut sum = 0.0;
+        let rows = block.iter().skip(lane).step_by(BLOCK);
+        match self.words {
+            16 => {
+                // [books, 16] in pairs, one pair a row; an odd last book has no partner.
+                for (pair, &byte) in table.chunks(32).zip(rows) {
+                    sum += pair[usize::from(byte & 15)];
+                    if pair.len() == 32 {
+                        sum += pair[16 + usize::from(byte >> 4)];
+                    }
+                }
+            }
+            256 => {
+                for (book, &byte) in table.chunks_exact(256).zip(rows) {
+                    sum += book[usize::from(byte)];
+                }
+            }
+            _ => {
+                for (eight, &byte) in table.chunks(16).zip(rows) {
+                    for (i, book) in eight.chunks_exact(2).enumerate() {
+                        sum += book[usize::from(byte >> i & 1)];
+                    }
+                }
+            }
+        }
+        sum
+    }
+
+    /// Distances of all documents of a block, each summed in book order: faster than one by one when many are wanted.
+    pub(super) fn distances(self, table: &[f32], block: &[u8]) -> [f32; BLOCK] {
+        let mut sums = [0.0; BLOCK];
+        let (rows, _) = block.as_chunks::<BLOCK>();
+        match self.words {
+            16 => {
+                for (pair, row) in table.chunks(32).zip(rows) {
+                    let even: &[f32; 16] = pair[..16].try_into().expect("a book has 16 words");
+                    for (sum, byte) in sums.iter_mut().zip(row) {
+                        *sum += even[usize::from(byte & 15)];
+                    }
+                    if let Some(odd) = pair.get(16..32) {
+                        let odd: &[f32; 16] = odd.try_into().expect("a book has 16 words");
+                        for (sum, byte) in sums.iter_mut().zip(row) {
+                            *sum += odd[usize::from(byte >> 4)];
+                        }
+                    }
+                }
+            }
+            256 => {
+                let (books, _) = table.as_chunks::<256>();
+                for (book, row) in books.iter().zip(rows) {
+                    for (sum, byte) in sums.iter_mut().zip(row) {
+                        *sum += book[usize::from(*byte)];
+                    }
+                }
+            }
+            _ => {
+                for (eight, row) in table.chunks(16).zip(rows) {
+                    for (i, book) in eight.chunks_exact(2).enumerate() {
+                        for (sum, byte) in sums.iter_mut().zip(row) {
+                            *sum += book[usize::from(byte >> i & 1)];
+                        }
+                    }
+                }
+            }
+        }
+        sums
+    }
+}
+
+/// Packed blocks lying anywhere: in memory, or in a mapped file.
+#[derive(Clone, Copy, Debug)]
+pub struct BlocksRef<'a> {
+    shape: Shape,
+    len: usize,
+    bytes: &'a [u8],
+    keys: &'a [[u8; 4]],
+    starts: &'a [[u8; 4]],
+}
+
+impl<'a> BlocksRef<'a> {
+    /// `bytes` are the blocks of `len` documents sorted by code; `keys` gives each position's key as a little-endian
+    /// number (none at all: the position is the key); `starts` is what [`prefix_starts`] made (none at all: no prefix
+    /// is looked at).
+    ///
+    /// # Panics
+    /// When a length does not fit the others.
+    pub fn new(shape: Shape, len: usize, bytes: &'a [u8], keys: &'a [[u8; 4]], starts: &'a [[u8; 4]]) -> Self {
+        assert!(u32::try_from(len).is_ok(), "positions are 32-bit numbers, and there are {len} documents");
+        assert_eq!(bytes.len(), shape.blocks_bytes(len), "blocks of {len} documents of {shape:?}");
+        assert!(keys.is_empty() || keys.len() == len, "{} keys for {len} documents", keys.len());
+        assert!(
+            starts.is_empty() || (starts.len() - 1).is_power_of_two() && starts.len() <= 1 + (1 << 16),
+            "{} prefix starts are not a power of two and one",
+            starts.len()
+        );
+        BlocksRef { shape, len, bytes, keys, starts }
+    }
+
+    /// Shape of the codes.
+    pub fn shape(&self) -> Shape {
+        self.shape
+    }
+
+    /// Number of documents.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The packed blocks.
+    pub fn bytes(&self) -> &'a [u8] {
+        self.bytes
+    }
+
+    /// Bytes of one block.
+    pub fn block(&self, i: usize) -> &'a [u8] {
+        let size = self.shape.block_bytes();
+        &self.bytes[i * size..(i + 1) * size]
+    }
+
+    /// The packed code at a position.
+    pub fn code(&self, position: usize) -> Vec<u8> {
+        assert!(position < self.len);
+        self.block(position / BLOCK).iter().skip(position % BLOCK).step_by(BLOCK).copied().collect()
+    }
+
+    /// The key of a position.
+    #[inline]
+    pub fn key(&self, position: usize) -> u32 {
+        if self.keys.is_empty() { position as u32 } else { u32::from_le_bytes(self.keys[position]) }
+    }
+
+    /// Bits of the prefixes in the directory.
+    pub(super) fn prefix_bits(&self) -> u32 {
+        if self.starts.is_empty() { 0 } else { (self.starts.len() - 1).ilog2() }
+    }
+
+    /// Positions whose code begins with `prefix`.
+    #[inline]
+    pub(super) fn bucket(&self, prefix: usize) -> Range<usize> {
+        let at = |i: usize| (u32::from_le_bytes(self.starts[i]) as usize).min(self.len);
+        at(prefix)..at(prefix + 1)
+    }
+}
+
+/// Blocks of the codes `[n, code_bytes]` taken in `order`.
+///
+/// # Panics
+/// When `codes` is not a whole number of codes or an index of `order` lies beyond them.
+pub fn pack(shape: Shape, codes: &[u8], order: &[u32]) -> Vec<u8> {
+    let width = shape.code_bytes();
+    assert!(codes.len().is_multiple_of(width), "{} bytes are no whole number of {width}-byte codes", codes.len());
+    let mut bytes = vec![0; shape.blocks_bytes(order.len())];
+    for (block, rows) in bytes.chunks_exact_mut(shape.block_bytes()).zip(order.chunks(BLOCK)) {
+        for (lane, &row) in rows.iter().enumerate() {
+            let code = &codes[row as usize * width..(row as usize + 1) * width];
+            for (r, &byte) in code.iter().enumerate() {
+                block[r * BLOCK + lane] = byte;
+            }
+        }
+    }
+    bytes
+}
+
+/// How many leading bits of the code the directory of `len` documents should tell apart: as many as leave 64 documents
+/// (two blocks) to a prefix on average, since a prefix costs a look at its bound. Whole nibbles, at most two bytes.
+pub fn prefix_bits(shape: Shape, len: usize) -> u32 {
+    // A book of 256 words is bounded by whole bytes only, and is not scanned by bytes.
+    let most = if shape.words == 256 { 0 } else { (shape.code_bytes() as u32 * 8).min(16) };
+    [16, 12, 8, 4].into_iter().find(|&bits| bits <= most && len >> bits >= 64).unwrap_or(0)
+}
+
+/// Where each prefix of `bits` bits begins among sorted blocks, little-endian, and the number of documents last.
+///
+/// The prefix is the most significant bits of the first two bytes of the code read as a big-endian number, which is
+/// how codes compare.
+pub fn prefix_starts(shape: Shape, bytes: &[u8], len: usize, bits: u32) -> Vec<[u8; 4]> {
+    if bits == 0 {
+        return Vec::new();
+    }
+    let mut starts = Vec::with_capacity((1 << bits) + 1);
+    for position in 0..len {
+        let block = position / BLOCK * shape.block_bytes() + position % BLOCK;
+        let second = if shape.code_bytes() > 1 { bytes[block + BLOCK] } else { 0 };
+        let prefix = usize::from(u16::from_be_bytes([bytes[block], second]) >> (16 - bits));
+        while starts.len() <= prefix {
+            starts.push((position as u32).to_le_bytes());
+        }
+    }
+    starts.resize((1 << bits) + 1, (len as u32).to_le_bytes());
+    starts
+}

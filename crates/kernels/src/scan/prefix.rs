@@ -1,0 +1,177 @@
+//! What the sorted order is good for: the first two bytes of a code bound its distance, so that whole prefixes are
+//! passed over unseen, and the most promising ones are looked at first.
+
+use std::ops::Range;
+
+use super::bound::{Query, Scan};
+use super::layout::BlocksRef;
+use super::nearest::sweep;
+use super::topk::TopK;
+use crate::Backend;
+
+/// How the directory's prefixes split into the values of a first byte (or its high nibble) and of a second.
+#[derive(Clone, Copy)]
+struct Levels {
+    first: usize,
+    second: usize,
+}
+
+impl Levels {
+    fn of(blocks: &BlocksRef) -> Option<Levels> {
+        match blocks.prefix_bits() {
+            0 => None,
+            bits @ 1..=8 => Some(Levels { first: 1 << bits, second: 1 }),
+            bits => Some(Levels { first: 256, second: 1 << (bits - 8) }),
+        }
+    }
+
+    /// Least of a byte's values for every group of bytes that share their high bits.
+    fn fold<T: Copy>(values: [T; 256], groups: usize, least: impl Fn(T, T) -> T) -> Vec<T> {
+        values.chunks_exact(256 / groups).map(|c| c.iter().copied().reduce(&least).expect("chunks of one up")).collect()
+    }
+}
+
+/// A distance that at least `k` documents of the filter do not exceed, found among the most promising prefixes;
+/// infinity where there is no directory or no such distance was found cheaply.
+///
+/// Starting a scan below it spares the rescoring of most documents that a scan from nothing would take and drop.
+pub fn ceiling(blocks: &BlocksRef, query: &Query, k: usize, filter: Option<&[u64]>) -> f32 {
+    assert_eq!(query.shape(), blocks.shape(), "queries and blocks of one shape");
+    let Some(levels) = Levels::of(blocks) else { return f32::INFINITY };
+    // Beyond an eighth of the documents the sample would cost as much as the scan.
+    let most = blocks.len() / 8;
+    if k == 0 || k > most {
+        return f32::INFINITY;
+    }
+    let order = |row: usize, groups: usize| -> Vec<(f64, usize)> {
+        let values = Levels::fold(query.byte_excess(row), groups, f64::min);
+        let mut order: Vec<(f64, usize)> = values.into_iter().enumerate().map(|(i, v)| (v, i)).collect();
+        order.sort_unstable_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+        order
+    };
+    let first = order(0, levels.first);
+    let second = if levels.second > 1 { order(1, levels.second) } else { vec![(0.0, 0)] };
+    // Pairs in order of their bound: each first value keeps its next second value in a heap.
+    let mut heap = std::collections::BinaryHeap::new();
+    let entry = |i: usize, j: usize| std::cmp::Reverse((Bits::of(first[i].0 + second[j].0), i, j));
+    heap.push(entry(0, 0));
+    let mut best = TopK::new(k);
+    let mut seen = 0;
+    // Twice k, since the first prefixes need not hold the nearest documents.
+    while let Some(std::cmp::Reverse((_, i, j))) = heap.pop() {
+        let bucket = blocks.bucket(first[i].1 * levels.second + second[j].1);
+        seen += bucket.len();
+        if !bucket.is_empty() {
+            super::nearest::every_block(blocks, bucket, query, &mut best, filter);
+        }
+        if best.is_full() && seen >= 2 * k {
+            return best.limit();
+        }
+        if seen > most {
+            break;
+        }
+        if j + 1 < second.len() {
+            heap.push(entry(i, j + 1));
+        }
+        if j == 0 && i + 1 < first.len() {
+            heap.push(entry(i + 1, 0));
+        }
+    }
+    best.limit()
+}
+
+/// Sums that are not negative compare as their bits do.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Bits(u64);
+
+impl Bits {
+    fn of(sum: f64) -> Bits {
+        Bits(sum.to_bits())
+    }
+}
+
+/// The least sums of bytes under each value of the two levels, at the present scale.
+struct Sums {
+    first: Vec<u8>,
+    second: Vec<u8>,
+}
+
+impl Sums {
+    fn of(scan: &Scan, levels: Levels) -> Sums {
+        let second =
+            if levels.second > 1 { Levels::fold(scan.bound.byte_sums(1), levels.second, u8::min) } else { vec![0] };
+        Sums { first: Levels::fold(scan.bound.byte_sums(0), levels.first, u8::min), second }
+    }
+
+    /// The next run of neighbouring prefixes under `first`, from its second value `from` on, that pass the threshold:
+    /// their documents, and where to go on.
+    fn run(&self, blocks: &BlocksRef, first: usize, from: usize, threshold: u8) -> Option<(Range<usize>, usize)> {
+        let room = threshold.checked_sub(self.first[first])?;
+        let begin = from + self.second[from..].iter().position(|&sum| sum <= room)?;
+        let end = self.second[begin..].iter().position(|&sum| sum > room).map_or(self.second.len(), |n| begin + n);
+        let prefix = first * self.second.len();
+        Some((blocks.bucket(prefix + begin).start..blocks.bucket(prefix + end - 1).end, end))
+    }
+}
+
+fn clip(run: Range<usize>, positions: &Range<usize>) -> Range<usize> {
+    run.start.max(positions.start)..run.end.min(positions.end)
+}
+
+/// How many documents lie under prefixes that a collector's limit does not rule out: the share by which a caller
+/// chooses between [`nearest_by_prefix`] and [`super::nearest`].
+pub fn passing(blocks: &BlocksRef, query: &Query, limit: f32) -> usize {
+    assert_eq!(query.shape(), blocks.shape(), "queries and blocks of one shape");
+    let Some(levels) = Levels::of(blocks) else { return blocks.len() };
+    let mut best = TopK::below(1, limit);
+    let scan = Scan::new(query, &mut best);
+    let sums = Sums::of(&scan, levels);
+    let mut documents = 0;
+    for first in 0..levels.first {
+        let mut second = 0;
+        while let Some((run, next)) = sums.run(blocks, first, second, scan.bound.threshold) {
+            documents += run.len();
+            second = next;
+        }
+    }
+    documents
+}
+
+/// As [`super::nearest`] for one query, but only prefixes the limit does not rule out are looked at, those with the
+/// best first byte first.
+///
+/// # Panics
+/// As [`super::nearest`].
+pub fn nearest_by_prefix(
+    backend: Backend,
+    blocks: &BlocksRef,
+    positions: Range<usize>,
+    query: &Query,
+    best: &mut TopK,
+    filter: Option<&[u64]>,
+) {
+    assert_eq!(query.shape(), blocks.shape(), "queries and blocks of one shape");
+    assert!(positions.end <= blocks.len(), "positions {positions:?} of {} documents", blocks.len());
+    let Some(levels) = Levels::of(blocks) else {
+        return super::nearest(backend, blocks, positions, &[query], std::slice::from_mut(best), filter);
+    };
+    let scan = &mut [Scan::new(query, best)];
+    let exact = Levels::fold(scan[0].query.byte_excess(0), levels.first, f64::min);
+    let mut order: Vec<usize> = (0..levels.first).collect();
+    order.sort_unstable_by(|&a, &b| exact[a].total_cmp(&exact[b]).then(a.cmp(&b)));
+    let mut sums = Sums::of(&scan[0], levels);
+    for first in order {
+        let mut second = 0;
+        while let Some((run, next)) = sums.run(blocks, first, second, scan[0].bound.threshold) {
+            let run = clip(run, &positions);
+            if !run.is_empty() {
+                let scale = scan[0].bound.scale();
+                sweep(backend, blocks, run, scan, filter);
+                if scan[0].bound.scale() != scale {
+                    sums = Sums::of(&scan[0], levels);
+                }
+            }
+            second = next;
+        }
+    }
+}

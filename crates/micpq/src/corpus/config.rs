@@ -1,0 +1,309 @@
+//! What can be said about how a corpus is to be read.
+
+use std::fmt;
+use std::path::Path;
+use std::str::FromStr;
+
+use crate::{Error, Result};
+
+/// How the documents of a corpus are laid out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Format {
+    /// A JSON object a line.
+    Jsonl,
+    /// One JSON array of objects.
+    Json,
+    /// Comma-separated values.
+    Csv,
+    /// Tab-separated values, unquoted.
+    Tsv,
+    /// Apache Parquet.
+    Parquet,
+    /// A BEIR folder (`corpus.jsonl` with `_id`, `title`, `text`), or that file.
+    Beir,
+    /// A document a line.
+    Text,
+    /// A folder of text files, a document each.
+    Folder,
+}
+
+impl Format {
+    /// Every format, in the order they are listed to users.
+    pub const ALL: [Format; 8] = [
+        Format::Jsonl,
+        Format::Json,
+        Format::Csv,
+        Format::Tsv,
+        Format::Parquet,
+        Format::Beir,
+        Format::Text,
+        Format::Folder,
+    ];
+
+    /// The names of all formats, for messages.
+    pub(super) fn known() -> String {
+        Format::ALL.map(|format| format.to_string()).join(", ")
+    }
+
+    /// The format a file's name shows, under a compression's ending or not.
+    pub(super) fn of_name(path: &Path) -> Option<Format> {
+        let name = path.file_name()?.to_str()?.to_ascii_lowercase();
+        let name = [".gz", ".gzip", ".zst", ".zstd"].iter().find_map(|end| name.strip_suffix(end)).unwrap_or(&name);
+        match name.rsplit_once('.')?.1 {
+            "jsonl" | "ndjson" => Some(Format::Jsonl),
+            "json" => Some(Format::Json),
+            "csv" => Some(Format::Csv),
+            "tsv" | "tab" => Some(Format::Tsv),
+            "parquet" | "pq" => Some(Format::Parquet),
+            "txt" | "text" => Some(Format::Text),
+            _ => None,
+        }
+    }
+
+    /// The format the first bytes show. JSON is told from text that opens with a brace or a bracket by what comes next.
+    pub(super) fn of_content(head: &[u8]) -> Option<Format> {
+        if head.starts_with(b"PAR1") {
+            return Some(Format::Parquet);
+        }
+        let mut signs = head.iter().filter(|b| !b.is_ascii_whitespace());
+        match (signs.next(), signs.next()) {
+            (Some(b'{'), None | Some(b'"' | b'}')) => Some(Format::Jsonl),
+            (Some(b'['), None | Some(b'{' | b'"' | b']')) => Some(Format::Json),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Format {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Format::Jsonl => "jsonl",
+            Format::Json => "json",
+            Format::Csv => "csv",
+            Format::Tsv => "tsv",
+            Format::Parquet => "parquet",
+            Format::Beir => "beir",
+            Format::Text => "text",
+            Format::Folder => "folder",
+        })
+    }
+}
+
+impl FromStr for Format {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<Self> {
+        Format::ALL
+            .into_iter()
+            .find(|format| format.to_string() == name)
+            .ok_or_else(|| Error::config(format!("unknown format \"{name}\": it is one of {}", Format::known())))
+    }
+}
+
+/// What a row that cannot be used does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnError {
+    /// It is counted and passed over; see [`super::Corpus::skipped`].
+    Skip,
+    /// It ends the reading.
+    #[default]
+    Stop,
+}
+
+impl fmt::Display for OnError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            OnError::Skip => "skip",
+            OnError::Stop => "stop",
+        })
+    }
+}
+
+impl FromStr for OnError {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<Self> {
+        match name {
+            "skip" => Ok(OnError::Skip),
+            "stop" => Ok(OnError::Stop),
+            _ => Err(Error::config(format!("unknown treatment of bad rows \"{name}\": it is skip or stop"))),
+        }
+    }
+}
+
+/// How a corpus is to be read. The default reads every documented layout without a word said.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CorpusConfig {
+    /// The layout; found from name and first bytes where `None`.
+    pub format: Option<Format>,
+    /// What a bad row does.
+    pub on_error: OnError,
+    /// The field that holds the id, which every row must then have. `None`: `id` or `_id` where there is one, otherwise
+    /// the row's running number from 0.
+    pub id_field: Option<String>,
+    /// The fields that make the text, joined with a blank in this order; a row may lack some but not all of them. Empty:
+    /// the first of `text`, `body` and `content` that the row has (`title` and `text` in the BEIR layout).
+    pub text_fields: Vec<String>,
+    /// The field that holds the labels. `None`: `label` or `labels` where there is one.
+    pub label_field: Option<String>,
+    /// What separates several labels in one string.
+    pub label_separator: Option<String>,
+    /// Fields that are not read at all; the way round a column that is neither text nor attribute.
+    pub ignore_fields: Vec<String>,
+    /// Whether the first row of a CSV or TSV names its columns. `None`: it does when one of its cells is a name that is
+    /// looked for (the chosen fields, else `id`, `_id`, `text`, `body`, `content`, `title`, `label`, `labels`).
+    pub header: Option<bool>,
+    /// Names for the columns of a CSV or TSV without header. Empty: `label`, `text`, `column3`, `column4`, ...; `text`
+    /// where there is only one.
+    pub columns: Vec<String>,
+    /// What separates cells. `None`: a comma in CSV, a tab in TSV.
+    pub delimiter: Option<char>,
+    /// Whether cells may stand in double quotes. `None`: in CSV they may, in TSV a quote is a character like any other.
+    pub quoting: Option<bool>,
+    /// Whether CSV and TSV attributes take the type they show (`12`, `1.5`, `true`) or all stay text.
+    pub infer_types: bool,
+    /// Whether the first folder on the way to a text file is its label.
+    pub folder_labels: bool,
+    /// A row of more bytes than this is a bad row. It is not held in memory (but Parquet, which has pages, not rows).
+    pub max_row_bytes: usize,
+    /// Whether a document may be without text.
+    pub allow_empty_text: bool,
+    /// Whether an id that was seen before makes a bad row. Costs 4 bytes or less an id below 2^32, about 30 otherwise.
+    pub unique_ids: bool,
+}
+
+impl Default for CorpusConfig {
+    fn default() -> Self {
+        CorpusConfig {
+            format: None,
+            on_error: OnError::default(),
+            id_field: None,
+            text_fields: Vec::new(),
+            label_field: None,
+            label_separator: None,
+            ignore_fields: Vec::new(),
+            header: None,
+            columns: Vec::new(),
+            delimiter: None,
+            quoting: None,
+            infer_types: true,
+            folder_labels: false,
+            max_row_bytes: 16 << 20,
+            allow_empty_text: false,
+            unique_ids: true,
+        }
+    }
+}
+
+impl CorpusConfig {
+    /// Refuses what cannot be meant.
+    pub fn validate(&self) -> Result<()> {
+        let refuse = |problem: String| Err(Error::Config(problem));
+        if self.max_row_bytes == 0 {
+            return refuse("max_row_bytes is 0, which no row fits; the default is 16777216".into());
+        }
+        if let Some(delimiter) = self.delimiter
+            && (!delimiter.is_ascii() || matches!(delimiter, '"' | '\n' | '\r'))
+        {
+            return refuse(format!("delimiter {delimiter:?}: it is one ASCII character, not a quote or a line break"));
+        }
+        if self.label_separator.as_deref() == Some("") {
+            return refuse("label_separator is empty: leave it out, or give what stands between two labels".into());
+        }
+        for (option, names) in
+            [("text_fields", &self.text_fields), ("columns", &self.columns), ("ignore_fields", &self.ignore_fields)]
+        {
+            if let Some((at, name)) = names.iter().enumerate().find(|(at, name)| names[..*at].contains(name)) {
+                return refuse(format!("{option} names \"{name}\" twice (the second time in place {})", at + 1));
+            }
+            if names.iter().any(String::is_empty) {
+                return refuse(format!("{option} holds an empty name"));
+            }
+        }
+        let chosen = self.text_fields.iter().chain(&self.id_field).chain(&self.label_field);
+        if let Some(name) = chosen.clone().find(|name| self.ignore_fields.contains(name)) {
+            return refuse(format!("field \"{name}\" is asked for and in ignore_fields"));
+        }
+        if let Some(name) = self.id_field.iter().chain(&self.label_field).find(|name| self.text_fields.contains(name)) {
+            return refuse(format!("field \"{name}\" cannot be the text and the id or label as well"));
+        }
+        if self.id_field.is_some() && self.id_field == self.label_field {
+            return refuse("id_field and label_field are the same field".into());
+        }
+        if self.header == Some(true) && !self.columns.is_empty() {
+            return refuse("columns names the columns of a file without header, but header is true".into());
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_round_trip_and_the_unknown_lists_the_known() {
+        for format in Format::ALL {
+            assert_eq!(format.to_string().parse::<Format>().unwrap(), format);
+        }
+        let error = "xml".parse::<Format>().unwrap_err().to_string();
+        assert!(error.contains("\"xml\"") && error.contains("jsonl, json, csv, tsv, parquet, beir"), "{error}");
+        assert_eq!("skip".parse::<OnError>().unwrap(), OnError::Skip);
+        assert!("halt".parse::<OnError>().unwrap_err().to_string().contains("skip or stop"));
+    }
+
+    #[test]
+    fn formats_of_names_and_contents() {
+        for (name, format) in [
+            ("a.jsonl", Some(Format::Jsonl)),
+            ("a.NDJSON.gz", Some(Format::Jsonl)),
+            ("a.json.zst", Some(Format::Json)),
+            ("a.tar.csv", Some(Format::Csv)),
+            ("a.tsv", Some(Format::Tsv)),
+            ("a.parquet", Some(Format::Parquet)),
+            ("a.txt.gz", Some(Format::Text)),
+            ("a.gz", None),
+            ("a", None),
+            ("a.xml", None),
+        ] {
+            assert_eq!(Format::of_name(Path::new(name)), format, "{name}");
+        }
+        for (head, format) in [
+            (&b"PAR1...."[..], Some(Format::Parquet)),
+            (b" \n{ \"id\"", Some(Format::Jsonl)),
+            (b"[\n  {", Some(Format::Json)),
+            (b"[]", Some(Format::Json)),
+            (b"[Reuters] Oil", None),
+            (b"{{template}}", None),
+            (b"Oil", None),
+            (b"", None),
+        ] {
+            assert_eq!(Format::of_content(head), format, "{}", String::from_utf8_lossy(head));
+        }
+    }
+
+    #[test]
+    fn contradictions_are_refused() {
+        let names = |names: &[&str]| names.iter().map(|n| n.to_string()).collect::<Vec<_>>();
+        let base = CorpusConfig::default;
+        base().validate().unwrap();
+        for (config, word) in [
+            (CorpusConfig { max_row_bytes: 0, ..base() }, "max_row_bytes"),
+            (CorpusConfig { delimiter: Some('"'), ..base() }, "delimiter"),
+            (CorpusConfig { delimiter: Some('é'), ..base() }, "ASCII"),
+            (CorpusConfig { label_separator: Some(String::new()), ..base() }, "label_separator"),
+            (CorpusConfig { text_fields: names(&["a", "b", "a"]), ..base() }, "twice"),
+            (CorpusConfig { columns: names(&[""]), ..base() }, "empty name"),
+            (
+                CorpusConfig { text_fields: names(&["a"]), ignore_fields: names(&["a"]), ..base() },
+                "ignore_fields",
+            ),
+            (CorpusConfig { text_fields: names(&["a"]), id_field: Some("a".into()), ..base() }, "as well"),
+            (CorpusConfig { label_field: Some("a".into()), id_field: Some("a".into()), ..base() }, "same field"),
+            (CorpusConfig { header: Some(true), columns: names(&["a"]), ..base() }, "header is true"),
+        ] {
+            let error = config.validate().unwrap_err().to_string();
+            assert!(error.contains(word), "{error}");
+        }
+    }
+}

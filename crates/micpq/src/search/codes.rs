@@ -1,0 +1,228 @@
+//! Packed codes in the kernel's layout, as one stretch of bytes: in memory, or the mapped file of an index segment.
+
+use kernels::scan::{self, BLOCK, BlocksRef, Shape};
+use rayon::prelude::*;
+
+use crate::mmap::Map;
+use crate::model::CodeShape;
+
+/// Version of the bytes below. 1: first release.
+pub const FORMAT: u32 = 1;
+
+const MAGIC: &[u8; 8] = b"micpqcod";
+const HEADER: usize = 64;
+/// The checksum covers everything behind it.
+const CHECKED: usize = 16;
+
+/// Where the bytes lie.
+enum Image {
+    Memory(Vec<u8>),
+    Mapped(Map),
+}
+
+impl std::ops::Deref for Image {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Image::Memory(bytes) => bytes,
+            Image::Mapped(map) => map,
+        }
+    }
+}
+
+/// Codes sorted and packed, with the way back from a position to a document.
+///
+/// A document's *rank* is its place in insertion order, which decides between equal distances. Its number (the
+/// segment's own, where the codes belong to one) is the rank itself, or is looked up.
+pub struct CodeBlocks {
+    shape: Shape,
+    len: usize,
+    bits: u32,
+    numbered: bool,
+    image: Image,
+}
+
+impl std::fmt::Debug for CodeBlocks {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "CodeBlocks({} documents of {:?})", self.len, self.shape)
+    }
+}
+
+/// The kernel's view of a model's code shape.
+pub(crate) fn kernel_shape(shape: CodeShape) -> Shape {
+    Shape::new(shape.books(), shape.words())
+}
+
+impl CodeBlocks {
+    /// Sorts and packs codes `[n, code_bytes]` given in rank order. `numbers[rank]` is the document's number where that
+    /// is not the rank.
+    ///
+    /// # Panics
+    /// When the codes are not whole or are more than 2^32 - 1, or the numbers are not as many.
+    pub fn build(shape: CodeShape, codes: &[u8], numbers: Option<&[u32]>) -> CodeBlocks {
+        let shape = kernel_shape(shape);
+        let width = shape.code_bytes();
+        assert!(codes.len().is_multiple_of(width), "whole codes");
+        let len = codes.len() / width;
+        let count = u32::try_from(len).expect("at most 2^32 - 1 codes");
+        assert!(numbers.is_none_or(|n| n.len() == len), "a number for every code");
+        let order = sorted(codes, width, count);
+        let blocks = scan::pack(shape, codes, &order);
+        let bits = scan::prefix_bits(shape, len);
+        let starts = scan::prefix_starts(shape, &blocks, len, bits);
+
+        let mut image = Vec::with_capacity(HEADER + blocks.len() + 8 * len + 4 * starts.len());
+        image.extend_from_slice(MAGIC);
+        image.extend_from_slice(&FORMAT.to_le_bytes());
+        image.extend_from_slice(&[0; 4]);
+        let flags = u32::from(numbers.is_some());
+        for field in [shape.books() as u32, shape.words() as u32, count, bits, flags] {
+            image.extend_from_slice(&field.to_le_bytes());
+        }
+        image.resize(HEADER, 0);
+        image.extend_from_slice(&blocks);
+        order.iter().for_each(|rank| image.extend_from_slice(&rank.to_le_bytes()));
+        numbers.unwrap_or(&[]).iter().for_each(|number| image.extend_from_slice(&number.to_le_bytes()));
+        image.extend_from_slice(starts.as_flattened());
+        let crc = crc32fast::hash(&image[CHECKED..]);
+        image[12..16].copy_from_slice(&crc.to_le_bytes());
+        CodeBlocks { shape, len, bits, numbered: numbers.is_some(), image: Image::Memory(image) }
+    }
+
+    /// Takes a mapped file, whole and unharmed, of codes of `shape`; otherwise says what is wrong with it.
+    pub fn from_map(shape: CodeShape, map: Map) -> std::result::Result<CodeBlocks, String> {
+        let shape = kernel_shape(shape);
+        let mut blocks = CodeBlocks { shape, len: 0, bits: 0, numbered: false, image: Image::Mapped(map) };
+        blocks.read_header()?;
+        blocks.check_contents()?;
+        Ok(blocks)
+    }
+
+    fn read_header(&mut self) -> std::result::Result<(), String> {
+        let bytes: &[u8] = &self.image;
+        if bytes.len() < HEADER || &bytes[..8] != MAGIC {
+            return Err("is no file of code blocks".into());
+        }
+        let field = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
+        if field(8) != FORMAT {
+            return Err(format!("has format {}, this program reads {FORMAT}", field(8)));
+        }
+        let found = crc32fast::hash(&bytes[CHECKED..]);
+        if field(12) != found {
+            return Err(format!("is damaged: its checksum is {found:08x}, {:08x} is written in it", field(12)));
+        }
+        let (books, words) = (field(16) as usize, field(20) as usize);
+        if (books, words) != (self.shape.books(), self.shape.words()) {
+            return Err(format!(
+                "holds codes of {books} books of {words} words, expected {} of {}",
+                self.shape.books(),
+                self.shape.words()
+            ));
+        }
+        let (len, bits, flags) = (field(24) as usize, field(28), field(32));
+        let expected = HEADER
+            + self.shape.blocks_bytes(len)
+            + 4 * len * (1 + flags as usize % 2)
+            + if bits == 0 { 0 } else { 4 * ((1 << bits.min(16)) + 1) };
+        if flags > 1 || bits > 16 || bytes.len() != expected {
+            return Err(format!("has {} bytes, {expected} expected for {len} documents", bytes.len()));
+        }
+        (self.len, self.bits, self.numbered) = (len, bits, flags == 1);
+        Ok(())
+    }
+
+    /// What the scan indexes by must be in range, checksum or not.
+    fn check_contents(&self) -> std::result::Result<(), String> {
+        let inside = |&[a, b, c, d]: &[u8; 4]| (u32::from_le_bytes([a, b, c, d]) as usize) < self.len;
+        if !self.ranks().iter().all(inside) || !self.numbers().iter().all(inside) {
+            return Err("refers to a document beyond its last".into());
+        }
+        Ok(())
+    }
+
+    /// The bytes as they are written to a file.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.image
+    }
+
+    /// Number of documents.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    fn blocks_end(&self) -> usize {
+        HEADER + self.shape.blocks_bytes(self.len)
+    }
+
+    /// `[positions]`, little-endian.
+    fn ranks(&self) -> &[[u8; 4]] {
+        let from = self.blocks_end();
+        self.image[from..from + 4 * self.len].as_chunks().0
+    }
+
+    /// `[ranks]`, little-endian; empty where number and rank are one.
+    fn numbers(&self) -> &[[u8; 4]] {
+        let from = self.blocks_end() + 4 * self.len;
+        let len = if self.numbered { self.len } else { 0 };
+        self.image[from..from + 4 * len].as_chunks().0
+    }
+
+    /// What the kernel scans. Keys are ranks.
+    pub fn view(&self) -> BlocksRef<'_> {
+        let starts = self.blocks_end() + 4 * self.len * (1 + usize::from(self.numbered));
+        BlocksRef::new(
+            self.shape,
+            self.len,
+            &self.image[HEADER..self.blocks_end()],
+            self.ranks(),
+            self.image[starts..].as_chunks().0,
+        )
+    }
+
+    /// The document's number.
+    pub fn number(&self, rank: u32) -> u32 {
+        if self.numbered { u32::from_le_bytes(self.numbers()[rank as usize]) } else { rank }
+    }
+
+    /// Whether numbers and ranks are one.
+    pub fn in_rank_order(&self) -> bool {
+        !self.numbered
+    }
+
+    /// Every document's number and packed code, in the order they lie.
+    pub fn iter(&self) -> impl Iterator<Item = (u32, Vec<u8>)> + '_ {
+        let view = self.view();
+        (0..self.len).map(move |position| (self.number(view.key(position)), view.code(position)))
+    }
+}
+
+/// Ranks in the order of (code, rank), codes compared as bytes.
+fn sorted(codes: &[u8], width: usize, len: u32) -> Vec<u32> {
+    let code = |rank: u32| &codes[rank as usize * width..(rank as usize + 1) * width];
+    if width <= 8 {
+        let mut keys: Vec<(u64, u32)> = (0..len)
+            .into_par_iter()
+            .map(|rank| {
+                let mut bytes = [0; 8];
+                bytes[..width].copy_from_slice(code(rank));
+                (u64::from_be_bytes(bytes), rank)
+            })
+            .collect();
+        keys.par_sort_unstable();
+        return keys.into_iter().map(|(_, rank)| rank).collect();
+    }
+    let mut order: Vec<u32> = (0..len).collect();
+    order.par_sort_unstable_by(|&a, &b| code(a).cmp(code(b)).then(a.cmp(&b)));
+    order
+}
+
+/// Positions of a work unit whose blocks are about `bytes` long: whole blocks.
+pub(super) fn positions_of(shape: Shape, bytes: usize) -> usize {
+    (bytes / shape.block_bytes()).max(1) * BLOCK
+}

@@ -1,0 +1,206 @@
+//! What is learned: two dense layers and the codebooks, in one flat vector.
+
+use std::ops::Range;
+
+use micpq::Result;
+use micpq::model::{CodeShape, Codebooks, Dense, Refine};
+use rayon::prelude::*;
+
+use crate::random::{Purpose, Stream};
+use crate::real::{Adam, Real};
+
+/// The sizes everything else follows from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sizes {
+    /// Values in a feature vector, d.
+    pub inputs: usize,
+    /// Width of the hidden layer, H.
+    pub hidden: usize,
+    /// Books, words, dimensions.
+    pub code: CodeShape,
+}
+
+impl Sizes {
+    /// Where `W1 [H, d]`, `b1 [H]`, `W2 [W, H]`, `b2 [W]`, `C [books, words, dim]` lie in the flat vector.
+    pub fn ranges(&self) -> [Range<usize>; 5] {
+        let (width, code) = (self.code.width(), self.code);
+        let mut end = 0;
+        [self.hidden * self.inputs, self.hidden, width * self.hidden, width, width * code.words()].map(|n| {
+            let start = end;
+            end += n;
+            start..end
+        })
+    }
+
+    /// Number of parameters.
+    pub fn len(&self) -> usize {
+        self.ranges()[4].end
+    }
+
+    /// Never: a model has parameters.
+    pub fn is_empty(&self) -> bool {
+        false
+    }
+}
+
+/// Parameters, or their gradient.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Parameters<T> {
+    /// Their sizes.
+    pub sizes: Sizes,
+    /// All values, in the order of [`Sizes::ranges`].
+    pub values: Vec<T>,
+}
+
+/// The named parts of a flat vector.
+pub struct Parts<'a, T> {
+    /// `[H, d]`.
+    pub w1: &'a [T],
+    /// `[H]`.
+    pub b1: &'a [T],
+    /// `[W, H]`.
+    pub w2: &'a [T],
+    /// `[W]`.
+    pub b2: &'a [T],
+    /// `[books, words, dim]`.
+    pub words: &'a [T],
+}
+
+/// The named parts, to be written.
+pub struct PartsMut<'a, T> {
+    /// `[H, d]`.
+    pub w1: &'a mut [T],
+    /// `[H]`.
+    pub b1: &'a mut [T],
+    /// `[W, H]`.
+    pub w2: &'a mut [T],
+    /// `[W]`.
+    pub b2: &'a mut [T],
+    /// `[books, words, dim]`.
+    pub words: &'a mut [T],
+}
+
+impl<T: Real> Parameters<T> {
+    /// All zero.
+    pub fn zeros(sizes: Sizes) -> Self {
+        Parameters { sizes, values: vec![T::ZERO; sizes.len()] }
+    }
+
+    /// The named parts.
+    pub fn parts(&self) -> Parts<'_, T> {
+        let [w1, b1, w2, b2, words] = self.sizes.ranges().map(|r| &self.values[r]);
+        Parts { w1, b1, w2, b2, words }
+    }
+
+    /// The named parts, to be written.
+    pub fn parts_mut(&mut self) -> PartsMut<'_, T> {
+        let [r1, r2, r3, r4, _] = self.sizes.ranges();
+        let (w1, rest) = self.values.split_at_mut(r1.len());
+        let (b1, rest) = rest.split_at_mut(r2.len());
+        let (w2, rest) = rest.split_at_mut(r3.len());
+        let (b2, words) = rest.split_at_mut(r4.len());
+        PartsMut { w1, b1, w2, b2, words }
+    }
+
+    /// Euclidean length of the whole vector.
+    pub fn norm(&self) -> f64 {
+        self.values.iter().map(|v| v.wide() * v.wide()).sum::<f64>().sqrt()
+    }
+
+    /// Scales the vector down to length `most` where it is longer (`torch.nn.utils.clip_grad_norm_`).
+    pub fn clip(&mut self, most: f64) {
+        let scale = T::of((most / (self.norm() + 1e-6)).min(1.0));
+        self.values.iter_mut().for_each(|v| *v *= scale);
+    }
+}
+
+impl Parameters<f32> {
+    /// First values as the authors': `nn.Linear`'s `U(-1/sqrt(inputs), 1/sqrt(inputs))` for weights and biases, N(0, 1)
+    /// for codewords.
+    pub fn init(sizes: Sizes, seed: u64) -> Self {
+        let mut parameters = Self::zeros(sizes);
+        let parts = parameters.parts_mut();
+        let layers =
+            [(parts.w1, sizes.inputs), (parts.b1, sizes.inputs), (parts.w2, sizes.hidden), (parts.b2, sizes.hidden)];
+        for (i, (values, inputs)) in layers.into_iter().enumerate() {
+            Stream::new(seed, Purpose::Init, &[i as u64]).uniform_f32(values);
+            let bound = 1.0 / (inputs as f32).sqrt();
+            values.iter_mut().for_each(|v| *v = (2.0 * *v - 1.0) * bound);
+        }
+        Stream::new(seed, Purpose::Init, &[4]).normal(parts.words);
+        parameters
+    }
+
+    /// The parts of a model that encodes and searches.
+    pub fn model_parts(&self) -> Result<(Refine, Codebooks)> {
+        let parts = self.parts();
+        let first = Dense::new(self.sizes.inputs, parts.w1.to_vec(), parts.b1.to_vec())?;
+        let second = Dense::new(self.sizes.hidden, parts.w2.to_vec(), parts.b2.to_vec())?;
+        Ok((Refine::new(vec![first, second])?, Codebooks::new(self.sizes.code, parts.words.to_vec())?))
+    }
+}
+
+/// Adam's running moments.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Moments<T> {
+    /// Of the gradient.
+    pub first: Vec<T>,
+    /// Of its square.
+    pub second: Vec<T>,
+    /// Updates made so far.
+    pub updates: u64,
+}
+
+/// Values updated by one task.
+const CHUNK: usize = 1 << 15;
+
+impl<T: Real> Moments<T> {
+    /// Before the first update.
+    pub fn zeros(n: usize) -> Self {
+        Moments { first: vec![T::ZERO; n], second: vec![T::ZERO; n], updates: 0 }
+    }
+
+    /// Moves `parameters` against `gradient`.
+    pub fn update(&mut self, parameters: &mut Parameters<T>, gradient: &Parameters<T>, rate: f64) {
+        self.updates += 1;
+        let by = Adam { rate, number: self.updates };
+        let values = parameters.values.par_chunks_mut(CHUNK).zip(gradient.values.par_chunks(CHUNK));
+        let moments = self.first.par_chunks_mut(CHUNK).zip(self.second.par_chunks_mut(CHUNK));
+        values.zip(moments).for_each(|((x, g), (m, v))| T::adam_all(x, g, m, v, &by));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn first_values_are_linears_and_normal() {
+        let sizes = Sizes { inputs: 100, hidden: 64, code: CodeShape::micpq(64).unwrap() };
+        let p = Parameters::init(sizes, 5);
+        let parts = p.parts();
+        for (values, inputs) in [(parts.w1, 100.0f64), (parts.b1, 100.0), (parts.w2, 64.0), (parts.b2, 64.0)] {
+            let bound = 1.0 / inputs.sqrt();
+            assert!(values.iter().all(|&v| f64::from(v).abs() <= bound * 1.000001));
+            let square = values.iter().map(|&v| f64::from(v).powi(2)).sum::<f64>() / values.len() as f64;
+            let spread = if values.len() > 1000 { 0.05 } else { 0.4 };
+            assert!((square / (bound * bound / 3.0) - 1.0).abs() < spread, "{square} {bound}");
+        }
+        let square = parts.words.iter().map(|&v| f64::from(v).powi(2)).sum::<f64>() / parts.words.len() as f64;
+        assert!((square - 1.0).abs() < 0.05, "{square}");
+        assert_eq!(p, Parameters::init(sizes, 5));
+        assert_ne!(p, Parameters::init(sizes, 6));
+    }
+
+    #[test]
+    fn clipping_bounds_the_length_and_leaves_short_vectors() {
+        let sizes = Sizes { inputs: 2, hidden: 2, code: CodeShape::new(1, 2, 2).unwrap() };
+        let mut g = Parameters::<f64>::zeros(sizes);
+        g.values.fill(10.0);
+        g.clip(10.0);
+        assert!((g.norm() - 10.0).abs() < 1e-5);
+        let before = g.clone();
+        g.clip(100.0);
+        assert_eq!(g, before);
+    }
+}

@@ -1,0 +1,139 @@
+//! Matrix products on views of slices: the crate's only `unsafe`, and its only door to `gemm`.
+//!
+//! A product runs on the thread that asks for it. Who wants several threads gives each its own rows of the output:
+//! pieces of fixed size, so that the bits do not depend on how many threads there are.
+
+use crate::real::Real;
+
+/// A matrix read in place: element (i, j) lies at `i * row + j * column`.
+#[derive(Clone, Copy)]
+pub struct View<'a, T> {
+    data: &'a [T],
+    rows: usize,
+    cols: usize,
+    row: usize,
+    column: usize,
+}
+
+impl<'a, T> View<'a, T> {
+    /// Row-major `[rows, cols]`.
+    ///
+    /// # Panics
+    /// When the slice has another length.
+    pub fn new(data: &'a [T], rows: usize, cols: usize) -> Self {
+        assert_eq!(data.len(), rows * cols, "{rows} x {cols} values expected");
+        View { data, rows, cols, row: cols, column: 1 }
+    }
+
+    /// Rows and columns exchanged.
+    pub fn transposed(self) -> Self {
+        View { data: self.data, rows: self.cols, cols: self.rows, row: self.column, column: self.row }
+    }
+
+    /// Columns `start .. start + cols`.
+    pub fn columns(self, start: usize, cols: usize) -> Self {
+        assert!(start + cols <= self.cols);
+        let offset = (start * self.column).min(self.data.len());
+        View { data: &self.data[offset..], rows: self.rows, cols, row: self.row, column: self.column }
+    }
+
+    /// Values from the first to the last element: what the slice must hold.
+    fn extent(&self) -> usize {
+        if self.rows == 0 || self.cols == 0 {
+            0
+        } else {
+            (self.rows - 1) * self.row + (self.cols - 1) * self.column + 1
+        }
+    }
+}
+
+/// `out = scale a b`, `out` row-major `[a.rows, b.cols]`.
+pub fn multiply<T: Real>(out: &mut [T], a: View<T>, b: View<T>, scale: T) {
+    product(out, a, b, scale, false);
+}
+
+/// `out += scale a b`.
+pub fn multiply_add<T: Real>(out: &mut [T], a: View<T>, b: View<T>, scale: T) {
+    product(out, a, b, scale, true);
+}
+
+fn product<T: Real>(out: &mut [T], a: View<T>, b: View<T>, scale: T, add: bool) {
+    assert_eq!(a.cols, b.rows, "inner sizes differ");
+    assert_eq!(out.len(), a.rows * b.cols, "the output has another size");
+    assert!(a.extent() <= a.data.len() && b.extent() <= b.data.len());
+    if out.is_empty() {
+        return;
+    }
+    if a.cols == 0 {
+        if !add {
+            out.fill(T::ZERO);
+        }
+        return;
+    }
+    // SAFETY: the assertions above put every element the strides reach inside its slice, `out` is borrowed
+    // exclusively and dense, and `Real` is f32 or f64, the types `gemm` knows.
+    unsafe {
+        gemm::gemm(
+            a.rows,
+            b.cols,
+            a.cols,
+            out.as_mut_ptr(),
+            1,
+            b.cols as isize,
+            add,
+            a.data.as_ptr(),
+            a.column as isize,
+            a.row as isize,
+            b.data.as_ptr(),
+            b.column as isize,
+            b.row as isize,
+            T::ONE,
+            scale,
+            false,
+            false,
+            false,
+            gemm::Parallelism::None,
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn value(i: usize) -> f64 {
+        ((i * 37 + 11) % 101) as f64 / 50.0 - 1.0
+    }
+
+    proptest! {
+        #[test]
+        fn products_are_sums_of_products(m in 0usize..20, k in 0usize..20, n in 0usize..20, flags in 0u8..8) {
+            let (ta, tb, add) = (flags & 1 > 0, flags & 2 > 0, flags & 4 > 0);
+            let a: Vec<f64> = (0..m * k).map(value).collect();
+            let b: Vec<f64> = (0..k * n).map(|i| value(i + 7)).collect();
+            let at = |i: usize, p: usize| if ta { a[p * m + i] } else { a[i * k + p] };
+            let bt = |p: usize, j: usize| if tb { b[j * k + p] } else { b[p * n + j] };
+            let left = if ta { View::new(&a, k, m).transposed() } else { View::new(&a, m, k) };
+            let right = if tb { View::new(&b, n, k).transposed() } else { View::new(&b, k, n) };
+            let mut out = vec![3.0; m * n];
+            if add { multiply_add(&mut out, left, right, 0.5) } else { multiply(&mut out, left, right, 0.5) }
+            for i in 0..m {
+                for j in 0..n {
+                    let sum: f64 = (0..k).map(|p| at(i, p) * bt(p, j)).sum();
+                    let expected = 0.5 * sum + if add { 3.0 } else { 0.0 };
+                    prop_assert!((out[i * n + j] - expected).abs() < 1e-12);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn columns_are_a_part_of_the_matrix() {
+        let b: Vec<f64> = (0..12).map(value).collect();
+        let mut out = vec![0.0; 4];
+        let a = [1.0, 0.0, 0.0, 0.0, 0.0, 1.0];
+        multiply(&mut out, View::new(&a, 2, 3), View::new(&b, 3, 4).columns(1, 2), 1.0);
+        assert_eq!(out, [b[1], b[2], b[9], b[10]]);
+    }
+}

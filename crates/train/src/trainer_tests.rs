@@ -1,0 +1,310 @@
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use micpq::{Matrix, Silent};
+
+use super::*;
+use crate::evaluate::{Corpus, EvaluateConfig, evaluate};
+use crate::metrics::Labels;
+use crate::views::{NoiseModel, NoiseViews};
+
+const WIDTH: usize = 24;
+const CLASSES: usize = 8;
+
+/// Vectors scattered about one centre a class, with isotropic view noise fitted from passes.
+fn clustered(documents: usize, first: u64) -> (Matrix, Labels) {
+    let mut rows = Matrix::zeros(documents, WIDTH);
+    let mut labels = Vec::new();
+    for i in 0..documents {
+        let class = (first + i as u64) % CLASSES as u64;
+        let mut centre = [0.0; WIDTH];
+        Stream::new(77, Purpose::Init, &[class]).normal(&mut centre);
+        let row = rows.row_mut(i);
+        Stream::new(78, Purpose::Init, &[first + i as u64]).normal(row);
+        row.iter_mut().zip(centre).for_each(|(x, c)| *x = 0.7 * *x + 0.6 * c);
+        labels.push(class as u32);
+    }
+    (rows, Labels::single(labels))
+}
+
+fn noise_views(clean: &Matrix) -> NoiseViews {
+    let passes: Vec<Matrix> = (0..4)
+        .map(|r| {
+            let mut noise = vec![0.0; clean.as_slice().len()];
+            Stream::new(79, Purpose::Init, &[r]).normal(&mut noise);
+            Matrix::from_vec(WIDTH, clean.as_slice().iter().zip(&noise).map(|(x, e)| 0.95 * x + 0.4 * e).collect())
+        })
+        .collect();
+    NoiseViews::new(clean.clone(), NoiseModel::fit(clean, &passes).unwrap()).unwrap()
+}
+
+fn small() -> TrainConfig {
+    let mut config = TrainConfig { hidden: 64, dim: 8, epochs: 6, batch: 32, ..TrainConfig::new(16) };
+    config.objective.tau = 5.0;
+    config
+}
+
+fn bytes(outcome: &Outcome, config: &TrainConfig) -> Vec<u8> {
+    let dir = tempfile::tempdir().unwrap();
+    outcome.model(config, None).unwrap().write_into(dir.path(), &serde_json::Value::Null).unwrap();
+    std::fs::read(dir.path().join("model.safetensors")).unwrap()
+}
+
+/// Stops at the n-th question.
+struct StopAfter(AtomicI64);
+
+impl Watch for StopAfter {
+    fn interrupted(&self) -> bool {
+        self.0.fetch_sub(1, Ordering::Relaxed) <= 0
+    }
+}
+
+#[derive(Default)]
+struct Notes(Mutex<Vec<String>>);
+
+impl Watch for Notes {
+    fn note(&self, text: &str) {
+        self.0.lock().unwrap().push(text.into());
+    }
+}
+
+#[test]
+fn learning_beats_chance_the_untrained_code_and_the_vectors() {
+    let (documents, labels) = clustered(1600, 0);
+    let (queries, query_labels) = clustered(200, 50_000);
+    let (validation, validation_labels) = clustered(100, 90_000);
+    let views = noise_views(&documents);
+    let config = TrainConfig { epochs: 12, ..small() };
+    let labelled =
+        Validation::Labelled { queries: &validation, query_labels: &validation_labels, document_labels: &labels };
+    let measure = |refine: &Refine, codebooks: &Codebooks| {
+        let corpus = Corpus { documents: &documents, queries: &queries, labels: Some((&query_labels, &labels)) };
+        evaluate(refine, codebooks, &corpus, &EvaluateConfig::default(), &Silent).unwrap()
+    };
+    let (refine, codebooks) = Parameters::init(config.sizes(WIDTH).unwrap(), 0).model_parts().unwrap();
+    let before = measure(&refine, &codebooks).precision().unwrap().at_100;
+    let mut found = Vec::new();
+    for validation in [labelled, Validation::HeldOut] {
+        let outcome = train(&config, &views, validation, None, &Silent).unwrap();
+        let after = measure(&outcome.refine, &outcome.codebooks);
+        let float = after.float.as_ref().unwrap().cosine.precision.at_100;
+        let after = after.precision().unwrap().at_100;
+        println!("chance 12.5, untrained {before:.1}, trained {after:.1}, float cosine {float:.1}");
+        assert!(after > before + 20.0, "untrained {before:.1}, trained {after:.1}");
+        assert!(after > float, "float {float:.1}, trained {after:.1}");
+        let curve = &outcome.metrics.curve;
+        assert!(curve[curve.len() - 1].losses.loss < curve[0].losses.loss);
+        found.push(outcome.metrics);
+    }
+    assert_eq!(found[0].selection, "P@100");
+    assert_eq!(found[0].precision.unwrap().at_100, found[0].best);
+    assert_eq!((found[1].selection, found[1].precision), ("mean log-rank", None));
+    assert_eq!(found[1].documents, 1600 - 160);
+    assert!(found[1].best < found[1].curve[0].validation, "the log-rank falls");
+}
+
+#[test]
+fn one_seed_gives_one_model_whatever_the_threads() {
+    let (documents, _) = clustered(200, 0);
+    let views = noise_views(&documents);
+    let config = TrainConfig { epochs: 2, ..small() };
+    let run = |threads: usize, config: &TrainConfig| {
+        rayon::ThreadPoolBuilder::new()
+            .num_threads(threads)
+            .build()
+            .unwrap()
+            .install(|| bytes(&train(config, &views, Validation::HeldOut, None, &Silent).unwrap(), config))
+    };
+    let expected = run(1, &config);
+    assert_eq!(run(2, &config), expected);
+    assert_eq!(run(4, &config), expected);
+    assert_ne!(run(1, &TrainConfig { seed: 1, ..config.clone() }), expected);
+}
+
+#[test]
+fn a_killed_run_goes_on_to_the_same_model() {
+    let (documents, _) = clustered(200, 0);
+    let views = noise_views(&documents);
+    let config = small();
+    let whole = train(&config, &views, Validation::HeldOut, None, &Silent).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    // Killed twice in the middle of an epoch; what was done of it is lost, as with kill -9.
+    for questions in [17, 11] {
+        let watch = StopAfter(AtomicI64::new(questions));
+        let outcome = train(&config, &views, Validation::HeldOut, Some(dir.path()), &watch).unwrap();
+        assert!(outcome.interrupted);
+    }
+    let resumed = train(&config, &views, Validation::HeldOut, Some(dir.path()), &Silent).unwrap();
+    assert!(!resumed.interrupted);
+    assert_eq!(resumed.metrics.curve.len(), whole.metrics.curve.len());
+    assert_eq!(bytes(&resumed, &config), bytes(&whole, &config));
+    // A finished run is found finished.
+    let watch = Notes::default();
+    let again = train(&config, &views, Validation::HeldOut, Some(dir.path()), &watch).unwrap();
+    assert_eq!(bytes(&again, &config), bytes(&whole, &config));
+    assert!(watch.0.lock().unwrap().iter().any(|n| n.contains("after epoch 6")));
+}
+
+#[test]
+fn a_checkpoint_of_another_run_is_refused_and_a_damaged_one_named() {
+    let (documents, _) = clustered(100, 0);
+    let views = noise_views(&documents);
+    let config = TrainConfig { epochs: 1, ..small() };
+    let dir = tempfile::tempdir().unwrap();
+    train(&config, &views, Validation::HeldOut, Some(dir.path()), &Silent).unwrap();
+    let fails = |config: &TrainConfig, word: &str| {
+        let error = train(config, &views, Validation::HeldOut, Some(dir.path()), &Silent).err().unwrap().to_string();
+        assert!(error.contains(word), "{error}");
+    };
+    fails(&TrainConfig { seed: 9, ..config.clone() }, "other options");
+    let path = dir.path().join("training.safetensors");
+    let good = std::fs::read(&path).unwrap();
+    let mut bad = good.clone();
+    let last = bad.len() - 5;
+    bad[last] ^= 1;
+    std::fs::write(&path, bad).unwrap();
+    fails(&config, "checksum differs");
+    std::fs::write(&path, &good[..good.len() / 2]).unwrap();
+    fails(&config, "not a usable checkpoint");
+    // More epochs are not another run.
+    std::fs::write(&path, &good).unwrap();
+    let longer = TrainConfig { epochs: 2, ..config };
+    assert_eq!(train(&longer, &views, Validation::HeldOut, Some(dir.path()), &Silent).unwrap().metrics.curve.len(), 2);
+}
+
+#[test]
+fn interruption_keeps_the_best_model_or_says_there_is_none() {
+    let (documents, _) = clustered(200, 0);
+    let views = noise_views(&documents);
+    let config = small();
+    let watch = StopAfter(AtomicI64::new(3));
+    let error = train(&config, &views, Validation::HeldOut, None, &watch).err().unwrap();
+    assert!(matches!(error, Error::Interrupted));
+    let watch = StopAfter(AtomicI64::new(10));
+    let outcome = train(&config, &views, Validation::HeldOut, None, &watch).unwrap();
+    assert!(outcome.interrupted && outcome.metrics.stopped == Stopped::Interrupted);
+    let one = TrainConfig { epochs: 1, ..small() };
+    let expected = train(&one, &views, Validation::HeldOut, None, &Silent).unwrap();
+    assert_eq!(bytes(&outcome, &config), bytes(&expected, &config), "the model of the one epoch that was finished");
+}
+
+#[test]
+fn patience_ends_a_run_that_no_longer_improves() {
+    let (documents, _) = clustered(120, 0);
+    let views = noise_views(&documents);
+    // Far too small a rate to change a code: no epoch after the first can be strictly better.
+    let config = TrainConfig { epochs: 50, patience: 2, learning_rate: 1e-9, ..small() };
+    let outcome = train(&config, &views, Validation::HeldOut, None, &Silent).unwrap();
+    assert_eq!(outcome.metrics.stopped, Stopped::Patience);
+    let metrics = outcome.metrics;
+    assert_eq!(metrics.curve.len(), metrics.best_epoch + 3);
+}
+
+/// Clean vectors only.
+struct Plain(Matrix);
+
+impl Views for Plain {
+    fn documents(&self) -> usize {
+        self.0.rows()
+    }
+
+    fn width(&self) -> usize {
+        self.0.cols()
+    }
+
+    fn fingerprint(&self) -> String {
+        "plain".into()
+    }
+
+    fn clean(&self, documents: &[u32], out: &mut [f32]) {
+        let places: Vec<usize> = documents.iter().map(|&d| d as usize).collect();
+        out.copy_from_slice(self.0.select(&places).as_slice());
+    }
+
+    fn pair(&self, documents: &[u32], _draw: Draw, out: &mut [f32]) {
+        let (first, second) = out.split_at_mut(documents.len() * self.width());
+        self.clean(documents, first);
+        second.copy_from_slice(first);
+    }
+}
+
+#[test]
+fn what_is_not_a_number_stops_the_run_and_names_the_document() {
+    let (mut documents, _) = clustered(100, 0);
+    documents.row_mut(42)[3] = f32::NAN;
+    let views = Plain(documents);
+    // The held-out documents are drawn by the seed; this one is trained on under at least one of two.
+    let errors: Vec<String> = (0..2)
+        .filter_map(|seed| train(&TrainConfig { seed, ..small() }, &views, Validation::HeldOut, None, &Silent).err())
+        .map(|e| e.to_string())
+        .collect();
+    assert!(errors.iter().any(|e| e.contains("document 42") && e.contains("epoch 1")), "{errors:?}");
+}
+
+#[test]
+fn divergence_is_explained() {
+    let (mut documents, _) = clustered(100, 0);
+    // Finite vectors whose products are not.
+    documents.as_mut_slice().iter_mut().for_each(|v| *v *= 1e37);
+    let error = train(&small(), &Plain(documents), Validation::HeldOut, None, &Silent).err().unwrap().to_string();
+    assert!(error.contains("diverged") && error.contains("learning_rate"), "{error}");
+}
+
+#[test]
+fn collapse_is_explained() {
+    // All documents alike: no code can tell them apart.
+    let documents = Matrix::from_vec(WIDTH, vec![0.25; 800 * WIDTH]);
+    let mut config = TrainConfig { batch: 4, epochs: 20, patience: 20, ..small() };
+    config.objective.prob_weight = 0.0;
+    let error = train(&config, &Plain(documents), Validation::HeldOut, None, &Silent).err().unwrap().to_string();
+    assert!(error.contains("collapsed") && error.contains("epoch 5") && error.contains("prob_weight"), "{error}");
+}
+
+#[test]
+fn a_last_batch_of_one_and_the_smallest_corpora_train() {
+    let (documents, _) = clustered(38, 0);
+    // 38 less 3 held out: batches of 34 and 1.
+    let config = TrainConfig { batch: 34, epochs: 2, ..small() };
+    train(&config, &noise_views(&documents), Validation::HeldOut, None, &Silent).unwrap();
+    let (three, _) = clustered(3, 0);
+    train(&config, &noise_views(&three), Validation::HeldOut, None, &Silent).unwrap();
+    let (two, _) = clustered(2, 0);
+    let error = train(&config, &noise_views(&two), Validation::HeldOut, None, &Silent).err().unwrap().to_string();
+    assert!(error.contains("at least two"), "{error}");
+}
+
+#[test]
+fn a_validation_set_that_does_not_fit_is_refused() {
+    let (documents, labels) = clustered(40, 0);
+    let views = noise_views(&documents);
+    let narrow = Matrix::zeros(3, 5);
+    let three = Labels::single(vec![0, 1, 2]);
+    let fails = |queries: &Matrix, query_labels: &Labels, document_labels: &Labels, word: &str| {
+        let validation = Validation::Labelled { queries, query_labels, document_labels };
+        let error = train(&small(), &views, validation, None, &Silent).err().unwrap().to_string();
+        assert!(error.contains(word), "{error}");
+    };
+    fails(&narrow, &three, &labels, "use one encoder");
+    fails(&documents, &three, &labels, "40 queries have vectors, 3 have labels");
+    fails(&documents, &labels, &three, "3 documents have labels");
+}
+
+#[test]
+fn the_published_quirks_change_the_run() {
+    let (documents, _) = clustered(150, 0);
+    let views = noise_views(&documents);
+    let base = TrainConfig { epochs: 1, ..small() };
+    let run = |config: &TrainConfig| bytes(&train(config, &views, Validation::HeldOut, None, &Silent).unwrap(), config);
+    let expected = run(&base);
+    let mut variants = vec![
+        TrainConfig { clean_first_epoch: false, ..base.clone() },
+        TrainConfig { clip_first_step: true, ..base.clone() },
+    ];
+    variants[1].objective.prob_weight = 200.0;
+    for config in &variants[..1] {
+        assert_ne!(run(config), expected);
+    }
+    // A gradient longer than 10 is clipped; its length shows in the moments of the steps that follow.
+    let unclipped = TrainConfig { clip_first_step: false, ..variants[1].clone() };
+    assert_ne!(run(&variants[1]), run(&unclipped));
+}
