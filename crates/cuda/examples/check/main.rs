@@ -84,10 +84,13 @@ fn options() -> Outcome<Options> {
     Ok(options)
 }
 
+/// Gives a tensor by name.
+type Tensors = Box<dyn Fn(&str) -> Vec<f32> + Sync>;
+
 /// An encoder's shape and tensors.
 struct Encoder {
     shape: Shape,
-    read: Box<dyn Fn(&str) -> Vec<f32> + Sync>,
+    read: Tensors,
     goldens: Option<Goldens>,
 }
 
