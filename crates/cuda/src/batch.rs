@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use crate::{Error, Result, Shape};
 
-/// Queries that one block of the attention kernel takes.
+/// Queries that one block of the attention kernel for long sequences takes.
 const ITEM_QUERIES: usize = 64;
 
 /// The most a batch may hold.
@@ -21,22 +21,20 @@ impl Capacity {
         Capacity { tokens, documents: tokens.div_ceil(8) }
     }
 
-    /// The most attention items of a batch: one for a document, one more for every 64 tokens of it.
-    pub fn items(self) -> usize {
-        self.documents + self.tokens / ITEM_QUERIES
-    }
-
-    /// 32-bit words of a packed batch.
+    /// 32-bit words of a packed batch. A sequence is long from 33 tokens on at the earliest, so that it has an item for
+    /// every 32 tokens at most.
     pub fn words(self) -> usize {
-        Sections::new(self.tokens, self.documents, self.items()).end
+        Sections::new(self.tokens, self.documents, self.documents, self.tokens / 32).end
     }
 }
 
 /// Where the parts of a packed batch begin, in words. The parts of many words come first, so that all are aligned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Sections {
-    /// `[items]` of (first token, length, first query, document).
+    /// `[long items]` of (first token, length, first query, document).
     pub items: usize,
+    /// `[short sequences]` of (first token, length less one in the top eight bits; document).
+    pub shorts: usize,
     /// `[tokens]` of (document, position).
     pub places: usize,
     /// `[tokens]`.
@@ -47,11 +45,11 @@ pub(crate) struct Sections {
 }
 
 impl Sections {
-    fn new(tokens: usize, documents: usize, items: usize) -> Self {
-        let places = 4 * items;
+    fn new(tokens: usize, documents: usize, shorts: usize, items: usize) -> Self {
+        let places = 4 * items + 2 * shorts;
         let ids = places + 2 * tokens;
         let starts = ids + tokens;
-        Sections { items: 0, places, ids, starts, end: starts + documents + 1 }
+        Sections { items: 0, shorts: 4 * items, places, ids, starts, end: starts + documents + 1 }
     }
 }
 
@@ -60,6 +58,7 @@ impl Sections {
 pub(crate) struct Packed {
     pub tokens: usize,
     pub documents: usize,
+    pub shorts: usize,
     pub items: usize,
     pub sections: Sections,
 }
@@ -81,15 +80,19 @@ pub(crate) fn cut(sequences: &[&[u32]], capacity: Capacity) -> Vec<Range<usize>>
     batches
 }
 
-/// Writes a batch as the kernels read it.
-pub(crate) fn pack(sequences: &[&[u32]], to: &mut [u32]) -> Packed {
+/// Writes a batch as the kernels read it; sequences of up to `short` tokens take the kernel for those.
+pub(crate) fn pack(sequences: &[&[u32]], short: usize, to: &mut [u32]) -> Packed {
     let tokens: usize = sequences.iter().map(|s| s.len()).sum();
-    let items: usize = sequences.iter().map(|s| s.len().div_ceil(ITEM_QUERIES)).sum();
-    let sections = Sections::new(tokens, sequences.len(), items);
-    let (to_items, rest) = to[..sections.end].split_at_mut(sections.places);
+    let long = |s: &&&[u32]| s.len() > short;
+    let items: usize = sequences.iter().filter(long).map(|s| s.len().div_ceil(ITEM_QUERIES)).sum();
+    let shorts = sequences.len() - sequences.iter().filter(long).count();
+    let sections = Sections::new(tokens, sequences.len(), shorts, items);
+    let (to_items, rest) = to[..sections.end].split_at_mut(sections.shorts);
+    let (to_shorts, rest) = rest.split_at_mut(sections.places - sections.shorts);
     let (to_places, rest) = rest.split_at_mut(sections.ids - sections.places);
     let (to_ids, to_starts) = rest.split_at_mut(sections.starts - sections.ids);
-    let (mut item, mut start) = (0, 0);
+    let (mut to_items, mut to_shorts) = (to_items.chunks_exact_mut(4), to_shorts.chunks_exact_mut(2));
+    let mut start = 0;
     for (document, sequence) in sequences.iter().enumerate() {
         let length = sequence.len();
         to_starts[document] = start as u32;
@@ -97,15 +100,18 @@ pub(crate) fn pack(sequences: &[&[u32]], to: &mut [u32]) -> Packed {
         for (position, place) in to_places[2 * start..2 * (start + length)].chunks_exact_mut(2).enumerate() {
             place.copy_from_slice(&[document as u32, position as u32]);
         }
-        for query in (0..length).step_by(ITEM_QUERIES) {
-            let words = [start as u32, length as u32, query as u32, document as u32];
-            to_items[4 * item..4 * item + 4].copy_from_slice(&words);
-            item += 1;
+        if length <= short {
+            let words = [(start | (length - 1) << 24) as u32, document as u32];
+            to_shorts.next().expect("counted above").copy_from_slice(&words);
+        } else {
+            for (query, item) in (0..length).step_by(ITEM_QUERIES).zip(&mut to_items) {
+                item.copy_from_slice(&[start as u32, length as u32, query as u32, document as u32]);
+            }
         }
         start += length;
     }
     to_starts[sequences.len()] = start as u32;
-    Packed { tokens, documents: sequences.len(), items, sections }
+    Packed { tokens, documents: sequences.len(), shorts, items, sections }
 }
 
 /// Refuses what the kernels would read past their tables for.
@@ -152,7 +158,9 @@ mod tests {
             }
             next = batch.end;
             let mut words = vec![u32::MAX; capacity.words()];
-            assert!(pack(&all[batch.clone()], &mut words).sections.end <= capacity.words());
+            for short in [32, 64] {
+                assert!(pack(&all[batch.clone()], short, &mut words).sections.end <= capacity.words());
+            }
         }
         assert_eq!(next, 500);
         assert!(cut(&[], capacity).is_empty());
@@ -166,21 +174,21 @@ mod tests {
         let all = sequences(&[3, 130, 1, 64]);
         let all: Vec<&[u32]> = all.iter().map(Vec::as_slice).collect();
         let mut words = vec![u32::MAX; Capacity { tokens: 198, documents: 4 }.words()];
-        let packed = pack(&all, &mut words);
-        assert_eq!((packed.tokens, packed.documents, packed.items), (198, 4, 6));
+        let packed = pack(&all, 32, &mut words);
+        assert_eq!((packed.tokens, packed.documents, packed.shorts, packed.items), (198, 4, 2, 4));
         let s = packed.sections;
         assert_eq!(&words[s.starts..s.end], &[0, 3, 133, 134, 198]);
-        let items: Vec<&[u32]> = words[..s.places].chunks_exact(4).collect();
-        let expected: [&[u32]; 6] =
-            [&[0, 3, 0, 0], &[3, 130, 0, 1], &[3, 130, 64, 1], &[3, 130, 128, 1], &[133, 1, 0, 2], &[134, 64, 0, 3]];
+        let items: Vec<&[u32]> = words[..s.shorts].chunks_exact(4).collect();
+        let expected: [&[u32]; 4] = [&[3, 130, 0, 1], &[3, 130, 64, 1], &[3, 130, 128, 1], &[134, 64, 0, 3]];
         assert_eq!(items, expected);
+        assert_eq!(&words[s.shorts..s.places], &[2 << 24, 0, 133, 2]);
         for token in 0..198 {
             let (document, position) = (words[s.places + 2 * token], words[s.places + 2 * token + 1]);
             assert_eq!(words[s.ids + token], document * 1000 + position);
             assert_eq!(words[s.starts + document as usize] + position, token as u32);
         }
         assert!(words[s.end..].iter().all(|&w| w == u32::MAX));
-        assert!(s.places.is_multiple_of(4) && s.ids.is_multiple_of(2));
+        assert!(s.shorts.is_multiple_of(4) && s.places.is_multiple_of(2));
     }
 
     #[test]

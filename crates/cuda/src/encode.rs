@@ -176,7 +176,7 @@ impl Bert {
         };
         for group in batches.chunks(lanes.len()) {
             for (lane, rows) in lanes.iter_mut().zip(group) {
-                lane.upload(&sequences[rows.clone()])?;
+                lane.upload(&self.model.shape, &sequences[rows.clone()])?;
             }
             for (v, dropout) in views.iter().enumerate() {
                 for (lane, rows) in lanes.iter_mut().zip(group) {

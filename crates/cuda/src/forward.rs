@@ -116,9 +116,9 @@ impl Lane {
     }
 
     /// Begins to send a batch; views of the one before may still be under way.
-    pub fn upload(&mut self, sequences: &[&[u32]]) -> Result<()> {
+    pub fn upload(&mut self, shape: &Shape, sequences: &[&[u32]]) -> Result<()> {
         self.uploaded.wait()?;
-        let packed = pack(sequences, self.staging.as_mut_slice());
+        let packed = pack(sequences, shape.short(), self.staging.as_mut_slice());
         self.stream.upload(self.batch.at(), &self.staging.as_slice()[..packed.sections.end])?;
         self.uploaded.record(&self.stream)?;
         self.packed = Some(packed);
@@ -196,7 +196,7 @@ impl Lane {
         features: u64,
     ) -> Result<()> {
         let Model { shape, weights, kernels, products, .. } = model;
-        let Packed { tokens, documents, items, sections } = packed;
+        let Packed { tokens, documents, shorts, items, sections } = packed;
         let stream = &self.stream;
         let part = |words: usize| self.batch.at() + 4 * words as u64;
         let (ids, places, starts, all_items) =
@@ -285,6 +285,14 @@ impl Lane {
                         arguments![wide, context, starts, rows_of_documents, attention_keys(l), rate],
                     )?;
                 } else {
+                    let (units, at) = (shorts * shape.heads, part(sections.shorts));
+                    let count = units as i32;
+                    kernels.attend_short.pick(drop).launch(
+                        stream,
+                        units.div_ceil(4),
+                        128,
+                        arguments![wide, context, at, count, attention_keys(l), rate],
+                    )?;
                     kernels.attend.pick(drop).launch(
                         stream,
                         items * shape.heads,

@@ -69,6 +69,11 @@ impl Shape {
         self.hidden / self.heads.max(1)
     }
 
+    /// The longest sequence that attention takes with keys and values in registers: SHORT of the kernels.
+    pub(crate) fn short(&self) -> usize {
+        if self.width() <= 64 { 64 } else { 32 }
+    }
+
     /// Floating-point operations of the matrix products for one token: all but attention's own, and all of the last
     /// layer.
     pub fn operations(&self) -> f64 {
