@@ -229,6 +229,13 @@ mod tests {
     use super::*;
 
     #[test]
+    fn an_encoder_may_be_shared_between_threads() {
+        fn shared<T: Send + Sync>() {}
+        shared::<Bert>();
+        shared::<Device>();
+    }
+
+    #[test]
     fn a_short_memory_halves_until_one_sequence_does_not_fit() {
         let short = Error::Memory { what: "a batch".into(), needed: 1, free: 0, total: 1 };
         assert!(!error_is_final(&short, 16384, 512));

@@ -64,6 +64,8 @@ struct Plan {
 
 // SAFETY: plain descriptions on the heap, used under the encoder's lock.
 unsafe impl Send for Linear {}
+// SAFETY: as above: the lock is held by whoever multiplies.
+unsafe impl Sync for Linear {}
 
 impl Linear {
     /// `weight` and `bias` are bits of the precision.

@@ -1,6 +1,6 @@
 //! Checks the GPU against goldens and the CPU, and times it.
 //!
-//!     check FOLDER [--batch TOKENS]... [--only minilm|base] [--quick]
+//!     check FOLDER [--batch TOKENS]... [--only minilm|base] [--quick] [--time]
 //!
 //! FOLDER holds `config.json` and `model.safetensors` of a BERT-family encoder, `goldens.json` and `goldens.safetensors`
 //! made of it by Hugging Face transformers in float64, and `tokens.safetensors` (`ids`, `starts`: i32). A second encoder
@@ -9,8 +9,10 @@
 
 mod reference;
 
+use std::collections::HashMap;
 use std::error::Error;
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 use std::time::Instant;
 
 use cuda::{Activation, Bert, Device, Dropout, Pooling, Precision, Shape};
@@ -29,6 +31,8 @@ struct Options {
     batches: Vec<usize>,
     only: Option<String>,
     quick: bool,
+    /// Compares nothing.
+    time: bool,
 }
 
 fn main() -> Outcome<()> {
@@ -46,7 +50,7 @@ fn main() -> Outcome<()> {
         }
         let encoder = if name == "minilm" { Encoder::read(&options.folder)? } else { Encoder::random() };
         println!("\n{name}: {:?}", encoder.shape);
-        failed |= !compare(&device, &encoder, &tokens, name == "minilm", &options)?;
+        failed |= !options.time && !compare(&device, &encoder, &tokens, name == "minilm", &options)?;
         for &batch in &options.batches {
             table.extend(time(&device, &encoder, &tokens, name, batch, options.quick)?);
         }
@@ -66,15 +70,21 @@ fn main() -> Outcome<()> {
 }
 
 fn options() -> Outcome<Options> {
-    let usage = "usage: check FOLDER [--batch TOKENS]... [--only minilm|base] [--quick]";
+    let usage = "usage: check FOLDER [--batch TOKENS]... [--only minilm|base] [--quick] [--time]";
     let mut arguments = std::env::args().skip(1);
-    let mut options =
-        Options { folder: arguments.next().ok_or(usage)?.into(), batches: vec![], only: None, quick: false };
+    let mut options = Options {
+        folder: arguments.next().ok_or(usage)?.into(),
+        batches: vec![],
+        only: None,
+        quick: false,
+        time: false,
+    };
     while let Some(flag) = arguments.next() {
         match flag.as_str() {
             "--batch" => options.batches.push(arguments.next().ok_or(usage)?.parse()?),
             "--only" => options.only = arguments.next(),
             "--quick" => options.quick = true,
+            "--time" => options.time = true,
             _ => return Err(usage.into()),
         }
     }
@@ -173,8 +183,11 @@ impl Encoder {
                 let sum: f32 = (0..4).map(|q| ((bits >> (16 * q)) & 0xffff) as f32 / 65536.0 - 0.5).sum();
                 shift + sum * (0.04 * 3f32.sqrt())
             };
-            (0..len).map(value).collect()
+            (0..len).map(value).collect::<Vec<f32>>()
         };
+        // Made once: it takes a second or two.
+        let made = Mutex::new(HashMap::<String, Vec<f32>>::new());
+        let read = move |name: &str| made.lock().unwrap().entry(name.into()).or_insert_with(|| read(name)).clone();
         Encoder { shape, read: Box::new(read), goldens: None }
     }
 
@@ -282,9 +295,10 @@ fn compare(device: &Device, encoder: &Encoder, tokens: &Tokens, long: bool, opti
 
         // A row is its own: the same bits in batches of another size, alone, and as one of several views.
         let some = &real[..real.len().min(3000)];
+        let other_batches = encoder.on(device, precision, 700)?;
         for dropout in [None, Some(view(42, some.len()))] {
             let whole = encode(&bert, some, Pooling::Mean, dropout)?;
-            let small = encode(&encoder.on(device, precision, 700)?, some, Pooling::Mean, dropout)?;
+            let small = encode(&other_batches, some, Pooling::Mean, dropout)?;
             let differ = whole.iter().zip(&small).filter(|(a, b)| a.to_bits() != b.to_bits()).count();
             let again = encode(&bert, some, Pooling::Mean, dropout)?;
             let (mut a, mut b, mut c) = (whole.clone(), vec![f32::NAN; whole.len()], vec![f32::NAN; whole.len()]);
