@@ -416,8 +416,8 @@ __device__ __forceinline__ void attend_tile(const u16 *qkv, u16 *out, int head, 
 }
 
 // A sequence of up to SHORT tokens, one head, one warp: keys and values are loaded once and stay in registers while the
-// tiles of sixteen queries go by. Three times as fast as a warp a tile at forty tokens: every warp has work, and all
-// loads of a warp are under way at once.
+// tiles of sixteen queries go by. A warp a tile took 33 us of a layer's 193 on an H200 (16,384 tokens, 384 wide), three
+// times what its bytes need: a quarter of the warps had no tile, and each waited for memory once a step of keys.
 #define SHORT (WIDTH <= 64 ? 64 : 32)  // what fits the registers
 
 template <bool DROP>

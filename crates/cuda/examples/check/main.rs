@@ -21,7 +21,7 @@ use safetensors::{Dtype, SafeTensors};
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
-/// Largest error of a feature vector over its norm: twice what was measured on an H200.
+/// Largest error of a feature vector over its norm. Measured on an H200: 2.5e-3 and 2.0e-2, both at BERT-base's shape.
 const TOLERANCE: [(Precision, f64); 2] = [(Precision::F16, 4e-3), (Precision::Bf16, 3e-2)];
 /// Dense 16-bit rate of an H100 or H200 by its datasheet, operations a second.
 const PEAK: f64 = 989e12;
