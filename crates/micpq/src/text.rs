@@ -94,13 +94,10 @@ fn faithful(text: &str, max_words: usize) -> String {
 
 /// Whether a blank goes before this place. Lower case only: the text is lower-cased after the clitics are cut.
 fn begins_clitic(rest: &[u8]) -> bool {
-    match rest {
-        [b'n', b'\'', b't', ..] => true,
-        [b'\'', b's' | b'd', ..] => true,
-        [b'\'', b'v' | b'r', b'e', ..] => true,
-        [b'\'', b'l', b'l', ..] => true,
-        _ => false,
-    }
+    matches!(
+        rest,
+        [b'n', b'\'', b't', ..] | [b'\'', b's' | b'd', ..] | [b'\'', b'v' | b'r', b'e', ..] | [b'\'', b'l', b'l', ..]
+    )
 }
 
 /// Words under construction, joined by one blank.
@@ -148,14 +145,13 @@ mod tests {
 
     /// The released code's chain, step by step.
     fn reference(text: &str, max_words: Option<usize>) -> String {
-        let mut text: String = text
-            .chars()
-            .map(|c| if c.is_ascii_alphanumeric() || "(),!?'`\"".contains(c) { c } else { ' ' })
-            .collect();
+        let mut text: String =
+            text.chars().map(|c| if c.is_ascii_alphanumeric() || "(),!?'`\"".contains(c) { c } else { ' ' }).collect();
         for clitic in ["'s", "'ve", "n't", "'re", "'d", "'ll"] {
             text = text.replace(clitic, &format!(" {clitic}"));
         }
-        for (from, to) in [(",", " , "), ("!", " ! "), ("(", " \\( "), ("\"\"", " \" "), (")", " \\) "), ("?", " \\? ")] {
+        for (from, to) in [(",", " , "), ("!", " ! "), ("(", " \\( "), ("\"\"", " \" "), (")", " \\) "), ("?", " \\? ")]
+        {
             text = text.replace(from, to);
         }
         while text.contains("  ") {

@@ -14,8 +14,6 @@ use crate::step::Losses;
 
 /// Version of the file. 1: first release.
 const FORMAT: u32 = 1;
-const NAME: &str = "training.safetensors";
-const LOCK: &str = "training.lock";
 
 /// What is remembered of an epoch.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -78,7 +76,7 @@ struct Record {
     checksum: u32,
 }
 
-/// A work directory held by this run.
+/// A run's place in a work directory, held while it lives.
 pub(crate) struct Checkpoint {
     path: PathBuf,
     fingerprint: String,
@@ -87,17 +85,18 @@ pub(crate) struct Checkpoint {
 }
 
 impl Checkpoint {
-    /// Takes the directory for a run known by `fingerprint`.
+    /// Takes a place in the directory for the run known by `fingerprint`. Runs with other options have other places.
     pub fn open(dir: &Path, fingerprint: String) -> Result<Self> {
         std::fs::create_dir_all(dir).map_err(Error::io(dir))?;
-        let lock_path = dir.join(LOCK);
+        let name = format!("training-{:08x}", crc32fast::hash(fingerprint.as_bytes()));
+        let lock_path = dir.join(format!("{name}.lock"));
         let lock = File::create(&lock_path).map_err(Error::io(&lock_path))?;
         match lock.try_lock() {
-            Ok(()) => Ok(Checkpoint { path: dir.join(NAME), fingerprint, _lock: lock }),
+            Ok(()) => Ok(Checkpoint { path: dir.join(format!("{name}.safetensors")), fingerprint, _lock: lock }),
             Err(std::fs::TryLockError::WouldBlock) => {
                 let place = dir.display();
                 Err(Error::Busy(format!(
-                    "{place}: another run is training here; wait for it or name another work directory"
+                    "{place}: the same run is already training here; wait for it or name another work directory"
                 )))
             }
             Err(std::fs::TryLockError::Error(e)) => Err(Error::io(&lock_path)(e)),

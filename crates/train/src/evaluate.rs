@@ -3,10 +3,10 @@
 use std::time::Instant;
 
 use micpq::model::{Codebooks, Distance, Refine};
+use micpq::search::Flat;
 use micpq::{Error, Matrix, Result, Watch};
 use serde::Serialize;
 
-use crate::flat::Flat;
 use crate::float;
 use crate::metrics::{DEPTH, Labels, Precision, Scores, Usage, fidelity};
 use crate::random::{Purpose, Stream};

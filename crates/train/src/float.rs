@@ -1,9 +1,9 @@
 //! Exact search by the feature vectors themselves: the yardstick beside every code.
 
+use kernels::scan::{Neighbour, TopK};
 use micpq::{Error, Matrix, Result, Watch};
 use rayon::prelude::*;
 
-use crate::nearest::Nearest;
 use crate::product::{View, multiply};
 
 /// Queries and documents of one block of the product.
@@ -36,8 +36,8 @@ pub fn search(documents: &Matrix, queries: &Matrix, k: usize, watch: &dyn Watch)
         .par_chunks(QUERIES * width)
         .map(|block| {
             let rows = block.len() / width;
-            let mut cosine: Vec<Nearest> = (0..rows).map(|_| Nearest::new(k)).collect();
-            let mut euclidean: Vec<Nearest> = (0..rows).map(|_| Nearest::new(k)).collect();
+            let mut cosine: Vec<TopK> = (0..rows).map(|_| TopK::new(k)).collect();
+            let mut euclidean: Vec<TopK> = (0..rows).map(|_| TopK::new(k)).collect();
             let mut dots = vec![0.0; QUERIES * DOCUMENTS];
             for (b, part) in documents.as_slice().chunks(DOCUMENTS * width).enumerate() {
                 if watch.interrupted() {
@@ -50,18 +50,23 @@ pub fn search(documents: &Matrix, queries: &Matrix, k: usize, watch: &dyn Watch)
                     for (i, &dot) in dots.iter().enumerate() {
                         let row = first + i;
                         let angle = if inverse[row].is_nan() { f32::MAX } else { -dot * inverse[row] };
-                        cosine.push(angle, row as u32);
-                        euclidean.push(0.5 * squares[row] - dot, row as u32);
+                        cosine.push(Neighbour { distance: angle, key: row as u32 });
+                        euclidean.push(Neighbour { distance: 0.5 * squares[row] - dot, key: row as u32 });
                     }
                 }
             }
             watch.advance(rows as u64);
-            let rows = |found: Vec<Nearest>| found.into_iter().map(Nearest::into_rows).collect::<Vec<_>>();
+            let rows = |found: Vec<TopK>| found.into_iter().map(keys).collect::<Vec<_>>();
             Ok((rows(cosine), rows(euclidean)))
         })
         .collect::<Result<_>>()?;
     let (cosine, euclidean): (Vec<_>, Vec<_>) = blocks.into_iter().unzip();
     Ok(FloatResults { cosine: cosine.concat(), euclidean: euclidean.concat() })
+}
+
+/// Document numbers, best first.
+fn keys(found: TopK) -> Vec<u32> {
+    found.into_sorted().into_iter().map(|n| n.key).collect()
 }
 
 #[cfg(test)]

@@ -5,13 +5,15 @@ use std::time::Instant;
 
 use micpq::encoder::Features;
 use micpq::model::Model;
-use micpq::{Error, Matrix, Result, Watch};
+use micpq::{Error, Matrix, Result, Watch, hex};
+use sha2::{Digest, Sha256};
 
 use crate::config::TrainConfig;
 use crate::dataset::Dataset;
 use crate::passes::Passes;
 use crate::selection::Validation;
 use crate::trainer::train;
+use crate::views::Encode;
 
 /// A training run on text.
 pub struct Job<'a> {
@@ -50,7 +52,10 @@ pub fn run(job: &Job, watch: &dyn Watch) -> Result<Trained> {
     if job.corpus.texts.len() < 2 {
         return Err(Error::input(
             "corpus",
-            format!("has {} documents; training compares documents with each other and needs at least 2", job.corpus.texts.len()),
+            format!(
+                "has {} documents; training compares documents with each other and needs at least 2",
+                job.corpus.texts.len()
+            ),
         ));
     }
     let begun = Instant::now();
@@ -63,7 +68,10 @@ pub fn run(job: &Job, watch: &dyn Watch) -> Result<Trained> {
     let validation = match (job.validation, &queries) {
         (Some(set), Some(queries)) => {
             if !set.labelled() || !job.corpus.labelled() {
-                return Err(Error::input("validation", "both the corpus and the validation set need a label on every document; leave --validation out to choose the best epoch without labels"));
+                return Err(Error::input(
+                    "validation",
+                    "both the corpus and the validation set need a label on every document; leave --validation out to choose the best epoch without labels",
+                ));
             }
             Validation::Labelled { queries, query_labels: &set.labels, document_labels: &job.corpus.labels }
         }
@@ -72,7 +80,12 @@ pub fn run(job: &Job, watch: &dyn Watch) -> Result<Trained> {
     let views_begun = Instant::now();
     let views = job.config.views.prepare(&passes, job.cache, watch)?;
     let viewing = views_begun.elapsed().as_secs_f64();
-    let outcome = train(&job.config, views.as_ref(), validation, Some(job.cache), watch)?;
+    // A checkpoint directory a run: other options are another run, and runs may go on side by side.
+    let options = serde_json::to_string(&job.config).expect("plain data has a JSON form");
+    let labelled = job.validation.map_or(0, |set| set.texts.len());
+    let name = Sha256::digest(format!("{options}|{}|{labelled}", passes.fingerprint()));
+    let checkpoint = job.cache.join(format!("run-{}", hex(&name[..8])));
+    let outcome = train(&job.config, views.as_ref(), validation, Some(&checkpoint), watch)?;
     drop(views);
 
     let mut metrics = serde_json::to_value(&outcome.metrics).expect("plain data has a JSON form");

@@ -31,8 +31,6 @@ pub mod real;
 
 mod checkpoint;
 mod cholesky;
-mod flat;
-mod nearest;
 mod product;
 
 pub use checkpoint::Epoch;

@@ -52,6 +52,8 @@ pub struct Metrics {
     pub best: f64,
     /// The epoch it was reached in: the model's.
     pub best_epoch: usize,
+    /// Epochs run.
+    pub epochs: usize,
     /// Precision on the validation queries, in percent, where they had labels.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub precision: Option<Precision>,
@@ -342,6 +344,7 @@ impl Run<'_> {
             selection: self.judge.name(),
             best: best.figure,
             best_epoch: best.epoch,
+            epochs: state.epoch,
             precision: best.scores.map(|s| s.precision),
             map: best.scores.map(|s| s.map),
             codewords: best.usage,

@@ -67,7 +67,7 @@ pub fn run(args: Build, json: bool, progress: &Progress) -> Result<()> {
     }
     progress.finish();
 
-    let index = Index::open(&args.output)?;
+    let index = Index::open(&args.output, progress)?;
     let info = index.info()?;
     let seconds = begun.elapsed().as_secs_f64();
     if json {
@@ -82,8 +82,8 @@ pub fn run(args: Build, json: bool, progress: &Progress) -> Result<()> {
         args.output.display(),
         info.documents,
         model.shape().code_bytes(),
-        output::bytes((info.documents as usize * model.shape().code_bytes()) as u64),
-        output::bytes((info.documents as usize * model.inputs() * 4) as u64),
+        output::bytes((info.documents * model.shape().code_bytes()) as u64),
+        output::bytes((info.documents * model.inputs() * 4) as u64),
         seconds,
         trained_at,
         args.output.display()
@@ -112,10 +112,12 @@ fn fill(
     metrics: &serde_json::Value,
     progress: &Progress,
 ) -> Result<u64> {
+    // What an earlier build that was killed has left.
     if partial.exists() {
         std::fs::remove_dir_all(partial).map_err(Error::io(partial))?;
     }
-    let index = Index::create(partial, model, metrics, IndexConfig { store: args.store })?;
+    let config = IndexConfig { store: args.store, metrics: metrics.clone(), ..IndexConfig::default() };
+    let index = Index::create(partial, model, config)?;
     let mut corpus = Corpus::open(path, source)?;
     progress.stage("indexing", None);
     let added = add_all(&index, model, features, &mut corpus, known, 200_000, progress)?;

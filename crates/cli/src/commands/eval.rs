@@ -63,11 +63,11 @@ fn table(result: &Evaluation, model: &Model, width: usize) -> Result<()> {
     output::table(&["", "bytes", "P@1", "P@10", "P@100", "MAP@100", "fidelity"], &rows)?;
     output::line(format!(
         "words in use {:.1} of {} a book, {:.2} bits of entropy of {}; {} distinct codes",
-        result.usage.mean_used(),
+        result.codewords.mean_used(),
         shape.words(),
-        result.usage.entropy.iter().sum::<f64>() / shape.books() as f64,
+        result.codewords.entropy.iter().sum::<f64>() / shape.books() as f64,
         shape.word_bits(),
-        result.usage.distinct
+        result.codewords.distinct
     ))?;
     if result.scores.is_none() {
         output::line("no labels on both sides: only fidelity (share of the float top 10 inside the code top 100) is known")?;

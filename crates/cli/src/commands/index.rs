@@ -1,11 +1,12 @@
 //! `micpq index create|add|delete|info|verify|compact`.
 
 use std::collections::HashMap;
+use std::path::Path;
 
 use anyhow::Result;
 use micpq::corpus::{Corpus, DocId, Document};
 use micpq::encoder::Features;
-use micpq::index::{Index, IndexConfig};
+use micpq::index::{Index, IndexConfig, verify};
 use micpq::model::Model;
 use micpq::{Error, Matrix, Watch};
 
@@ -17,47 +18,47 @@ use crate::progress::Progress;
 pub fn run(command: args::Index, json: bool, progress: &Progress) -> Result<()> {
     match command {
         args::Index::Create { index, corpus, model, store, force, source } => {
+            let metrics = metrics_of(&model)?;
             let model = Model::load(&model)?;
-            if force && index.join("index.json").exists() {
-                std::fs::remove_dir_all(&index).map_err(Error::io(&index))?;
-            }
-            let made = Index::create(&index, &model, &serde_json::Value::Null, IndexConfig { store })?;
+            let made = Index::create(&index, &model, IndexConfig { store, replace: force, metrics })?;
             if let Some(corpus) = corpus {
                 add(&made, &corpus, &source, 20_000, progress)?;
             }
-            told(&Index::open(&index)?, json)
+            made.reload(progress)?;
+            told(&made, json)
         }
         args::Index::Add { index, corpus, commit_every, source } => {
-            let opened = Index::open(&index)?;
+            let opened = Index::open(&index, progress)?;
             let added = add(&opened, &corpus, &source, commit_every, progress)?;
+            opened.reload(progress)?;
             if json {
-                return output::json(&serde_json::json!({ "added": added, "documents": Index::open(&index)?.len()? }));
+                return output::json(&serde_json::json!({ "added": added, "documents": opened.len() }));
             }
-            output::line(format!("{added} documents added; {} in the index", Index::open(&index)?.len()?))
+            output::line(format!("{added} documents added; {} in the index", opened.len()))
         }
         args::Index::Delete { index, ids, filter } => {
             if ids.is_empty() && filter.is_none() {
                 return Err(Error::config("name ids or a --filter of what to delete").into());
             }
-            let opened = Index::open(&index)?;
-            let before = opened.len()?;
+            let opened = Index::open(&index, progress)?;
             let mut writer = opened.writer()?;
+            let mut deleted = 0;
             for id in &ids {
-                writer.delete(&id.parse::<DocId>()?)?;
+                deleted += usize::from(writer.delete(&id.parse::<DocId>()?)?);
             }
             if let Some(filter) = &filter {
-                writer.delete_matching(filter)?;
+                deleted += writer.delete_where(filter)?;
             }
-            writer.commit()?;
-            let left = Index::open(&index)?.len()?;
+            writer.commit(progress)?;
+            opened.reload(progress)?;
             if json {
-                return output::json(&serde_json::json!({ "deleted": before - left, "documents": left }));
+                return output::json(&serde_json::json!({ "deleted": deleted, "documents": opened.len() }));
             }
-            output::line(format!("{} documents deleted; {left} left", before - left))
+            output::line(format!("{deleted} documents deleted; {} left", opened.len()))
         }
-        args::Index::Info { index } => told(&Index::open(&index)?, json),
+        args::Index::Info { index } => told(&Index::open(&index, progress)?, json),
         args::Index::Verify { index } => {
-            let problems = Index::verify(&index, progress)?;
+            let problems: Vec<String> = verify(&index, progress)?.iter().map(ToString::to_string).collect();
             progress.finish();
             if json {
                 output::json(&serde_json::json!({ "sound": problems.is_empty(), "problems": problems }))?;
@@ -65,24 +66,63 @@ pub fn run(command: args::Index, json: bool, progress: &Progress) -> Result<()> 
             if problems.is_empty() {
                 return if json { Ok(()) } else { output::line(format!("{}: sound", index.display())) };
             }
-            Err(Error::format(&index, problems.join("\n")).into())
+            Err(Error::format(&index, format!("{} problems\n{}", problems.len(), problems.join("\n"))).into())
         }
         args::Index::Compact { index } => {
-            let opened = Index::open(&index)?;
+            let opened = Index::open(&index, progress)?;
             opened.writer()?.compact(progress)?;
-            told(&Index::open(&index)?, json)
+            opened.reload(progress)?;
+            told(&opened, json)
         }
     }
 }
 
 fn told(index: &Index, json: bool) -> Result<()> {
     let info = index.info()?;
-    if json { output::json(&info) } else { output::line(info.to_string().trim_end()) }
+    if json {
+        return output::json(&info);
+    }
+    let (shape, bytes) = (info.shape, &info.bytes);
+    let each = |n: u64| format!("{:>10}  {:.1} a document", output::bytes(n), n as f64 / info.documents.max(1) as f64);
+    output::line(format!(
+        "{}\n  documents    {} ({} deleted, {} segments), store: {}\n  codes        {} bits, {} bytes in memory while searched\n  model        {} ({})\n  on disk      {}",
+        index.dir().display(),
+        info.documents,
+        info.deleted,
+        info.segments,
+        info.store,
+        shape.bits(),
+        info.documents * shape.code_bytes(),
+        info.model,
+        index.model().config.features.as_ref().map_or("vectors brought by the user", |f| f.encoder.as_str()),
+        output::bytes(bytes.total()),
+    ))?;
+    for (name, n) in [
+        ("codes", bytes.codes),
+        ("columns", bytes.columns),
+        ("documents", bytes.documents),
+        ("terms", bytes.terms),
+        ("model", bytes.model),
+        ("other", bytes.other),
+    ] {
+        output::line(format!("    {name:<10} {}", each(n)))?;
+    }
+    Ok(())
+}
+
+/// What a model directory says of its training, to travel with the model into an index.
+fn metrics_of(model: &Path) -> Result<serde_json::Value> {
+    let path = model.join("metrics.json");
+    match std::fs::read(&path) {
+        Ok(bytes) => Ok(serde_json::from_slice(&bytes).unwrap_or_default()),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(serde_json::Value::Null),
+        Err(e) => Err(Error::io(&path)(e).into()),
+    }
 }
 
 fn add(
     index: &Index,
-    corpus: &std::path::Path,
+    corpus: &Path,
     source: &args::CorpusArgs,
     commit_every: usize,
     progress: &Progress,
@@ -150,7 +190,7 @@ pub fn add_all(
         let texts: Vec<&str> = documents.iter().map(|d| d.text.as_str()).collect();
         let vectors = match known.encode(features, &texts, watch) {
             Err(error) if matches!(error.downcast_ref(), Some(Error::Interrupted)) => {
-                writer.commit()?;
+                writer.commit(watch)?;
                 return Err(error.context(format!("{added} documents are committed; run it again to add the rest")));
             }
             other => other?,
@@ -162,10 +202,10 @@ pub fn add_all(
         added += documents.len() as u64;
         pending += documents.len();
         if pending >= commit_every {
-            writer.commit()?;
+            writer.commit(watch)?;
             pending = 0;
         }
     }
-    writer.commit()?;
+    writer.commit(watch)?;
     Ok(added)
 }

@@ -3,11 +3,10 @@
 use std::io::{BufRead, IsTerminal, Write};
 
 use anyhow::Result;
-use micpq::corpus::Corpus;
+use micpq::corpus::{Corpus, DocId, Value};
 use micpq::encoder::Features;
-use micpq::index::{Hit, Index};
+use micpq::index::{Hit, Index, SearchConfig};
 use micpq::model::{Distance, Table};
-use micpq::search::SearchConfig;
 use micpq::{Error, Silent};
 
 use super::{chunks, features_of};
@@ -16,7 +15,7 @@ use crate::output;
 use crate::progress::Progress;
 
 pub fn run(args: Search, json: bool, progress: &Progress) -> Result<()> {
-    let index = Index::open(&args.index)?;
+    let index = Index::open(&args.index, progress)?;
     let features = features_of(index.model(), progress)?;
     let session = Session {
         distance: args.distance.unwrap_or(index.model().config.distance),
@@ -29,7 +28,7 @@ pub fn run(args: Search, json: bool, progress: &Progress) -> Result<()> {
         (Some(_), Some(_)) => Err(Error::config("give a query or --queries, not both").into()),
         (Some(query), None) => {
             let hits = session.ask(&[query])?.pop().unwrap_or_default();
-            if json { hits.iter().try_for_each(output::json) } else { people(&hits) }
+            if json { programs(&hits, None) } else { people(&hits) }
         }
         (None, Some(path)) => {
             let mut corpus = Corpus::open(path, &args.source.config())?;
@@ -38,11 +37,7 @@ pub fn run(args: Search, json: bool, progress: &Progress) -> Result<()> {
                 let texts: Vec<&str> = chunk.iter().map(|d| d.text.as_str()).collect();
                 for (query, hits) in chunk.iter().zip(session.ask(&texts)?) {
                     if json {
-                        for hit in &hits {
-                            let mut value = serde_json::to_value(hit)?;
-                            value["query"] = serde_json::to_value(&query.id)?;
-                            output::json(&value)?;
-                        }
+                        programs(&hits, Some(&query.id))?;
                     } else {
                         output::line(format!("> {}", query.text))?;
                         people(&hits)?;
@@ -74,7 +69,7 @@ impl Session {
 fn prompt(session: &Session, json: bool) -> Result<()> {
     let terminal = std::io::stdin().is_terminal();
     if terminal {
-        output::line(format!("{} documents. Type what you look for; an empty line or Ctrl-D ends.", session.index.len()?))?;
+        output::line(format!("{} documents. Type what you look for; an empty line or Ctrl-D ends.", session.index.len()))?;
     }
     let mut input = std::io::stdin().lock();
     loop {
@@ -89,8 +84,24 @@ fn prompt(session: &Session, json: bool) -> Result<()> {
             return Ok(());
         }
         let hits = session.ask(&[query])?.pop().unwrap_or_default();
-        if json { hits.iter().try_for_each(output::json)? } else { people(&hits)? }
+        if json { programs(&hits, None)? } else { people(&hits)? }
     }
+}
+
+/// One object a hit, with the query's id where there are several queries.
+fn programs(hits: &[Hit], query: Option<&DocId>) -> Result<()> {
+    for hit in hits {
+        let attributes: serde_json::Map<String, serde_json::Value> =
+            hit.attributes.iter().map(|(name, value)| Ok((name.clone(), serde_json::to_value(value)?))).collect::<Result<_>>()?;
+        let mut object = serde_json::json!({
+            "id": hit.id, "distance": hit.distance, "text": hit.text, "labels": hit.labels, "attributes": attributes,
+        });
+        if let Some(id) = query {
+            object["query"] = serde_json::to_value(id)?;
+        }
+        output::json(&object)?;
+    }
+    Ok(())
 }
 
 fn people(hits: &[Hit]) -> Result<()> {
@@ -102,13 +113,24 @@ fn people(hits: &[Hit]) -> Result<()> {
         if !hit.labels.is_empty() {
             about.push(hit.labels.join(", "));
         }
-        about.extend(hit.attributes.iter().filter(|(name, _)| name != "title").map(|(name, value)| format!("{name}: {value}")));
+        about.extend(hit.attributes.iter().filter(|(name, _)| name != "title").map(|(name, v)| format!("{name}: {}", plain(v))));
         output::line(format!("{:3}. {:8.3}  {}  {}", rank + 1, hit.distance, hit.id, about.join("; ")))?;
         if let Some(text) = &hit.text {
             output::line(format!("               {}", cut(text, 150)))?;
         }
     }
     Ok(())
+}
+
+/// An attribute as a person writes it.
+fn plain(value: &Value) -> String {
+    match value {
+        Value::Bool(v) => v.to_string(),
+        Value::Int(v) => v.to_string(),
+        Value::Float(v) => v.to_string(),
+        Value::Text(v) => v.clone(),
+        Value::Texts(v) => v.join(", "),
+    }
 }
 
 /// The first characters of a text on one line.

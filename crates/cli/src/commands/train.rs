@@ -66,5 +66,5 @@ pub fn summary(trained: &Trained) -> String {
     let metrics = &trained.metrics;
     let text = |name: &str| metrics[name].as_str().unwrap_or("figure").to_owned();
     let number = |name: &str| metrics[name].as_f64().unwrap_or(f64::NAN);
-    format!("best {} {:.3} at epoch {} of {}", text("selection"), number("best"), metrics["best_epoch"], metrics["epochs"])
+    format!("best {} {:.3} at epoch {} of {}", text("selection"), number("best"), metrics["best_epoch"], metrics["curve"].as_array().map_or(0, Vec::len))
 }

@@ -82,11 +82,11 @@ impl Bound {
         Bound { tables, threshold: 255, scale: 0.0, limit: f32::INFINITY }
     }
 
-    /// Follows the collector's limit. Returns whether the tables changed.
-    pub fn tighten(&mut self, query: &Query, best: &TopK) -> bool {
+    /// Follows the collector's limit.
+    pub fn tighten(&mut self, query: &Query, best: &TopK) {
         let limit = best.limit();
         if limit >= self.limit {
-            return false;
+            return;
         }
         self.limit = limit;
         // A neighbour's f32 sum D is at most `limit`. Adding M values that are not negative, in f32, loses at most the
@@ -99,11 +99,10 @@ impl Bound {
             self.tables.fill(255);
             self.threshold = 0;
             self.scale = f64::MAX;
-            return true;
+            return;
         }
         // Below three quarters of the scale the bound has lost half a bit: worth the rounding of 32 values a row.
-        let changed = self.scale == 0.0 || room * self.scale < 0.75 * FULL;
-        if changed {
+        if self.scale == 0.0 || room * self.scale < 0.75 * FULL {
             self.scale = (FULL / room).min(f64::MAX);
             for (byte, excess) in self.tables.iter_mut().zip(&query.excess) {
                 // The cast rounds down and stops at 255.
@@ -111,7 +110,6 @@ impl Bound {
             }
         }
         self.threshold = ((room * self.scale * (1.0 + 1e-12)) as u8).min(254);
-        changed
     }
 
     /// Units a distance of one is worth; another one means other tables.
@@ -126,24 +124,28 @@ impl Bound {
     }
 }
 
+/// Documents that wait to be summed in `f32` together.
+const WAITING: usize = 8;
+
 /// One query on its way through blocks.
 pub(super) struct Scan<'a> {
     pub query: &'a Query,
     pub best: &'a mut TopK,
     pub bound: Bound,
+    waiting: [u32; WAITING],
+    count: usize,
 }
 
 impl<'a> Scan<'a> {
     pub fn new(query: &'a Query, best: &'a mut TopK) -> Self {
         let mut bound = Bound::open(query);
-        if best.limit() < f32::INFINITY {
-            bound.tighten(query, best);
-        }
-        Scan { query, best, bound }
+        bound.tighten(query, best);
+        Scan { query, best, bound, waiting: [0; WAITING], count: 0 }
     }
 
-    /// Sums the documents of a block named by `lanes` in `f32` and offers them. Returns whether the tables changed.
-    pub fn rescore(&mut self, blocks: &BlocksRef, block: usize, mut lanes: u32, filter: Option<&[u64]>) -> bool {
+    /// Takes the documents of a block named by `lanes` that the filter lets pass. They are offered now or later, at
+    /// the latest by [`Scan::finish`].
+    pub fn take(&mut self, blocks: &BlocksRef, block: usize, mut lanes: u32, filter: Option<&[u64]>) {
         let first = block * BLOCK;
         if let Some(bits) = filter {
             let mut left = lanes;
@@ -156,27 +158,45 @@ impl<'a> Scan<'a> {
                 }
             }
         }
-        if lanes == 0 {
-            return false;
+        // Measured: all 32 together cost what eight in waiting cost.
+        if lanes.count_ones() > 8 {
+            let sums = blocks.shape().distances(self.query.table(), blocks.block(block));
+            while lanes != 0 {
+                let lane = lanes.trailing_zeros() as usize;
+                lanes &= lanes - 1;
+                self.offer(blocks, first + lane, sums[lane]);
+            }
+            return;
         }
-        let (shape, bytes) = (blocks.shape(), blocks.block(block));
-        let mut limit = self.best.limit();
-        // Measured: all 32 together cost what eight cost one by one.
-        let all = (lanes.count_ones() > 8).then(|| shape.distances(self.query.table(), bytes));
-        let mut taken = false;
         while lanes != 0 {
-            let lane = lanes.trailing_zeros() as usize;
+            self.waiting[self.count] = (first + lanes.trailing_zeros() as usize) as u32;
+            self.count += 1;
             lanes &= lanes - 1;
-            let distance = match &all {
-                Some(sums) => sums[lane],
-                None => shape.distance(self.query.table(), bytes, lane),
-            };
-            if distance <= limit {
-                let key = blocks.key(first + lane);
-                taken |= self.best.push(super::Neighbour { distance, key });
-                limit = self.best.limit();
+            if self.count == WAITING {
+                self.finish(blocks);
             }
         }
-        taken && self.bound.tighten(self.query, self.best)
+    }
+
+    /// Offers all that wait.
+    pub fn finish(&mut self, blocks: &BlocksRef) {
+        let (shape, count) = (blocks.shape(), std::mem::take(&mut self.count));
+        if count == 0 {
+            return;
+        }
+        // Places that hold nobody repeat the first.
+        let waiting: [u32; WAITING] = std::array::from_fn(|i| self.waiting[if i < count { i } else { 0 }]);
+        let places = waiting.map(|p| p as usize / BLOCK * shape.block_bytes() + p as usize % BLOCK);
+        let sums = shape.distances_at(self.query.table(), blocks.bytes(), &places);
+        for (position, distance) in waiting.into_iter().zip(sums).take(count) {
+            self.offer(blocks, position as usize, distance);
+        }
+    }
+
+    #[inline]
+    fn offer(&mut self, blocks: &BlocksRef, position: usize, distance: f32) {
+        if distance <= self.best.limit() && self.best.push(super::Neighbour { distance, key: blocks.key(position) }) {
+            self.bound.tighten(self.query, self.best);
+        }
     }
 }

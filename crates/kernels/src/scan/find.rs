@@ -1,5 +1,7 @@
 //! The loop everything else waits for: the next block in which some document may be a neighbour.
 
+use std::ops::Range;
+
 use super::layout::BLOCK;
 use crate::Backend;
 
@@ -11,7 +13,11 @@ pub(super) struct Tile<'a, const Q: usize> {
     pub thresholds: [u8; Q],
 }
 
-/// The first block of `from..to` in which a document passes for a query, and for each query the documents that pass.
+/// A block in which a document passes for a query, and for each query the documents that pass.
+pub(super) type Found<const Q: usize> = (usize, [u32; Q]);
+
+/// Writes the next blocks of `range` in which a document passes for a query into `found`, as many as it holds. Returns
+/// their number, and the block to go on from.
 ///
 /// # Panics
 /// When the blocks or a table are shorter than `rows` says, or the CPU lacks the backend.
@@ -20,39 +26,40 @@ pub(super) fn find<const Q: usize>(
     rows: usize,
     bytes: &[u8],
     tile: &Tile<Q>,
-    from: usize,
-    to: usize,
-) -> Option<(usize, [u32; Q])> {
-    if from >= to {
-        return None;
+    range: Range<usize>,
+    found: &mut [Found<Q>],
+) -> (usize, usize) {
+    let to = range.end;
+    if range.is_empty() || found.is_empty() {
+        return (0, range.start);
     }
     assert!(to <= bytes.len() / (rows * BLOCK), "block {to} lies beyond the last");
     assert!(tile.tables.iter().all(|t| t.len() == rows * 32), "a table has 32 bytes a row");
     backend.check();
     match backend {
-        Backend::Reference => reference(rows, bytes, tile, from, to),
-        // SAFETY: the CPU has the backend; blocks from..to and `rows` rows of every table lie within their slices.
+        Backend::Reference => reference(rows, bytes, tile, range, found),
+        // SAFETY: the CPU has the backend; the blocks of the range and `rows` rows of every table lie within their slices.
         #[cfg(target_arch = "x86_64")]
         Backend::Avx2 => unsafe {
             match rows {
-                1 => x86::avx2::<Q, 1>(rows, bytes, tile, from, to),
-                2 => x86::avx2::<Q, 2>(rows, bytes, tile, from, to),
-                4 => x86::avx2::<Q, 4>(rows, bytes, tile, from, to),
-                8 => x86::avx2::<Q, 8>(rows, bytes, tile, from, to),
-                16 => x86::avx2::<Q, 16>(rows, bytes, tile, from, to),
-                _ => x86::avx2::<Q, 0>(rows, bytes, tile, from, to),
+                1 => x86::avx2::<Q, 1>(rows, bytes, tile, range, found),
+                2 => x86::avx2::<Q, 2>(rows, bytes, tile, range, found),
+                4 => x86::avx2::<Q, 4>(rows, bytes, tile, range, found),
+                8 => x86::avx2::<Q, 8>(rows, bytes, tile, range, found),
+                16 => x86::avx2::<Q, 16>(rows, bytes, tile, range, found),
+                _ => x86::avx2::<Q, 0>(rows, bytes, tile, range, found),
             }
         },
         // SAFETY: as above.
         #[cfg(target_arch = "x86_64")]
         Backend::Avx512 => unsafe {
             match rows {
-                1 => x86::avx2::<Q, 1>(rows, bytes, tile, from, to),
-                2 => x86::avx512::<Q, 2>(rows, bytes, tile, from, to),
-                4 => x86::avx512::<Q, 4>(rows, bytes, tile, from, to),
-                8 => x86::avx512::<Q, 8>(rows, bytes, tile, from, to),
-                16 => x86::avx512::<Q, 16>(rows, bytes, tile, from, to),
-                _ => x86::avx512::<Q, 0>(rows, bytes, tile, from, to),
+                1 => x86::avx2::<Q, 1>(rows, bytes, tile, range, found),
+                2 => x86::avx512::<Q, 2>(rows, bytes, tile, range, found),
+                4 => x86::avx512::<Q, 4>(rows, bytes, tile, range, found),
+                8 => x86::avx512::<Q, 8>(rows, bytes, tile, range, found),
+                16 => x86::avx512::<Q, 16>(rows, bytes, tile, range, found),
+                _ => x86::avx512::<Q, 0>(rows, bytes, tile, range, found),
             }
         },
         #[cfg(not(target_arch = "x86_64"))]
@@ -64,11 +71,12 @@ fn reference<const Q: usize>(
     rows: usize,
     bytes: &[u8],
     tile: &Tile<Q>,
-    from: usize,
-    to: usize,
-) -> Option<(usize, [u32; Q])> {
+    range: Range<usize>,
+    found: &mut [Found<Q>],
+) -> (usize, usize) {
+    let mut count = 0;
     let (all, _) = bytes.as_chunks::<BLOCK>();
-    for (block, codes) in all.chunks_exact(rows).enumerate().take(to).skip(from) {
+    for (block, codes) in all.chunks_exact(rows).enumerate().take(range.end).skip(range.start) {
         let mut masks = [0u32; Q];
         for q in 0..Q {
             let mut sums = [0u8; BLOCK];
@@ -83,42 +91,49 @@ fn reference<const Q: usize>(
             }
         }
         if masks.iter().any(|&m| m != 0) {
-            return Some((block, masks));
+            found[count] = (block, masks);
+            count += 1;
+            if count == found.len() {
+                return (count, block + 1);
+            }
         }
     }
-    None
+    (count, range.end)
 }
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
     use std::arch::x86_64::*;
+    use std::ops::Range;
 
-    use super::{BLOCK, Tile};
+    use super::{BLOCK, Found, Tile};
 
     /// With `R` rows known at compile time the tables of short codes stay in registers; `R = 0` takes any number.
     ///
     /// # Safety
-    /// AVX2; `bytes` holds `to` blocks of `rows` rows, every table `rows` rows; `R` is `rows` or 0.
+    /// AVX2; `bytes` holds the blocks of the range, of `rows` rows, every table `rows` rows; `R` is `rows` or 0;
+    /// `found` is not empty.
     #[target_feature(enable = "avx2")]
     pub(super) unsafe fn avx2<const Q: usize, const R: usize>(
         rows: usize,
         bytes: &[u8],
         tile: &Tile<Q>,
-        from: usize,
-        to: usize,
-    ) -> Option<(usize, [u32; Q])> {
+        range: Range<usize>,
+        found: &mut [Found<Q>],
+    ) -> (usize, usize) {
+        let mut count = 0;
         let rows = if R == 0 { rows } else { R };
         let nibble = _mm256_set1_epi8(15);
         let mut limits = [_mm256_setzero_si256(); Q];
         for q in 0..Q {
             limits[q] = _mm256_set1_epi8(tile.thresholds[q] as i8);
         }
-        for block in from..to {
+        for block in range.clone() {
             // Two chains of additions a query: the halves of a byte are summed apart and joined at the end.
             let mut low_sums = [_mm256_setzero_si256(); Q];
             let mut high_sums = [_mm256_setzero_si256(); Q];
             for r in 0..rows {
-                // SAFETY: block < to and r < rows, within the blocks and tables the caller vouches for.
+                // SAFETY: the block is of the range and r < rows, within the blocks and tables the caller vouches for.
                 unsafe {
                     let codes = _mm256_loadu_si256(bytes.as_ptr().add((block * rows + r) * BLOCK).cast());
                     let low = _mm256_and_si256(codes, nibble);
@@ -132,21 +147,25 @@ mod x86 {
                     }
                 }
             }
-            let mut any = _mm256_setzero_si256();
+            let mut masks = [0; Q];
+            let mut any = 0;
             for q in 0..Q {
                 let sum = _mm256_adds_epu8(low_sums[q], high_sums[q]);
-                low_sums[q] = _mm256_cmpeq_epi8(_mm256_min_epu8(sum, limits[q]), sum);
-                any = _mm256_or_si256(any, low_sums[q]);
+                masks[q] = _mm256_movemask_epi8(_mm256_cmpeq_epi8(_mm256_min_epu8(sum, limits[q]), sum)) as u32;
+                any |= masks[q];
             }
-            if _mm256_testz_si256(any, any) == 0 {
-                let mut masks = [0; Q];
-                for q in 0..Q {
-                    masks[q] = _mm256_movemask_epi8(low_sums[q]) as u32;
-                }
-                return Some((block, masks));
+            // Long work a block: written whether or not a document passes, since a branch on that is mispredicted at
+            // every block found. Short work: the stores would cost more than the branch.
+            if Q * rows >= 16 || any != 0 {
+                // SAFETY: count is below the length, or the loop would have ended.
+                unsafe { *found.get_unchecked_mut(count) = (block, masks) };
+                count += usize::from(any != 0);
+            }
+            if count == found.len() {
+                return (count, block + 1);
             }
         }
-        None
+        (count, range.end)
     }
 
     /// Two rows of a block fill a register; the halves meet in a last addition. An odd row goes through AVX2.
@@ -158,16 +177,17 @@ mod x86 {
         rows: usize,
         bytes: &[u8],
         tile: &Tile<Q>,
-        from: usize,
-        to: usize,
-    ) -> Option<(usize, [u32; Q])> {
+        range: Range<usize>,
+        found: &mut [Found<Q>],
+    ) -> (usize, usize) {
+        let mut count = 0;
         let rows = if R == 0 { rows } else { R };
         let nibble = _mm512_set1_epi8(15);
         let half_nibble = _mm256_set1_epi8(15);
         // Tables of rows 2i and 2i + 1 side by side, each 16 bytes twice: even books, then odd books.
         let spread = _mm512_set_epi64(5, 4, 5, 4, 1, 0, 1, 0);
         let spread_odd = _mm512_set_epi64(7, 6, 7, 6, 3, 2, 3, 2);
-        for block in from..to {
+        for block in range.clone() {
             let mut low_sums = [_mm512_setzero_si512(); Q];
             let mut high_sums = [_mm512_setzero_si512(); Q];
             for pair in 0..rows / 2 {
@@ -206,10 +226,13 @@ mod x86 {
                 masks[q] = _mm256_cmple_epu8_mask(sum, _mm256_set1_epi8(tile.thresholds[q] as i8));
                 any |= masks[q];
             }
-            if any != 0 {
-                return Some((block, masks));
+            // SAFETY: as in `avx2`.
+            unsafe { *found.get_unchecked_mut(count) = (block, masks) };
+            count += usize::from(any != 0);
+            if count == found.len() {
+                return (count, block + 1);
             }
         }
-        None
+        (count, range.end)
     }
 }

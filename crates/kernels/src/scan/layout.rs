@@ -48,35 +48,44 @@ impl Shape {
         documents.div_ceil(BLOCK) * self.block_bytes()
     }
 
-    /// Distance of the document at `lane` of a block: the sum in book order.
+    /// Distances of the documents whose first bytes lie at `places` in the blocks, each summed in book order. Side by
+    /// side, since a sum alone waits for each of its additions.
     #[inline]
-    pub(super) fn distance(self, table: &[f32], block: &[u8], lane: usize) -> f32 {
-        let mut sum = 0.0;
-        let rows = block.iter().skip(lane).step_by(BLOCK);
+    pub(super) fn distances_at<const N: usize>(self, table: &[f32], bytes: &[u8], places: &[usize; N]) -> [f32; N] {
+        let mut sums = [0.0; N];
         match self.words {
             16 => {
                 // [books, 16] in pairs, one pair a row; an odd last book has no partner.
-                for (pair, &byte) in table.chunks(32).zip(rows) {
-                    sum += pair[usize::from(byte & 15)];
+                for (r, pair) in table.chunks(32).enumerate() {
+                    let row = places.map(|at| bytes[at + r * BLOCK]);
+                    for n in 0..N {
+                        sums[n] += pair[usize::from(row[n] & 15)];
+                    }
                     if pair.len() == 32 {
-                        sum += pair[16 + usize::from(byte >> 4)];
+                        for n in 0..N {
+                            sums[n] += pair[16 + usize::from(row[n] >> 4)];
+                        }
                     }
                 }
             }
             256 => {
-                for (book, &byte) in table.chunks_exact(256).zip(rows) {
-                    sum += book[usize::from(byte)];
+                for (r, book) in table.chunks_exact(256).enumerate() {
+                    for n in 0..N {
+                        sums[n] += book[usize::from(bytes[places[n] + r * BLOCK])];
+                    }
                 }
             }
             _ => {
-                for (eight, &byte) in table.chunks(16).zip(rows) {
+                for (r, eight) in table.chunks(16).enumerate() {
                     for (i, book) in eight.chunks_exact(2).enumerate() {
-                        sum += book[usize::from(byte >> i & 1)];
+                        for n in 0..N {
+                            sums[n] += book[usize::from(bytes[places[n] + r * BLOCK] >> i & 1)];
+                        }
                     }
                 }
             }
         }
-        sum
+        sums
     }
 
     /// Distances of all documents of a block, each summed in book order: faster than one by one when many are wanted.

@@ -63,8 +63,9 @@ pub(super) fn every_block(
 ) {
     let mut scan = Scan::new(query, best);
     for block in positions.start / BLOCK..positions.end.div_ceil(BLOCK) {
-        scan.rescore(blocks, block, lanes(block, &positions), filter);
+        scan.take(blocks, block, lanes(block, &positions), filter);
     }
+    scan.finish(blocks);
 }
 
 /// Looks at every block of `positions`.
@@ -78,18 +79,26 @@ pub(super) fn sweep<const Q: usize>(
     let rows = blocks.shape().code_bytes();
     let mut from = positions.start / BLOCK;
     let to = positions.end.div_ceil(BLOCK);
-    loop {
+    let mut found = [(0, [0; Q]); FOUND];
+    while from < to {
         let tile: Tile<Q> = Tile {
             tables: std::array::from_fn(|q| scans[q].bound.tables.as_slice()),
             thresholds: std::array::from_fn(|q| scans[q].bound.threshold),
         };
-        let Some((block, masks)) = find(backend, rows, blocks.bytes(), &tile, from, to) else { return };
-        let inside = lanes(block, &positions);
-        for (scan, mask) in scans.iter_mut().zip(masks) {
-            if mask & inside != 0 {
-                scan.rescore(blocks, block, mask & inside, filter);
+        let count;
+        (count, from) = find(backend, rows, blocks.bytes(), &tile, from..to, &mut found);
+        for (block, masks) in &found[..count] {
+            let inside = lanes(*block, &positions);
+            for (scan, mask) in scans.iter_mut().zip(masks) {
+                if mask & inside != 0 {
+                    scan.take(blocks, *block, mask & inside, filter);
+                }
             }
         }
-        from = block + 1;
     }
+    scans.iter_mut().for_each(|scan| scan.finish(blocks));
 }
+
+/// Blocks looked for before their documents are summed. More would keep the loop in its registers longer, and the
+/// thresholds behind the times.
+const FOUND: usize = 16;

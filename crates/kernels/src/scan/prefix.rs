@@ -38,16 +38,22 @@ impl Levels {
 pub fn ceiling(blocks: &BlocksRef, query: &Query, k: usize, filter: Option<&[u64]>) -> f32 {
     assert_eq!(query.shape(), blocks.shape(), "queries and blocks of one shape");
     let Some(levels) = Levels::of(blocks) else { return f32::INFINITY };
-    // Beyond an eighth of the documents the sample would cost as much as the scan.
-    let most = blocks.len() / 8;
-    if k == 0 || k > most {
+    // Where few documents pass the filter, a sample that holds k of them would cost as much as the scan.
+    let most = blocks.len().min(16 * k + 4096);
+    if k == 0 || k > most / 8 {
         return f32::INFINITY;
     }
+    // The best few values of each byte: their pairs hold all the sample needs.
+    const FEW: usize = 24;
     let order = |row: usize, groups: usize| -> Vec<(f64, usize)> {
         let values = Levels::fold(query.byte_excess(row), groups, f64::min);
-        let mut order: Vec<(f64, usize)> = values.into_iter().enumerate().map(|(i, v)| (v, i)).collect();
-        order.sort_unstable_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
-        order
+        let mut order: Vec<(u64, usize)> = values.iter().enumerate().map(|(i, v)| (v.to_bits(), i)).collect();
+        if order.len() > FEW {
+            order.select_nth_unstable(FEW);
+            order.truncate(FEW);
+        }
+        order.sort_unstable();
+        order.into_iter().map(|(_, i)| (values[i], i)).collect()
     };
     let first = order(0, levels.first);
     let second = if levels.second > 1 { order(1, levels.second) } else { vec![(0.0, 0)] };
@@ -64,10 +70,7 @@ pub fn ceiling(blocks: &BlocksRef, query: &Query, k: usize, filter: Option<&[u64
         if !bucket.is_empty() {
             super::nearest::every_block(blocks, bucket, query, &mut best, filter);
         }
-        if best.is_full() && seen >= 2 * k {
-            return best.limit();
-        }
-        if seen > most {
+        if best.is_full() && seen >= 2 * k || seen > most {
             break;
         }
         if j + 1 < second.len() {
@@ -77,6 +80,7 @@ pub fn ceiling(blocks: &BlocksRef, query: &Query, k: usize, filter: Option<&[u64
             heap.push(entry(i + 1, 0));
         }
     }
+    best.settle();
     best.limit()
 }
 

@@ -1,7 +1,6 @@
 //! The best `k` under one total order, so that every way of scanning gives the same answer.
 
 use std::cmp::Ordering;
-use std::collections::BinaryHeap;
 
 /// A document the scan kept: its distance, and the key by which equal distances are ordered.
 #[derive(Clone, Copy, Debug)]
@@ -32,13 +31,33 @@ impl PartialEq for Neighbour {
 
 impl Eq for Neighbour {}
 
+impl Neighbour {
+    /// A number that compares as the neighbour does.
+    fn packed(self) -> u64 {
+        let bits = self.distance.to_bits();
+        // total_cmp: negative numbers in reverse, below the others.
+        let rising = bits ^ if bits >> 31 == 1 { u32::MAX } else { 1 << 31 };
+        u64::from(rising) << 32 | u64::from(self.key)
+    }
+
+    fn unpacked(packed: u64) -> Self {
+        let rising = (packed >> 32) as u32;
+        let bits = rising ^ if rising >> 31 == 1 { 1 << 31 } else { u32::MAX };
+        Neighbour { distance: f32::from_bits(bits), key: packed as u32 }
+    }
+}
+
 /// Collects the `k` least neighbours in the order (distance, key), whatever the order they come in.
+///
+/// Newcomers are set down unsorted until there are twice as many as wanted, then the better half is kept: a few
+/// nanoseconds a newcomer, where a heap of 100 took about fifty.
 #[derive(Clone, Debug)]
 pub struct TopK {
     k: usize,
-    ceiling: f32,
-    // The worst kept neighbour on top.
-    heap: BinaryHeap<Neighbour>,
+    // What a newcomer must stay below: the packed worst of the last better half, or the first beyond the ceiling.
+    bar: u64,
+    limit: f32,
+    kept: Vec<u64>,
 }
 
 impl TopK {
@@ -50,39 +69,55 @@ impl TopK {
     /// Room for `k` of which none is farther than `ceiling`: what is known from elsewhere (another part of the
     /// documents, a sample) spares this scan the documents that cannot matter. A distance equal to the ceiling stays.
     pub fn below(k: usize, ceiling: f32) -> Self {
+        let bar = if k == 0 { 0 } else { Neighbour { distance: ceiling, key: u32::MAX }.packed().saturating_add(1) };
         // A user may ask for "all" with a number far above the index: memory follows what is found.
-        TopK { k, ceiling, heap: BinaryHeap::with_capacity(k.min(1024)) }
+        TopK { k, bar, limit: ceiling, kept: Vec::with_capacity(k.min(1024) * 2) }
     }
 
-    /// Takes a neighbour if it is among the best so far; tells whether it was taken.
+    /// Takes a neighbour if it may be among the best. Returns whether the limit fell.
+    #[inline]
     pub fn push(&mut self, neighbour: Neighbour) -> bool {
-        if neighbour.distance > self.ceiling {
+        let packed = neighbour.packed();
+        if packed >= self.bar {
             return false;
         }
-        if self.heap.len() < self.k {
-            self.heap.push(neighbour);
-            return true;
+        self.kept.push(packed);
+        if self.kept.len() / 2 < self.k {
+            return false;
         }
-        match self.heap.peek_mut() {
-            Some(mut worst) if neighbour < *worst => {
-                *worst = neighbour;
-                true
-            }
-            _ => false,
+        self.shrink();
+        true
+    }
+
+    /// Keeps the better half.
+    #[cold]
+    fn shrink(&mut self) {
+        let (_, worst, _) = self.kept.select_nth_unstable(self.k - 1);
+        self.bar = *worst;
+        self.limit = Neighbour::unpacked(*worst).distance;
+        self.kept.truncate(self.k);
+    }
+
+    /// Brings the limit down to the worst of the present best `k`, if there are so many.
+    pub fn settle(&mut self) {
+        if self.k > 0 && self.kept.len() > self.k {
+            self.shrink();
+        } else if self.k > 0 && self.kept.len() == self.k {
+            let worst = *self.kept.iter().max().expect("k of them");
+            self.bar = worst;
+            self.limit = Neighbour::unpacked(worst).distance;
         }
     }
 
-    /// The distance a newcomer must not exceed: the worst of `k`, or the ceiling until `k` are there.
+    /// The distance a newcomer must not exceed: at first the ceiling, later the worst of `k`.
+    #[inline]
     pub fn limit(&self) -> f32 {
-        match self.heap.peek() {
-            Some(worst) if self.heap.len() == self.k => worst.distance,
-            _ => self.ceiling,
-        }
+        self.limit
     }
 
     /// Whether `k` are there.
     pub fn is_full(&self) -> bool {
-        self.heap.len() >= self.k
+        self.kept.len() >= self.k
     }
 
     /// How many were asked for.
@@ -90,19 +125,16 @@ impl TopK {
         self.k
     }
 
-    /// Neighbours kept so far.
-    pub fn len(&self) -> usize {
-        self.heap.len()
-    }
-
     /// Whether none is kept.
     pub fn is_empty(&self) -> bool {
-        self.heap.is_empty()
+        self.kept.is_empty()
     }
 
     /// The neighbours, best first.
-    pub fn into_sorted(self) -> Vec<Neighbour> {
-        self.heap.into_sorted_vec()
+    pub fn into_sorted(mut self) -> Vec<Neighbour> {
+        self.kept.sort_unstable();
+        self.kept.truncate(self.k);
+        self.kept.into_iter().map(Neighbour::unpacked).collect()
     }
 }
 
@@ -116,6 +148,13 @@ mod tests {
             (0..200u32).map(|i| Neighbour { distance: (i % 5) as f32, key: (i * 77) % 200 }).collect();
         let mut sorted = all.clone();
         sorted.sort();
+        let odd = [f32::INFINITY, -0.0, 0.0, -1.5, f32::MAX, f32::MIN_POSITIVE, f32::NEG_INFINITY];
+        let odd: Vec<Neighbour> =
+            odd.iter().enumerate().map(|(i, &d)| Neighbour { distance: d, key: i as u32 }).collect();
+        for (a, b) in odd.iter().flat_map(|a| odd.iter().map(move |b| (a, b))) {
+            assert_eq!(a.packed().cmp(&b.packed()), a.cmp(b));
+            assert_eq!(Neighbour::unpacked(a.packed()).distance.to_bits(), a.distance.to_bits());
+        }
         for k in [0, 1, 39, 40, 41, 200, 1000] {
             let mut forward = TopK::new(k);
             let mut backward = TopK::new(k);

@@ -2,7 +2,7 @@
 
 use super::fields::{Row, json_row, utf8};
 use super::lines::too_long;
-use super::source::Source;
+use super::source::{Source, line_breaks};
 use super::{Fault, Rows};
 use crate::{Error, Result};
 
@@ -102,7 +102,10 @@ impl JsonArray {
             None => "the file ends; it was cut short".to_owned(),
         };
         let after = self.elements;
-        Error::input(place, format!("not a JSON array: {what} is expected, {found} (after {after} elements); mend the file"))
+        Error::input(
+            place,
+            format!("not a JSON array: {what} is expected, {found} (after {after} elements); mend the file"),
+        )
     }
 
     /// Copies one element into the buffer.
@@ -159,10 +162,6 @@ impl Rows for JsonArray {
     fn place(&self) -> String {
         format!("{}:{} (element {})", self.source.path().display(), self.began, self.elements)
     }
-}
-
-fn line_breaks(bytes: &[u8]) -> u64 {
-    bytes.iter().filter(|b| **b == b'\n').count() as u64
 }
 
 /// Follows brackets and strings to the end of a value.

@@ -18,7 +18,8 @@ pub struct Document {
 }
 
 /// The name of a document: a number or a string, as its corpus has it.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
+#[serde(untagged)]
 pub enum DocId {
     /// A number; the row's own where the corpus gives no id.
     Int(u64),
@@ -70,7 +71,8 @@ impl FromStr for DocId {
 }
 
 /// An attribute with its type. Dates stay text: RFC 3339 sorts as it reads.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+#[serde(untagged)]
 pub enum Value {
     /// True or false.
     Bool(bool),

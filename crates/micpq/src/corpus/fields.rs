@@ -173,7 +173,9 @@ impl Fields {
         let id_field = pick(&ID_FIELDS, &self.id);
         let label_field = pick(&LABEL_FIELDS, &self.label);
         let text_fields = match self.text.as_slice() {
-            [] => TEXT_FIELDS.iter().find(|name| fields.contains_key(**name)).map(|n| n.to_string()).into_iter().collect(),
+            [] => {
+                TEXT_FIELDS.iter().find(|name| fields.contains_key(**name)).map(|n| n.to_string()).into_iter().collect()
+            }
             _ if bare => vec!["text".to_owned()],
             chosen => chosen.to_vec(),
         };
@@ -220,15 +222,15 @@ impl Fields {
     }
 
     fn no_text<'a>(&self, found: impl Iterator<Item = &'a str>) -> String {
-        let wanted = match self.text.as_slice() {
-            [] => listed(TEXT_FIELDS),
-            chosen => listed(chosen),
+        let (wanted, remedy) = match self.text.as_slice() {
+            [] => (listed(TEXT_FIELDS), "name those that hold the text with text_fields"),
+            chosen => (listed(chosen), "mend the row, or name others in text_fields"),
         };
         let found = match listed(found) {
             none if none.is_empty() => "there are no fields".to_owned(),
             some => format!("the fields are {some}"),
         };
-        format!("there is no text: {wanted} is expected, {found}; name those that hold the text")
+        format!("there is no text: one of {wanted} is expected, {found}; {remedy}")
     }
 
     fn labels(&self, name: &str, value: Json) -> Result<Vec<String>, String> {
@@ -319,7 +321,9 @@ fn id(field: &str, value: Json, source: Kind, required: bool) -> Result<Option<D
         }
     };
     match &id {
-        DocId::Str(name) if name.is_empty() => Err(format!("id field \"{field}\" is empty; give the row an id or leave it out")),
+        DocId::Str(name) if name.is_empty() => {
+            Err(format!("id field \"{field}\" is empty; give the row an id or leave it out"))
+        }
         DocId::Str(name) if name.len() > MAX_ID_BYTES => Err(format!(
             "id field \"{field}\" has {} bytes, the limit is {MAX_ID_BYTES}; is it the right field?",
             name.len()

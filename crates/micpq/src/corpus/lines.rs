@@ -158,7 +158,8 @@ mod tests {
 
     #[test]
     fn the_limit_counts_the_row_and_not_its_break() {
-        for (line, fits) in [("1234\n", true), ("1234\r\n", true), ("1234", true), ("12345", false), ("12345\n", false)] {
+        for (line, fits) in [("1234\n", true), ("1234\r\n", true), ("1234", true), ("12345", false), ("12345\n", false)]
+        {
             let source = Source::new(Path::new("l"), io::Cursor::new(line), Arc::default()).unwrap();
             let mut lines = Lines::new(source, 4);
             assert_eq!(matches!(lines.next().unwrap(), Line::Whole), fits, "{line:?}");

@@ -194,7 +194,7 @@ impl Corpus {
             },
         };
         let mut corpus = Corpus::new(config, format, read, metadata.is_file().then_some(metadata.len()));
-        corpus.rows = Some(corpus.rows_of(source, parquet::seekable(path))?);
+        corpus.rows = Some(corpus.rows_of(source, path.is_file())?);
         Ok(corpus)
     }
 
@@ -235,21 +235,21 @@ impl Corpus {
                 Box::new(lines::JsonLines::new(source, limit))
             }
             Format::Json => Box::new(array::JsonArray::new(source, limit)),
-            Format::Csv | Format::Tsv => {
-                Box::new(table::Table::open(source, self.format, &self.config, &self.fields)?)
-            }
+            Format::Csv | Format::Tsv => Box::new(table::Table::open(source, self.format, &self.config, &self.fields)?),
             Format::Text => Box::new(lines::TextLines::new(source, limit, self.config.allow_empty_text)),
             Format::Parquet => {
                 Box::new(parquet::ParquetRows::open(source, seekable, &self.fields, limit, self.read.clone())?)
             }
-            Format::Folder => return Err(Error::format(source.path(), "format folder is asked for, but this is no folder")),
+            Format::Folder => {
+                return Err(Error::format(source.path(), "format folder is asked for, but this is no folder"));
+            }
         })
     }
 
     fn next_file(&mut self) -> Result<()> {
         if let Some(path) = self.files.pop_front() {
             let source = Source::open(&path, self.read.clone())?;
-            self.rows = Some(self.rows_of(source, parquet::seekable(&path))?);
+            self.rows = Some(self.rows_of(source, path.is_file())?);
         }
         Ok(())
     }

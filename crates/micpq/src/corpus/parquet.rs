@@ -1,7 +1,8 @@
 //! Parquet: columns of strings, numbers, booleans, dates, lists of these, and objects of these.
 
 use std::fs::File;
-use std::path::{Path, PathBuf};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -50,7 +51,13 @@ struct Progress {
 
 impl ParquetRows {
     /// Opens what `source` began: the file itself where it is a plain file, a spooled copy of what is packed or piped.
-    pub(super) fn open(mut source: Source, is_file: bool, fields: &Fields, limit: usize, read: Arc<AtomicU64>) -> Result<Self> {
+    pub(super) fn open(
+        mut source: Source,
+        is_file: bool,
+        fields: &Fields,
+        limit: usize,
+        read: Arc<AtomicU64>,
+    ) -> Result<Self> {
         let path = source.path().to_path_buf();
         let (file, progress) = if is_file && source.packing() == Packing::Plain {
             let file = File::open(&path).map_err(Error::io(&path))?;
@@ -61,9 +68,10 @@ impl ParquetRows {
         };
         let refuse = |problem: String| Error::format(&path, problem);
         let damaged = |error: &dyn std::fmt::Display| refuse(format!("not a readable Parquet file: {error}"));
-        let builder = ParquetRecordBatchReaderBuilder::try_new(file).map_err(|error| damaged(&error))?;
-        let kept: Vec<usize> =
-            (0..builder.schema().fields().len()).filter(|at| !fields.ignores(builder.schema().field(*at).name())).collect();
+        let builder = guarded(|| ParquetRecordBatchReaderBuilder::try_new(file)).map_err(|error| damaged(&error))?;
+        let kept: Vec<usize> = (0..builder.schema().fields().len())
+            .filter(|at| !fields.ignores(builder.schema().field(*at).name()))
+            .collect();
         let names: Vec<String> = kept.iter().map(|at| builder.schema().field(*at).name().clone()).collect();
         fields.check_columns(&names).map_err(refuse)?;
         for at in &kept {
@@ -78,31 +86,23 @@ impl ParquetRows {
         }
         let total = u64::try_from(builder.metadata().file_metadata().num_rows()).unwrap_or(0);
         let mask = ProjectionMask::roots(builder.parquet_schema(), kept);
-        let reader =
-            builder.with_projection(mask).with_batch_size(BATCH).build().map_err(|error| damaged(&error))?;
-        Ok(ParquetRows {
-            path,
-            reader,
-            names,
-            columns: vec![],
-            rows: 0,
-            next: 0,
-            done: 0,
-            total,
-            limit,
-            progress,
-        })
+        let builder = builder.with_projection(mask).with_batch_size(BATCH);
+        let reader = guarded(|| builder.build()).map_err(|error| damaged(&error))?;
+        Ok(ParquetRows { path, reader, names, columns: vec![], rows: 0, next: 0, done: 0, total, limit, progress })
     }
 
     /// Decodes the next batch; `false` at the end.
     fn batch(&mut self) -> Result<bool> {
-        let batch = match self.reader.next() {
-            None => return Ok(false),
-            Some(batch) => batch.and_then(|batch| plain_columns(&batch).map(|columns| (batch.num_rows(), columns))),
-        };
-        let (rows, columns) = batch.map_err(|error| {
+        let batch = guarded(|| match self.reader.next() {
+            None => Ok(None),
+            Some(batch) => {
+                batch.and_then(|batch| plain_columns(&batch).map(|columns| Some((batch.num_rows(), columns))))
+            }
+        });
+        let batch = batch.map_err(|error| {
             Error::format(&self.path, format!("cannot be decoded after row {}: {error}; write it again", self.done))
         })?;
+        let Some((rows, columns)) = batch else { return Ok(false) };
         (self.rows, self.columns, self.next) = (rows, columns, 0);
         if let Some(Progress { read, before, bytes }) = &self.progress {
             let share = (self.done + rows as u64) as f64 / self.total.max(1) as f64;
@@ -143,6 +143,16 @@ impl Rows for ParquetRows {
 
     fn place(&self) -> String {
         format!("{} (row {})", self.path.display(), self.done)
+    }
+}
+
+/// Runs the decoder, which panics on some damaged files (a flipped byte in a level is enough) where it should err.
+fn guarded<T, E: std::fmt::Display>(
+    work: impl FnOnce() -> std::result::Result<T, E>,
+) -> std::result::Result<T, String> {
+    match catch_unwind(AssertUnwindSafe(work)) {
+        Ok(outcome) => outcome.map_err(|error| error.to_string()),
+        Err(_) => Err("the file is damaged".to_owned()),
     }
 }
 
@@ -226,9 +236,4 @@ fn cell(column: &dyn Array, at: usize) -> std::result::Result<Json, String> {
         }
         other => return Err(format!("type {other} is not known")),
     })
-}
-
-/// Whether a path names a plain file, which Parquet's reader may jump about in.
-pub(super) fn seekable(path: &Path) -> bool {
-    path.is_file()
 }

@@ -180,6 +180,11 @@ impl Source {
     }
 }
 
+/// Line breaks in a piece of a source, to keep count of lines.
+pub(super) fn line_breaks(bytes: &[u8]) -> u64 {
+    bytes.iter().filter(|b| **b == b'\n').count() as u64
+}
+
 /// Whether the beginning tells the format or never will.
 fn decisive(head: &[u8]) -> bool {
     head.iter().filter(|b| !b.is_ascii_whitespace()).nth(1).is_some()

@@ -6,7 +6,7 @@ use serde_json::{Map, Value as Json};
 use super::config::{CorpusConfig, Format};
 use super::fields::{Fields, Row, utf8};
 use super::lines::too_long;
-use super::source::Source;
+use super::source::{Source, line_breaks};
 use super::{Fault, Rows};
 use crate::{Error, Result};
 
@@ -16,15 +16,12 @@ const MAX_CELLS: usize = 1 << 16;
 /// Rows of cells under the names of their columns.
 pub(super) struct Table {
     records: Records,
-    names: Names,
+    /// Empty until the first good row has told how many there are.
+    names: Vec<String>,
+    /// Names for columns without header.
+    given: Vec<String>,
     /// The first row, where it had to be read to learn that it is no header.
     first: Option<std::result::Result<(), Fault>>,
-}
-
-enum Names {
-    Known(Vec<String>),
-    /// No header: the first good row tells how many columns there are.
-    Given(Vec<String>),
 }
 
 impl Table {
@@ -33,7 +30,7 @@ impl Table {
         let mut records = Records::new(source, format, config);
         let header = config.header.or((!config.columns.is_empty()).then_some(false));
         let first = match (header, records.next()) {
-            (_, None) => return Ok(Table { records, names: Names::Known(vec![]), first: None }),
+            (_, None) => return Ok(Table { records, names: vec![], given: vec![], first: None }),
             (_, Some(Err(Fault::Fatal(error)))) => return Err(error),
             (Some(true), Some(Err(Fault::Row(problem)))) => return Err(Error::input(records.place(), problem)),
             (_, Some(first)) => first,
@@ -50,38 +47,30 @@ impl Table {
                 return Err(refuse(format!("the header names column \"{name}\" twice; rename one of them")));
             }
             fields.check_columns(&names).map_err(refuse)?;
-            return Ok(Table { records, names: Names::Known(names), first: None });
+            return Ok(Table { records, names, given: vec![], first: None });
         }
-        let mut table = Table { records, names: Names::Given(config.columns.clone()), first: Some(first) };
+        let mut table = Table { records, names: vec![], given: config.columns.clone(), first: Some(first) };
         if let Some(Ok(())) = table.first {
-            let names = table.settle();
-            fields.check_columns(&names).map_err(|problem| Error::input(table.records.place(), problem))?;
-            table.names = Names::Known(names);
+            table.names = table.names_by_width();
+            fields.check_columns(&table.names).map_err(|problem| Error::input(table.records.place(), problem))?;
         }
         Ok(table)
     }
 
-    /// The names of as many columns as the present row has.
-    fn settle(&self) -> Vec<String> {
+    /// Names for as many columns as the present row has.
+    fn names_by_width(&self) -> Vec<String> {
         let width = self.records.cells;
-        match &self.names {
-            Names::Known(names) => names.clone(),
-            Names::Given(names) if names.is_empty() && width == 1 => vec!["text".into()],
-            Names::Given(names) => {
-                let default = ["label".to_owned(), "text".to_owned()];
-                let names: &[String] = if names.is_empty() { &default } else { names };
-                // Names without a column stay, and every row is then refused for lacking it.
-                let width = width.max(names.len());
-                (0..width).map(|at| column_name(at, names.get(at).map_or("", String::as_str))).collect()
-            }
-        }
+        let usual = if width == 1 { vec!["text".to_owned()] } else { vec!["label".to_owned(), "text".to_owned()] };
+        let names = if self.given.is_empty() { &usual } else { &self.given };
+        // Names without a column stay, and every row is then refused for lacking it.
+        (0..width.max(names.len())).map(|at| column_name(at, names.get(at).map_or("", String::as_str))).collect()
     }
 
     fn row(&mut self) -> std::result::Result<Row, Fault> {
-        if let Names::Given(_) = self.names {
-            self.names = Names::Known(self.settle());
+        if self.names.is_empty() {
+            self.names = self.names_by_width();
         }
-        let Names::Known(names) = &self.names else { unreachable!("settled above") };
+        let names = &self.names;
         let width = self.records.cells;
         if width != names.len() {
             return Err(Fault::Row(format!(
@@ -140,10 +129,7 @@ impl Records {
     fn new(source: Source, format: Format, config: &CorpusConfig) -> Records {
         let tabs = format == Format::Tsv;
         let delimiter = config.delimiter.unwrap_or(if tabs { '\t' } else { ',' });
-        let parser = ReaderBuilder::new()
-            .delimiter(delimiter as u8)
-            .quoting(config.quoting.unwrap_or(!tabs))
-            .build();
+        let parser = ReaderBuilder::new().delimiter(delimiter as u8).quoting(config.quoting.unwrap_or(!tabs)).build();
         Records {
             source,
             parser,
@@ -249,10 +235,6 @@ impl Records {
         }
         Ok(true)
     }
-}
-
-fn line_breaks(bytes: &[u8]) -> u64 {
-    bytes.iter().filter(|b| **b == b'\n').count() as u64
 }
 
 #[cfg(test)]

@@ -1,1 +1,316 @@
-//! stub
+//! A directory of documents that are codes.
+//!
+//! tantivy is the store of record: ids, insertion sequence, codes, texts, labels and attributes are one tantivy index
+//! in `store/`, whose commits, deletes, merges, lock and checksums are ours. Beside it lie the model in `model/`, and in
+//! `codes/` one file of packed codes for every segment. Those are derived: whoever opens a segment first makes them,
+//! and a missing or damaged one is made again.
+//!
+//! Any number of processes read; one writes. A reader sees the commit it opened or last [`Index::reload`]ed.
+
+mod filter;
+mod info;
+mod manifest;
+mod schema;
+mod segment;
+mod snapshot;
+#[cfg(test)]
+mod tests;
+mod verify;
+mod writer;
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+pub use info::{Bytes, Info};
+pub use manifest::{FORMAT, Store};
+pub use snapshot::{Hit, Record};
+pub use verify::{Problem, verify};
+pub use writer::IndexWriter;
+
+use crate::corpus::DocId;
+use crate::model::{Model, Table};
+use crate::{Error, Result, Watch};
+use manifest::Manifest;
+use schema::Fields;
+use snapshot::Snapshot;
+
+/// How an index is made.
+#[derive(Clone, Debug, Default)]
+pub struct IndexConfig {
+    /// What is kept of a document.
+    pub store: Store,
+    /// Whether an index already there is replaced.
+    pub replace: bool,
+    /// What is known of the model, kept beside it.
+    pub metrics: serde_json::Value,
+}
+
+/// What is searched for.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SearchConfig {
+    /// Documents wanted for a query.
+    pub k: usize,
+    /// Only documents that match, in tantivy's query language: `places:japan AND year:[1987 TO 1988]`. Words without a
+    /// field are looked for in the text; parts without an operator must all match.
+    pub filter: Option<String>,
+    /// Whether hits bring text, labels and attributes, or only ids.
+    pub documents: bool,
+}
+
+impl Default for SearchConfig {
+    fn default() -> Self {
+        SearchConfig { k: 10, filter: None, documents: true }
+    }
+}
+
+impl SearchConfig {
+    /// Refuses what cannot be asked for.
+    pub fn validate(&self) -> Result<()> {
+        if self.k == 0 {
+            return Err(Error::config("k is 0; ask for at least one neighbour"));
+        }
+        Ok(())
+    }
+}
+
+/// An open index. Clones share everything, and any number of threads may search.
+#[derive(Clone)]
+pub struct Index {
+    inner: Arc<Inner>,
+}
+
+pub(crate) struct Inner {
+    dir: PathBuf,
+    manifest: Manifest,
+    model: Model,
+    fields: Fields,
+    tantivy: tantivy::Index,
+    reader: tantivy::IndexReader,
+    snapshot: RwLock<Arc<Snapshot>>,
+    // Held while a newer snapshot is made: of two reloads at once, the slower would bring back the older commit.
+    reloading: Mutex<()>,
+}
+
+impl std::fmt::Debug for Index {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Index({})", self.inner.dir.display())
+    }
+}
+
+/// The tantivy index inside an index directory.
+pub(crate) const STORE: &str = "store";
+/// The model inside an index directory.
+pub(crate) const MODEL: &str = "model";
+/// The packed codes inside an index directory.
+pub(crate) const CODES: &str = "codes";
+
+impl Index {
+    /// Makes an empty index. It appears whole or not at all.
+    pub fn create(dir: &Path, model: &Model, config: IndexConfig) -> Result<Index> {
+        let parent = dir.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        std::fs::create_dir_all(parent).map_err(Error::io(parent))?;
+        let occupied = match std::fs::read_dir(dir) {
+            Ok(mut entries) => entries.next().is_some(),
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => false,
+            Err(e) => return Err(Error::io(dir)(e)),
+        };
+        if occupied && !Manifest::path(dir).exists() {
+            return Err(Error::format(dir, "exists and is not an index; name another place"));
+        }
+        if occupied && !config.replace {
+            return Err(Error::format(
+                dir,
+                "already holds an index; add to it, name another place or ask to replace it",
+            ));
+        }
+        // Held until the old index is out of the way: nobody may be writing to it. One that cannot be opened has no writer.
+        let old = if occupied { Index::open_store(dir).ok() } else { None };
+        let lock = old.as_ref().map(|old| writer::lock(old, dir)).transpose()?;
+
+        let temporary =
+            tempfile::Builder::new().prefix(".micpq-index").tempdir_in(parent).map_err(Error::io(parent))?;
+        let place = temporary.path();
+        for name in [STORE, MODEL, CODES] {
+            std::fs::create_dir(place.join(name)).map_err(Error::io(place))?;
+        }
+        model.write_into(&place.join(MODEL), &config.metrics)?;
+        let (schema, _) = schema::build(model.shape(), config.store);
+        let store = place.join(STORE);
+        tantivy::Index::create_in_dir(&store, schema).map_err(|e| tantivy_error(&store, e))?;
+        let manifest = Manifest::new(model, config.store, place)?;
+        crate::disk::write_synced(&Manifest::path(place), manifest.to_json().as_bytes())?;
+
+        if occupied {
+            let trash = tempfile::Builder::new().prefix(".micpq-old").tempdir_in(parent).map_err(Error::io(parent))?;
+            std::fs::rename(dir, trash.path().join("index")).map_err(Error::io(dir))?;
+            drop(lock);
+        }
+        std::fs::rename(place, dir).map_err(Error::io(dir))?;
+        let _ = temporary.keep();
+        crate::disk::sync_directory(parent)?;
+        Index::open(dir, &crate::Silent)
+    }
+
+    /// Opens an index for reading. A damaged file of packed codes is made again, with a note to `watch`.
+    pub fn open(dir: &Path, watch: &dyn Watch) -> Result<Index> {
+        let manifest = Manifest::read(dir)?;
+        let model = Model::load(&dir.join(MODEL))?;
+        manifest.check_model(dir, &model)?;
+        let tantivy = Index::open_store(dir)?;
+        let (expected, fields) = schema::build(model.shape(), manifest.store());
+        if tantivy.schema() != expected {
+            return Err(Error::format(
+                dir.join(STORE),
+                "has another schema than index.json and the model call for; restore the directory from a copy",
+            ));
+        }
+        let store = dir.join(STORE);
+        let reader =
+            guarded(&store, || tantivy.reader_builder().reload_policy(tantivy::ReloadPolicy::Manual).try_into())?;
+        let snapshot = Snapshot::open(dir, model.shape(), &fields, reader.searcher(), None, watch)?;
+        let inner = Inner {
+            dir: dir.to_path_buf(),
+            manifest,
+            model,
+            fields,
+            tantivy,
+            reader,
+            snapshot: RwLock::new(Arc::new(snapshot)),
+            reloading: Mutex::new(()),
+        };
+        Ok(Index { inner: Arc::new(inner) })
+    }
+
+    fn open_store(dir: &Path) -> Result<tantivy::Index> {
+        let store = dir.join(STORE);
+        guarded(&store, || tantivy::Index::open_in_dir(&store))
+    }
+
+    /// Where it lies.
+    pub fn dir(&self) -> &Path {
+        &self.inner.dir
+    }
+
+    /// The model its codes come from.
+    pub fn model(&self) -> &Model {
+        &self.inner.model
+    }
+
+    /// What it keeps of a document.
+    pub fn store(&self) -> Store {
+        self.inner.manifest.store()
+    }
+
+    /// Refuses a model other than the one the codes come from.
+    pub fn expect_model(&self, model: &Model) -> Result<()> {
+        self.inner.manifest.expect_model(&self.inner.dir, model.fingerprint())
+    }
+
+    /// Documents that can be found.
+    pub fn len(&self) -> usize {
+        self.inner.snapshot().searcher().num_docs() as usize
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Turns to the latest commit, of whatever process. Returns whether anything changed.
+    pub fn reload(&self, watch: &dyn Watch) -> Result<bool> {
+        self.inner.reload(watch)
+    }
+
+    /// The writer. There is one at a time over all processes: a second one gets [`Error::Busy`].
+    pub fn writer(&self) -> Result<IndexWriter> {
+        IndexWriter::open(self.inner.clone())
+    }
+
+    /// The nearest documents of every query, best first. Equal distances are ordered by insertion.
+    pub fn search(&self, tables: &[Table], config: &SearchConfig) -> Result<Vec<Vec<Hit>>> {
+        config.validate()?;
+        let filter = config.filter.as_deref().map(|text| self.inner.parse_filter(text)).transpose()?;
+        let snapshot = self.inner.snapshot();
+        let shape = self.inner.model.shape();
+        guarded_ours(&self.inner.dir.join(STORE), || {
+            let found = snapshot.nearest(shape, tables, config.k, filter.as_deref())?;
+            snapshot.hits(&self.inner.fields, found, config.documents)
+        })
+    }
+
+    /// A document by its id, with its code.
+    pub fn get(&self, id: &DocId) -> Result<Option<Record>> {
+        let snapshot = self.inner.snapshot();
+        guarded_ours(&self.inner.dir.join(STORE), || match snapshot.find(&self.inner.fields, id)? {
+            Some(address) => snapshot.record(&self.inner.fields, self.inner.model.shape(), address).map(Some),
+            None => Ok(None),
+        })
+    }
+
+    /// How many documents match a filter.
+    pub fn count(&self, filter: &str) -> Result<usize> {
+        let query = self.inner.parse_filter(filter)?;
+        self.inner.snapshot().count(query.as_ref())
+    }
+
+    /// Counts and sizes.
+    pub fn info(&self) -> Result<Info> {
+        info::of(&self.inner)
+    }
+}
+
+impl Inner {
+    fn snapshot(&self) -> Arc<Snapshot> {
+        self.snapshot.read().expect("no thread panics while it holds this").clone()
+    }
+
+    fn reload(&self, watch: &dyn Watch) -> Result<bool> {
+        let _alone = self.reloading.lock().unwrap_or_else(PoisonError::into_inner);
+        let store = self.dir.join(STORE);
+        guarded(&store, || self.reader.reload())?;
+        let searcher = self.reader.searcher();
+        let old = self.snapshot();
+        if searcher.generation().segments() == old.searcher().generation().segments() {
+            return Ok(false);
+        }
+        let new = Snapshot::open(&self.dir, self.model.shape(), &self.fields, searcher, Some(&old), watch)?;
+        *self.snapshot.write().expect("no thread panics while it holds this") = Arc::new(new);
+        Ok(true)
+    }
+
+    fn parse_filter(&self, text: &str) -> Result<Box<dyn tantivy::query::Query>> {
+        filter::parse(&self.tantivy, &self.fields, self.manifest.store(), text)
+    }
+}
+
+/// What a user should make of tantivy's word.
+pub(crate) fn tantivy_error(path: &Path, error: tantivy::TantivyError) -> Error {
+    use tantivy::TantivyError;
+    use tantivy::directory::error::{LockError, OpenReadError};
+    match error {
+        TantivyError::LockFailure(LockError::LockBusy, _) => Error::Busy(format!(
+            "{}: another writer has this index open; wait for it to finish, or stop it (readers need not stop)",
+            path.display()
+        )),
+        TantivyError::LockFailure(LockError::IoError(e), _) | TantivyError::IoError(e) => {
+            Error::io(path)(std::io::Error::new(e.kind(), e.to_string()))
+        }
+        TantivyError::OpenReadError(OpenReadError::FileDoesNotExist(file)) => {
+            Error::format(path.join(file), "is missing; restore the index from a copy or build it again")
+        }
+        other => Error::format(path, format!("{other}; \"micpq verify\" tells what is damaged")),
+    }
+}
+
+/// Runs tantivy, which panics on some damaged files, and turns that into an error with a way out.
+fn guarded<T>(path: &Path, work: impl FnOnce() -> tantivy::Result<T>) -> Result<T> {
+    guarded_ours(path, || work().map_err(|e| tantivy_error(path, e)))
+}
+
+fn guarded_ours<T>(path: &Path, work: impl FnOnce() -> Result<T>) -> Result<T> {
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).unwrap_or_else(|panic| {
+        let word = panic.downcast_ref::<String>().map(String::as_str);
+        let word = word.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no reason given");
+        Err(Error::format(path, format!("cannot be read ({word}); \"micpq verify\" tells what is damaged")))
+    })
+}

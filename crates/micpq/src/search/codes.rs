@@ -11,8 +11,12 @@ pub const FORMAT: u32 = 1;
 
 const MAGIC: &[u8; 8] = b"micpqcod";
 const HEADER: usize = 64;
+const OWNER: usize = HEADER - size_of::<Owner>();
 /// The checksum covers everything behind it.
 const CHECKED: usize = 16;
+
+/// Whose codes they are, so that one file is not taken for another: a segment's number, or zeros.
+pub type Owner = [u8; 16];
 
 /// Where the bytes lie.
 enum Image {
@@ -55,12 +59,12 @@ pub(crate) fn kernel_shape(shape: CodeShape) -> Shape {
 }
 
 impl CodeBlocks {
-    /// Sorts and packs codes `[n, code_bytes]` given in rank order. `numbers[rank]` is the document's number where that
+    /// Sorts and packs the owner's codes `[n, code_bytes]` given in rank order. `numbers[rank]` is the document's number where that
     /// is not the rank.
     ///
     /// # Panics
     /// When the codes are not whole or are more than 2^32 - 1, or the numbers are not as many.
-    pub fn build(shape: CodeShape, codes: &[u8], numbers: Option<&[u32]>) -> CodeBlocks {
+    pub fn build(shape: CodeShape, owner: Owner, codes: &[u8], numbers: Option<&[u32]>) -> CodeBlocks {
         let shape = kernel_shape(shape);
         let width = shape.code_bytes();
         assert!(codes.len().is_multiple_of(width), "whole codes");
@@ -80,7 +84,8 @@ impl CodeBlocks {
         for field in [shape.books() as u32, shape.words() as u32, count, bits, flags] {
             image.extend_from_slice(&field.to_le_bytes());
         }
-        image.resize(HEADER, 0);
+        image.resize(OWNER, 0);
+        image.extend_from_slice(&owner);
         image.extend_from_slice(&blocks);
         order.iter().for_each(|rank| image.extend_from_slice(&rank.to_le_bytes()));
         numbers.unwrap_or(&[]).iter().for_each(|number| image.extend_from_slice(&number.to_le_bytes()));
@@ -90,16 +95,16 @@ impl CodeBlocks {
         CodeBlocks { shape, len, bits, numbered: numbers.is_some(), image: Image::Memory(image) }
     }
 
-    /// Takes a mapped file, whole and unharmed, of codes of `shape`; otherwise says what is wrong with it.
-    pub fn from_map(shape: CodeShape, map: Map) -> std::result::Result<CodeBlocks, String> {
+    /// Takes a mapped file, whole and unharmed, of the owner's codes of `shape`; otherwise says what is wrong with it.
+    pub fn from_map(shape: CodeShape, owner: Owner, map: Map) -> std::result::Result<CodeBlocks, String> {
         let shape = kernel_shape(shape);
         let mut blocks = CodeBlocks { shape, len: 0, bits: 0, numbered: false, image: Image::Mapped(map) };
-        blocks.read_header()?;
+        blocks.read_header(owner)?;
         blocks.check_contents()?;
         Ok(blocks)
     }
 
-    fn read_header(&mut self) -> std::result::Result<(), String> {
+    fn read_header(&mut self, owner: Owner) -> std::result::Result<(), String> {
         let bytes: &[u8] = &self.image;
         if bytes.len() < HEADER || &bytes[..8] != MAGIC {
             return Err("is no file of code blocks".into());
@@ -119,6 +124,9 @@ impl CodeBlocks {
                 self.shape.books(),
                 self.shape.words()
             ));
+        }
+        if bytes[OWNER..HEADER] != owner {
+            return Err(format!("belongs to {}, not to {}", crate::hex(&bytes[OWNER..HEADER]), crate::hex(&owner)));
         }
         let (len, bits, flags) = (field(24) as usize, field(28), field(32));
         let expected = HEADER

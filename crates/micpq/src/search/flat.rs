@@ -35,7 +35,7 @@ impl Flat {
         if codes.len() / shape.code_bytes() > u32::MAX as usize {
             return Err(Error::config("more than 4,294,967,295 codes; split them"));
         }
-        Ok(Flat { shape, blocks: CodeBlocks::build(shape, codes, None) })
+        Ok(Flat { shape, blocks: CodeBlocks::build(shape, [0; 16], codes, None) })
     }
 
     /// Number of codes.

@@ -6,6 +6,6 @@ mod codes;
 mod flat;
 mod nearest;
 
-pub use codes::{CodeBlocks, FORMAT as CODES_FORMAT};
+pub use codes::{CodeBlocks, FORMAT as CODES_FORMAT, Owner};
 pub use flat::{Flat, Hit};
 pub(crate) use nearest::{Found, Part, check, nearest};

@@ -247,7 +247,8 @@ fn fill(path: &Path, key: &CacheKey, encoder: &dyn Encode, documents: &[usize], 
         return Ok(());
     }
     let done = resume(&mut file, &partial, key)?;
-    watch.stage("encoding", Some((key.documents as u64) * (1 + u64::from(key.passes))));
+    let stage = if key.passes == 0 { "keeping clean vectors" } else { "encoding views" };
+    watch.stage(stage, Some((key.documents as u64) * (1 + u64::from(key.passes))));
     watch.advance(key.block_documents(done.max(1) - 1).end as u64 * (1 + u64::from(key.passes)) * u64::from(done > 0));
     for b in done..key.blocks() {
         let data = encode_block(key, encoder, &documents[key.block_documents(b)], watch)?;

@@ -43,6 +43,9 @@ fn ids_seen_before() {
     stops("{\"id\": 1, \"text\": \"x\"}\n{\"text\": \"y\"}", &config, &["id \"1\""], 1);
     let config = CorpusConfig { unique_ids: false, ..config };
     assert_eq!(read(rows, &config).unwrap().0.len(), 3);
+    // Ids that are worth nothing can be left unread.
+    let config = CorpusConfig { ignore_fields: strings(&["id"]), ..CorpusConfig::default() };
+    assert_eq!(ids(&read(rows, &config).unwrap().0), ["0", "1", "2"]);
     // A bad row's id is not used up.
     let rows = "{\"id\": \"a\", \"text\": \"\"}\n{\"id\": \"a\", \"text\": \"x\"}\n";
     stops(rows, &CorpusConfig::default(), &["empty"], 1);
@@ -64,10 +67,18 @@ fn empty_texts() {
 
 #[test]
 fn bytes_that_are_not_utf8() {
-    stops(b"{\"text\": \"a\"}\n{\"text\": \"\xe9\"}\n{\"text\": \"b\"}\n", &CorpusConfig::default(), &[
-        "memory:2", "0xe9", "byte 11", "iconv",
-    ], 2);
-    stops(b"[{\"text\": \"a\"},\n{\"text\": \"\xe9\"}]", &CorpusConfig::default(), &["memory:2 (element 2)", "0xe9"], 1);
+    stops(
+        b"{\"text\": \"a\"}\n{\"text\": \"\xe9\"}\n{\"text\": \"b\"}\n",
+        &CorpusConfig::default(),
+        &["memory:2", "0xe9", "byte 11", "iconv"],
+        2,
+    );
+    stops(
+        b"[{\"text\": \"a\"},\n{\"text\": \"\xe9\"}]",
+        &CorpusConfig::default(),
+        &["memory:2 (element 2)", "0xe9"],
+        1,
+    );
     stops(b"1,a\n1,\xe9\n", &format(Format::Csv), &["memory:2", "0xe9"], 1);
     stops(b"a\n\xff\xff\nb", &format(Format::Text), &["memory:2", "0xff"], 2);
     // Two halves of a character in two cells.
@@ -80,8 +91,18 @@ fn rows_over_the_limit() {
     let long = "x".repeat(5000);
     let config = |format| CorpusConfig { format: Some(format), max_row_bytes: 1000, ..CorpusConfig::default() };
     let words = ["memory:2", "the limit is 1000", "max_row_bytes"];
-    stops(format!("{{\"text\": \"a\"}}\n{{\"text\": \"{long}\"}}\n{{\"text\": \"b\"}}"), &config(Format::Jsonl), &words, 2);
-    stops(format!("[{{\"text\": \"a\"}},\n{{\"text\": \"{long}\"}}, {{\"text\": \"b\"}}]"), &config(Format::Json), &words, 2);
+    stops(
+        format!("{{\"text\": \"a\"}}\n{{\"text\": \"{long}\"}}\n{{\"text\": \"b\"}}"),
+        &config(Format::Jsonl),
+        &words,
+        2,
+    );
+    stops(
+        format!("[{{\"text\": \"a\"}},\n{{\"text\": \"{long}\"}}, {{\"text\": \"b\"}}]"),
+        &config(Format::Json),
+        &words,
+        2,
+    );
     stops(format!("1,a\n1,{long}\n1,b\n"), &config(Format::Csv), &words, 2);
     stops(format!("1,a\n1,\"{long}\"\n1,b"), &config(Format::Csv), &words, 2);
     stops(format!("a\n{long}\nb\n"), &config(Format::Text), &words, 2);
@@ -111,7 +132,8 @@ fn a_table_gone_wrong_is_not_held_in_memory() {
 
 #[test]
 fn archives_cut_short_or_damaged() {
-    let rows: String = (0..2000).map(|n| format!("{{\"id\": {n}, \"text\": \"document {n} {}\"}}\n", n * 7919)).collect();
+    let rows: String =
+        (0..2000).map(|n| format!("{{\"id\": {n}, \"text\": \"document {n} {}\"}}\n", n * 7919)).collect();
     for (packed, name) in [(gzip(rows.as_bytes()), "gzip"), (zstd(rows.as_bytes()), "zstd")] {
         assert_eq!(read(&packed, &CorpusConfig::default()).unwrap().0.len(), 2000);
         for cut in [12, packed.len() / 2, packed.len() - 3] {
@@ -170,11 +192,21 @@ fn wrong_types() {
     stops(row("\"text\": \"a\", \"id\": true"), &config, &["id field \"id\" is a boolean"], 1);
     stops(row("\"text\": \"a\", \"id\": \"\""), &config, &["\"id\" is empty"], 1);
     stops(row(&format!("\"text\": \"a\", \"id\": \"{}\"", "i".repeat(5000))), &config, &["5000 bytes", "4096"], 1);
-    stops(row("\"text\": \"a\", \"label\": 1.5"), &config, &["label field \"label\" holds a number with a fraction"], 1);
+    stops(
+        row("\"text\": \"a\", \"label\": 1.5"),
+        &config,
+        &["label field \"label\" holds a number with a fraction"],
+        1,
+    );
     stops(row("\"text\": \"a\", \"labels\": [[1]]"), &config, &["label field \"labels\" holds a list"], 1);
     stops(row("\"text\": \"a\", \"vector\": [0.5, 1]"), &config, &["attribute \"vector\"", "fraction", "ignore"], 1);
     stops(row("\"text\": \"a\", \"x\": [{\"y\": 1}]"), &config, &["attribute \"x\"", "an object", "ignore"], 1);
-    stops(row("\"text\": \"a\", \"x\": 18446744073709551615"), &config, &["\"x\" is 18446744073709551615", "string"], 1);
+    stops(
+        row("\"text\": \"a\", \"x\": 18446744073709551615"),
+        &config,
+        &["\"x\" is 18446744073709551615", "string"],
+        1,
+    );
     stops(row("\"text\": \"a\", \"x.y\": 1, \"x\": {\"y\": 2}"), &config, &["\"x.y\" is both"], 1);
 }
 
@@ -184,9 +216,14 @@ fn fields_that_are_missing() {
     let words = ["memory:2", "\"text\", \"body\", \"content\"", "\"headline\", \"year\""];
     stops(rows, &CorpusConfig::default(), &words, 1);
     let config = CorpusConfig { text_fields: strings(&["title", "text"]), ..CorpusConfig::default() };
-    stops(rows, &config, &["\"title\", \"text\" is expected", "\"headline\", \"year\""], 1);
+    stops(rows, &config, &["one of \"title\", \"text\" is expected", "\"headline\", \"year\""], 1);
     let config = CorpusConfig { id_field: Some("key".into()), ..CorpusConfig::default() };
-    stops("{\"text\": \"a\", \"key\": 1}\n{\"text\": \"b\", \"id\": 2}\n", &config, &["no id field \"key\"", "\"id\""], 1);
+    stops(
+        "{\"text\": \"a\", \"key\": 1}\n{\"text\": \"b\", \"id\": 2}\n",
+        &config,
+        &["no id field \"key\"", "\"id\""],
+        1,
+    );
     stops("{}", &format(Format::Jsonl), &["there are no fields"], 0);
     // A row of very many fields is not told whole.
     let wide: String = (0..1000).map(|n| format!("\"field{n}\": 1")).collect::<Vec<_>>().join(",");

@@ -141,9 +141,11 @@ fn beir_folders() {
         r#"{"_id": "MED-14", "title": "", "text": "no title", "metadata": {}}"#,
         "\n"
     );
-    for (name, bytes) in
-        [("corpus.jsonl", rows.into()), ("corpus.jsonl.gz", gzip(rows.as_bytes())), ("corpus.jsonl.zst", zstd(rows.as_bytes()))]
-    {
+    for (name, bytes) in [
+        ("corpus.jsonl", rows.into()),
+        ("corpus.jsonl.gz", gzip(rows.as_bytes())),
+        ("corpus.jsonl.zst", zstd(rows.as_bytes())),
+    ] {
         let scene = Scene::new();
         let file = scene.file(name, bytes);
         scene.file("queries.jsonl", r#"{"_id": "q", "text": "not a document"}"#);

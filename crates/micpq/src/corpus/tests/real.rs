@@ -45,7 +45,7 @@ fn known() -> Vec<(&'static str, &'static [&'static str], usize, usize)> {
 fn counts_are_those_of_their_makers() {
     let Some(data) = shared("data") else { return };
     for (file, columns, count, classes) in known() {
-        // Usenet articles were posted to several groups under one number.
+        // Its ids are numbers of articles, which every newsgroup counts by itself.
         let config = CorpusConfig { columns: strings(columns), unique_ids: !file.starts_with("20ng"), ..skipping() };
         let (documents, skipped) = drain(Corpus::open(&data.join(file), &config).unwrap()).unwrap();
         assert_eq!((documents.len(), skipped.count()), (count, 0), "{file}: {skipped}");
@@ -111,29 +111,5 @@ fn throughput() {
             count / cleaned,
             bytes as f64 / cleaned / 1e6
         );
-    }
-}
-
-#[test]
-fn zz_dump() {
-    let Some(data) = shared("data") else { return };
-    let mut out = String::new();
-    for file in ["agnews/train.csv.gz", "20ng/train.jsonl.gz"] {
-        let config = CorpusConfig { unique_ids: false, ..CorpusConfig::default() };
-        for d in drain(Corpus::open(&data.join(file), &config).unwrap()).unwrap().0 {
-            out += &Clean::Faithful.apply(&d.text, None);
-            out += "\n";
-            out += &Clean::Faithful.apply(&d.text, Some(50));
-            out += "\n";
-        }
-    }
-    fs::write("/tmp/n/clean_rust.txt", out).unwrap();
-    for part in ["full", "justTen", "noIDs"] {
-        let config = CorpusConfig { text_fields: strings(&["title", "body"]), label_field: Some("topics".into()), ..skipping() };
-        for e in fs::read_dir(format!("/tmp/n/reut/package/data/{part}")).unwrap() {
-            let p = e.unwrap().path();
-            let (d, s) = drain(Corpus::open(&p, &config).unwrap()).unwrap();
-            println!("{} {} {}", p.display(), d.len(), s);
-        }
     }
 }

@@ -1,0 +1,131 @@
+//! How fast the scan is: `cargo run --release -p micpq-kernels --example scan [documents [books]]`.
+//!
+//! One thread, top 100. "far" codes and tables are noise, where no prefix can be passed over; "near" codes come in
+//! clusters, as those of real documents do.
+
+use std::time::Instant;
+
+use kernels::Backend;
+use kernels::dropout::mix;
+use kernels::scan::{BlocksRef, Query, Shape, TopK, ceiling, nearest, nearest_by_prefix, pack, passing};
+use kernels::scan::{prefix_bits, prefix_starts};
+
+const K: usize = 100;
+
+fn main() {
+    let n: usize = std::env::args().nth(1).map_or(1_000_000, |n| n.parse().expect("a number of documents"));
+    let backends = Backend::available();
+    println!("{n} documents, top {K}, one thread; G codes/s. Default backend: {}", Backend::active().name());
+    println!("backend  books data  prefixes  bare 1  bare 4  full 1  full 4  prefixes  share");
+    let wanted: Option<usize> = std::env::args().nth(2).map(|m| m.parse().expect("a number of books"));
+    for books in [4, 8, 16, 32].into_iter().filter(|&m| wanted.is_none_or(|w| w == m)) {
+        for near in [false, true] {
+            let data = Data::new(Shape::new(books, 16), n, near);
+            for &backend in backends.iter().filter(|&&b| b != Backend::Reference) {
+                data.measure(backend, if near { "near" } else { "far" });
+            }
+        }
+    }
+}
+
+struct Data {
+    shape: Shape,
+    n: usize,
+    bytes: Vec<u8>,
+    keys: Vec<[u8; 4]>,
+    starts: Vec<[u8; 4]>,
+    queries: Vec<Query>,
+}
+
+impl Data {
+    fn new(shape: Shape, n: usize, near: bool) -> Data {
+        let width = shape.code_bytes();
+        let mut codes = vec![0u8; n * width];
+        for (i, code) in codes.chunks_exact_mut(width).enumerate() {
+            let own = mix(1, i as u64);
+            // A cluster has about n / 1000 documents, which differ from its centre in a quarter of the books.
+            let centre = mix(2, own % 1000);
+            for m in 0..shape.books() {
+                let noise = mix(own, m as u64);
+                let word = if near && !noise.is_multiple_of(4) { mix(centre, m as u64) } else { noise >> 20 };
+                code[m / 2] |= ((word & 15) << (m % 2 * 4)) as u8;
+            }
+        }
+        let mut order: Vec<u32> = (0..n as u32).collect();
+        order.sort_by_key(|&i| {
+            codes[i as usize * width..(i as usize + 1) * width].iter().take(8).fold(0u64, |a, b| a << 8 | u64::from(*b))
+        });
+        let bytes = pack(shape, &codes, &order);
+        let starts = prefix_starts(shape, &bytes, n, prefix_bits(shape, n));
+        let queries = (0..64u64)
+            .map(|q| {
+                let centre = mix(2, q * 13 % 1000);
+                let table: Vec<f32> = (0..shape.books() as u64 * 16)
+                    .map(|i| {
+                        let (m, w) = (i / 16, i % 16);
+                        let unit = (mix(mix(q, 7), i) >> 40) as f32 / (1 << 24) as f32;
+                        // Distances as trained books give them: a near word, and others about a unit away.
+                        if near && w == mix(centre, m) & 15 { 0.3 * unit } else { 0.5 + unit }
+                    })
+                    .collect();
+                Query::new(shape, &table)
+            })
+            .collect();
+        let keys = order.iter().map(|i| i.to_le_bytes()).collect();
+        Data { shape, n, bytes, keys, starts, queries }
+    }
+
+    /// Documents a second, in G, over all queries. Each group is timed alone, the best of several runs: others share
+    /// the machine, and a long run would count their time too.
+    fn speed(&self, groups: std::slice::Chunks<&Query>, mut run: impl FnMut(&[&Query])) -> f64 {
+        let (mut seconds, mut queries) = (0.0, 0);
+        for group in groups {
+            let times = (0..7).map(|_| {
+                let start = Instant::now();
+                run(group);
+                start.elapsed().as_secs_f64()
+            });
+            seconds += times.fold(f64::INFINITY, f64::min);
+            queries += group.len();
+        }
+        (queries * self.n) as f64 / seconds / 1e9
+    }
+
+    fn measure(&self, backend: Backend, name: &str) {
+        let blocks = BlocksRef::new(self.shape, self.n, &self.bytes, &self.keys, &self.starts);
+        let all: Vec<&Query> = self.queries.iter().collect();
+        // Below every distance nothing is rescored: the bare loop.
+        let bare = |size: usize| {
+            self.speed(all.chunks(size), |queries| {
+                let mut best: Vec<TopK> = queries.iter().map(|_| TopK::below(K, f32::MIN_POSITIVE)).collect();
+                nearest(backend, &blocks, 0..self.n, queries, &mut best, None);
+                assert!(best.iter().all(TopK::is_empty));
+            })
+        };
+        let seeded = |queries: &[&Query]| -> Vec<TopK> {
+            queries.iter().map(|q| TopK::below(K, ceiling(&blocks, q, K, None))).collect()
+        };
+        let full = |size: usize| {
+            self.speed(all.chunks(size), |queries| {
+                let mut best = seeded(queries);
+                nearest(backend, &blocks, 0..self.n, queries, &mut best, None);
+            })
+        };
+        let alone = self.speed(all.chunks(1), |query| {
+            let mut best = seeded(query);
+            nearest_by_prefix(backend, &blocks, 0..self.n, query[0], &mut best[0], None);
+        });
+        let share: usize = all.iter().map(|q| passing(&blocks, q, ceiling(&blocks, q, K, None))).sum();
+        println!(
+            "{:8} {:5} {name:5} {:8} {:7.2} {:7.2} {:7.2} {:7.2} {alone:9.2}  {:.3}",
+            backend.name(),
+            self.shape.books(),
+            self.starts.len().saturating_sub(1),
+            bare(1),
+            bare(4),
+            full(1),
+            full(4),
+            share as f64 / (64 * self.n) as f64
+        );
+    }
+}

@@ -1,0 +1,236 @@
+//! A segment's packed codes: read from their file, or made from the columns.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use tantivy::columnar::ColumnValues;
+use tantivy::index::{SegmentComponent, SegmentId};
+use tantivy::{Searcher, SegmentReader};
+
+use super::filter::Bitmap;
+use super::schema::{SEQUENCE, code_column, code_columns};
+use super::{CODES, STORE};
+use crate::mmap::Map;
+use crate::model::CodeShape;
+use crate::search::{CodeBlocks, Owner};
+use crate::{Error, Result, Watch};
+
+/// The file of a segment's packed codes.
+pub(super) fn codes_path(dir: &Path, segment: SegmentId) -> PathBuf {
+    dir.join(CODES).join(format!("{}.codes", segment.uuid_string()))
+}
+
+/// A segment's number in the header of its packed codes: the sixteen bytes its name writes in hex.
+pub(super) fn owner(segment: SegmentId) -> Owner {
+    let name = segment.uuid_string();
+    std::array::from_fn(|i| u8::from_str_radix(&name[2 * i..2 * i + 2], 16).expect("32 hex digits"))
+}
+
+/// A segment's columns: insertion sequence and code.
+#[derive(Clone)]
+pub(super) struct Columns {
+    owner: Owner,
+    shape: CodeShape,
+    len: u32,
+    pub sequence: Arc<dyn ColumnValues<u64>>,
+    codes: Vec<Arc<dyn ColumnValues<u64>>>,
+}
+
+impl Columns {
+    pub fn open(reader: &SegmentReader, shape: CodeShape) -> tantivy::Result<Columns> {
+        let column = |name: &str| reader.fast_fields().column_first_or_default::<u64>(name);
+        Ok(Columns {
+            owner: owner(reader.segment_id()),
+            shape,
+            len: reader.max_doc(),
+            sequence: column(SEQUENCE)?,
+            codes: (0..code_columns(shape)).map(|i| column(&code_column(i))).collect::<tantivy::Result<_>>()?,
+        })
+    }
+
+    /// The packed code of a document.
+    pub fn code(&self, document: u32) -> Vec<u8> {
+        let mut code: Vec<u8> = self.codes.iter().flat_map(|c| c.get_val(document).to_le_bytes()).collect();
+        code.truncate(self.shape.code_bytes());
+        code
+    }
+
+    /// The packed codes of all documents, `[documents, code_bytes]`.
+    pub fn codes(&self) -> Vec<u8> {
+        let width = self.shape.code_bytes();
+        let mut all = vec![0; self.len as usize * width];
+        // A column a batch at a time: reading value by value costs several times as much.
+        const BATCH: usize = 4096;
+        let mut values = [0u64; BATCH];
+        for (c, column) in self.codes.iter().enumerate() {
+            let bytes = (width - 8 * c).min(8);
+            for (batch, codes) in all.chunks_mut(BATCH * width).enumerate() {
+                let values = &mut values[..codes.len() / width];
+                column.get_range((batch * BATCH) as u64, values);
+                for (code, value) in codes.chunks_exact_mut(width).zip(values.iter()) {
+                    code[8 * c..8 * c + bytes].copy_from_slice(&value.to_le_bytes()[..bytes]);
+                }
+            }
+        }
+        all
+    }
+
+    pub fn sequences(&self) -> Vec<u64> {
+        let mut all = vec![0; self.len as usize];
+        self.sequence.get_range(0, &mut all);
+        all
+    }
+
+    /// The codes of some documents (of all: `None`), packed.
+    pub fn pack(&self, documents: Option<&Bitmap>) -> CodeBlocks {
+        let (mut numbers, mut codes): (Vec<u32>, Vec<u8>) = match documents {
+            None => ((0..self.len).collect(), self.codes()),
+            Some(some) => {
+                let numbers: Vec<u32> = some.iter().collect();
+                let codes = numbers.iter().flat_map(|&n| self.code(n)).collect();
+                (numbers, codes)
+            }
+        };
+        let sequences: Vec<u64> = match documents {
+            None => self.sequences(),
+            Some(_) => numbers.iter().map(|&n| self.sequence.get_val(n)).collect(),
+        };
+        if !sequences.is_sorted() {
+            // A merge sets segments one behind the other, whichever came first.
+            let mut order: Vec<u32> = (0..numbers.len() as u32).collect();
+            order.sort_unstable_by_key(|&i| (sequences[i as usize], i));
+            let width = self.shape.code_bytes();
+            codes = order
+                .iter()
+                .flat_map(|&i| codes[i as usize * width..(i as usize + 1) * width].iter().copied())
+                .collect();
+            numbers = order.iter().map(|&i| numbers[i as usize]).collect();
+        }
+        let in_order = numbers.iter().enumerate().all(|(rank, &number)| rank == number as usize);
+        CodeBlocks::build(self.shape, self.owner, &codes, (!in_order).then_some(&numbers))
+    }
+}
+
+/// A segment ready to be searched.
+pub(super) struct Segment {
+    pub id: SegmentId,
+    pub columns: Columns,
+    pub blocks: Arc<CodeBlocks>,
+    /// The living, by rank; all where there is none.
+    pub alive: Option<Arc<Bitmap>>,
+    delete_opstamp: Option<u64>,
+}
+
+impl Segment {
+    /// Opens a segment, taking over what an `earlier` state of it already has.
+    pub fn open(
+        dir: &Path,
+        shape: CodeShape,
+        searcher: &Searcher,
+        reader: &SegmentReader,
+        earlier: Option<&Segment>,
+        watch: &dyn Watch,
+    ) -> Result<Segment> {
+        let store = dir.join(STORE);
+        let (columns, blocks) = match earlier {
+            Some(segment) => (segment.columns.clone(), segment.blocks.clone()),
+            None => {
+                let columns = super::guarded(&store, || Columns::open(reader, shape))?;
+                let blocks = open_blocks(dir, shape, searcher, reader, &columns, watch)?;
+                (columns, Arc::new(blocks))
+            }
+        };
+        let delete_opstamp = reader.delete_opstamp();
+        let alive = match earlier {
+            Some(segment) if segment.delete_opstamp == delete_opstamp => segment.alive.clone(),
+            _ => reader.alive_bitset().map(|set| {
+                let mut bits = Bitmap::empty(blocks.len());
+                (0..blocks.len() as u32).filter(|&rank| set.is_alive(blocks.number(rank))).for_each(|r| bits.insert(r));
+                Arc::new(bits)
+            }),
+        };
+        Ok(Segment { id: reader.segment_id(), columns, blocks, alive, delete_opstamp })
+    }
+
+    /// Documents, turned into ranks.
+    pub fn by_rank(&self, documents: Bitmap) -> Bitmap {
+        if self.blocks.in_rank_order() {
+            return documents;
+        }
+        let mut ranks = Bitmap::empty(self.blocks.len());
+        (0..self.blocks.len() as u32)
+            .filter(|&rank| documents.contains(self.blocks.number(rank)))
+            .for_each(|rank| ranks.insert(rank));
+        ranks
+    }
+}
+
+fn open_blocks(
+    dir: &Path,
+    shape: CodeShape,
+    searcher: &Searcher,
+    reader: &SegmentReader,
+    columns: &Columns,
+    watch: &dyn Watch,
+) -> Result<CodeBlocks> {
+    let path = codes_path(dir, reader.segment_id());
+    let documents = reader.max_doc() as usize;
+    match read_blocks(&path, shape, columns.owner, documents) {
+        Ok(Some(blocks)) => return Ok(blocks),
+        Ok(None) => {}
+        Err(problem) => watch.note(&format!("{}: {problem}; made again from the store", path.display())),
+    }
+    // The columns are read whole here, so this is where their damage must be seen.
+    let store = dir.join(STORE);
+    let file = PathBuf::from(format!("{}.{}", reader.segment_id().uuid_string(), SegmentComponent::FastFields));
+    let unharmed = super::guarded(&store, || Ok(searcher.index().directory().validate_checksum(&file)?))?;
+    if !unharmed {
+        return Err(Error::format(
+            store.join(file),
+            "is damaged: its checksum is another; restore the index from a copy or build it again",
+        ));
+    }
+    let blocks = super::guarded_ours(&store, || Ok(columns.pack(None)))?;
+    match write_blocks(&path, &blocks).and_then(|()| Map::open(&path)) {
+        // The mapped file is shared with other processes, the memory is not.
+        Ok(map) => Ok(CodeBlocks::from_map(shape, columns.owner, map).unwrap_or(blocks)),
+        // A directory that cannot be written is no reason not to search.
+        Err(_) => Ok(blocks),
+    }
+}
+
+/// The blocks in a file: `None` where there is no file, and what is wrong with it where it cannot be used.
+pub(super) fn read_blocks(
+    path: &Path,
+    shape: CodeShape,
+    owner: Owner,
+    documents: usize,
+) -> std::result::Result<Option<CodeBlocks>, String> {
+    let map = match Map::open(path) {
+        Ok(map) => map,
+        Err(Error::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(e) => return Err(e.to_string()),
+    };
+    let blocks = CodeBlocks::from_map(shape, owner, map)?;
+    if blocks.len() != documents {
+        return Err(format!("holds {} documents, the segment has {documents}", blocks.len()));
+    }
+    Ok(Some(blocks))
+}
+
+/// Under a temporary name, then renamed. Not synced: what a crash leaves of it, the checksum tells.
+fn write_blocks(path: &Path, blocks: &CodeBlocks) -> Result<()> {
+    let dir = path.parent().expect("a file in codes/");
+    let mut builder = tempfile::Builder::new();
+    builder.prefix(TEMPORARY);
+    // As any other new file, so that whoever may read the index may read this too.
+    #[cfg(unix)]
+    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
+    let mut file = builder.tempfile_in(dir).map_err(Error::io(dir))?;
+    std::io::Write::write_all(&mut file, blocks.as_bytes()).map_err(Error::io(path))?;
+    file.persist(path).map_err(|e| Error::io(path)(e.error))?;
+    Ok(())
+}
+
+/// How the names of files begin that are still being written.
+pub(super) const TEMPORARY: &str = ".making-";

@@ -1,0 +1,297 @@
+//! Writing: many changes, one commit.
+
+use std::collections::HashSet;
+use std::hash::{BuildHasher, RandomState};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tantivy::directory::{Directory, DirectoryLock, INDEX_WRITER_LOCK};
+use tantivy::merge_policy::LogMergePolicy;
+
+use super::schema::id_text;
+use super::segment::{TEMPORARY, codes_path};
+use super::snapshot::Snapshot;
+use super::{CODES, Inner, STORE, tantivy_error};
+use crate::corpus::{DocId, Document};
+use crate::{Error, Result, Watch};
+
+/// Memory of one indexing thread before it writes a segment.
+const MEMORY: usize = 64 << 20;
+
+/// Share of deleted documents above which a segment is rewritten.
+const DELETED: f32 = 0.3;
+
+/// The one writer of an index. Changes are seen after [`IndexWriter::commit`]; dropped without it, they never were.
+pub struct IndexWriter {
+    inner: Arc<Inner>,
+    // Taken only while the writer is being replaced.
+    tantivy: Option<tantivy::IndexWriter>,
+    next: u64,
+    committed: u64,
+    changed: bool,
+    hasher: RandomState,
+    // Hashes of the ids added and deleted since the last commit. Knowing which ids are new spares a delete for each,
+    // which tantivy would look up in every segment.
+    added: HashSet<u64>,
+    gone: HashSet<u64>,
+    base: Arc<Snapshot>,
+}
+
+impl IndexWriter {
+    pub(super) fn open(inner: Arc<Inner>) -> Result<IndexWriter> {
+        let store = inner.dir.join(STORE);
+        let tantivy = start(&inner)?;
+        // Behind the lock: what is committed now stays so until we commit.
+        inner.reload(&crate::Silent)?;
+        let metas = inner.tantivy.load_metas().map_err(|e| tantivy_error(&store, e))?;
+        let next = match &metas.payload {
+            Some(payload) => Payload::read(&store, payload)?.next,
+            None if metas.segments.is_empty() => 0,
+            None => {
+                return Err(Error::format(
+                    store.join("meta.json"),
+                    "was not written by micpq: it has segments and no sequence number; build the index again",
+                ));
+            }
+        };
+        let base = inner.snapshot();
+        let writer = IndexWriter {
+            inner,
+            tantivy: Some(tantivy),
+            next,
+            committed: next,
+            changed: false,
+            hasher: RandomState::new(),
+            added: HashSet::new(),
+            gone: HashSet::new(),
+            base,
+        };
+        writer.tidy()?;
+        Ok(writer)
+    }
+
+    fn tantivy(&mut self) -> &mut tantivy::IndexWriter {
+        self.tantivy.as_mut().expect("taken only inside one function")
+    }
+
+    /// Adds a document with its packed code, or puts it in the place of the one with the same id. The ids `5` and `"5"`
+    /// are the same.
+    pub fn add(&mut self, document: &Document, code: &[u8]) -> Result<()> {
+        let shape = self.inner.model.shape();
+        let spare = shape.code_bytes() * 8 - shape.bits();
+        if code.len() != shape.code_bytes() || spare > 0 && code[code.len() - 1] >> (8 - spare) != 0 {
+            return Err(Error::input(
+                id_text(&document.id),
+                format!(
+                    "its code has {} bytes, expected {} bits; encode it with the model of this index",
+                    code.len(),
+                    shape.bits()
+                ),
+            ));
+        }
+        let entry = self.inner.fields.document(document, code, self.next)?;
+        let hash = self.hasher.hash_one(id_text(&document.id));
+        if self.knows(&document.id, hash)? {
+            let term = self.inner.fields.id_term(&document.id);
+            self.tantivy().delete_term(term);
+        }
+        let store = self.inner.dir.join(STORE);
+        self.tantivy().add_document(entry).map_err(|e| tantivy_error(&store, e))?;
+        self.added.insert(hash);
+        self.next += 1;
+        self.changed = true;
+        Ok(())
+    }
+
+    /// Whether a document of this id is there, the uncommitted among them.
+    pub fn contains(&self, id: &DocId) -> Result<bool> {
+        self.knows(id, self.hasher.hash_one(id_text(id)))
+    }
+
+    fn knows(&self, id: &DocId, hash: u64) -> Result<bool> {
+        if self.added.contains(&hash) {
+            return Ok(true);
+        }
+        Ok(!self.gone.contains(&hash) && self.base.find(&self.inner.fields, id)?.is_some())
+    }
+
+    /// Deletes a document. Returns whether there was one.
+    pub fn delete(&mut self, id: &DocId) -> Result<bool> {
+        let hash = self.hasher.hash_one(id_text(id));
+        if !self.knows(id, hash)? {
+            return Ok(false);
+        }
+        let term = self.inner.fields.id_term(id);
+        self.tantivy().delete_term(term);
+        self.added.remove(&hash);
+        self.gone.insert(hash);
+        self.changed = true;
+        Ok(true)
+    }
+
+    /// Deletes every document that matches a filter, the uncommitted among them. Returns how many committed ones do.
+    pub fn delete_where(&mut self, filter: &str) -> Result<usize> {
+        let query = self.inner.parse_filter(filter)?;
+        let count = self.base.count(query.as_ref())?;
+        let store = self.inner.dir.join(STORE);
+        self.tantivy().delete_query(query).map_err(|e| tantivy_error(&store, e))?;
+        self.changed = true;
+        Ok(count)
+    }
+
+    /// Makes all changes since the last commit visible and durable, all at once, and packs the codes of new segments.
+    /// Returns the number of documents.
+    pub fn commit(&mut self, watch: &dyn Watch) -> Result<usize> {
+        if self.changed {
+            let store = self.inner.dir.join(STORE);
+            let next = self.next;
+            let work = |writer: &mut tantivy::IndexWriter| {
+                let mut prepared = writer.prepare_commit()?;
+                let payload = Payload { next, opstamp: prepared.opstamp() };
+                prepared.set_payload(&payload.to_json());
+                prepared.commit()
+            };
+            if let Err(e) = work(self.tantivy()) {
+                let error = tantivy_error(&store, e);
+                // Back to the last commit, so that the writer can still be used; if that fails too, the first word
+                // is the one that tells.
+                let _ = self.rollback();
+                return Err(error);
+            }
+        }
+        self.turn(watch)?;
+        self.tidy()?;
+        Ok(self.base.searcher().num_docs() as usize)
+    }
+
+    /// Follows the store after a commit.
+    fn turn(&mut self, watch: &dyn Watch) -> Result<()> {
+        self.inner.reload(watch)?;
+        self.base = self.inner.snapshot();
+        self.committed = self.next;
+        self.changed = false;
+        self.added.clear();
+        self.gone.clear();
+        Ok(())
+    }
+
+    /// Forgets all changes since the last commit.
+    pub fn rollback(&mut self) -> Result<()> {
+        let store = self.inner.dir.join(STORE);
+        self.tantivy().rollback().map_err(|e| tantivy_error(&store, e))?;
+        self.next = self.committed;
+        self.changed = false;
+        self.added.clear();
+        self.gone.clear();
+        Ok(())
+    }
+
+    /// Commits, then rewrites everything as one segment without the deleted documents.
+    pub fn compact(&mut self, watch: &dyn Watch) -> Result<()> {
+        self.commit(watch)?;
+        let store = self.inner.dir.join(STORE);
+        // Merges under way would hold segments that the great merge needs.
+        self.settle()?;
+        let metas = self.inner.tantivy.searchable_segment_metas().map_err(|e| tantivy_error(&store, e))?;
+        if metas.len() > 1 || metas.iter().any(|m| m.has_deletes()) {
+            watch.stage("merging segments", None);
+            let ids: Vec<_> = metas.iter().map(|m| m.id()).collect();
+            let merged = self.tantivy().merge(&ids).wait();
+            merged.map_err(|e| tantivy_error(&store, e))?;
+        }
+        self.turn(watch)?;
+        self.tantivy().garbage_collect_files().wait().map_err(|e| tantivy_error(&store, e))?;
+        self.tidy()
+    }
+
+    /// Waits for merges under way. What is not committed is lost.
+    fn settle(&mut self) -> Result<()> {
+        let store = self.inner.dir.join(STORE);
+        let old = self.tantivy.take().expect("taken only inside one function");
+        let waited = old.wait_merging_threads().map_err(|e| tantivy_error(&store, e));
+        self.tantivy = Some(start(&self.inner)?);
+        waited
+    }
+
+    /// Waits for merges under way and packs what they made. Call [`IndexWriter::commit`] before.
+    pub fn close(mut self, watch: &dyn Watch) -> Result<()> {
+        let store = self.inner.dir.join(STORE);
+        let writer = self.tantivy.take().expect("taken only inside one function");
+        writer.wait_merging_threads().map_err(|e| tantivy_error(&store, e))?;
+        self.turn(watch)?;
+        self.tidy()
+    }
+
+    /// Removes packed codes of segments that are no more. A reader of an older commit that has them mapped keeps them;
+    /// one that comes too late makes them again.
+    fn tidy(&self) -> Result<()> {
+        let dir = self.inner.dir.join(CODES);
+        let living: HashSet<_> = self.base.segments().iter().map(|s| codes_path(&self.inner.dir, s.id)).collect();
+        for entry in std::fs::read_dir(&dir).map_err(Error::io(&dir))? {
+            let path = entry.map_err(Error::io(&dir))?.path();
+            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            // A process that was killed leaves its half; one at work needs less than this.
+            let stale = name.starts_with(TEMPORARY) && age(&path).is_some_and(|age| age > Duration::from_secs(600));
+            let dead = name.ends_with(".codes") && !living.contains(&path);
+            if stale || dead {
+                match std::fs::remove_file(&path) {
+                    Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(Error::io(&path)(e)),
+                    _ => {}
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn age(path: &Path) -> Option<Duration> {
+    std::fs::metadata(path).ok()?.modified().ok()?.elapsed().ok()
+}
+
+fn start(inner: &Inner) -> Result<tantivy::IndexWriter> {
+    let store = inner.dir.join(STORE);
+    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(8);
+    let writer =
+        inner.tantivy.writer_with_num_threads(threads, threads * MEMORY).map_err(|e| tantivy_error(&store, e))?;
+    let mut policy = LogMergePolicy::default();
+    policy.set_del_docs_ratio_before_merge(DELETED);
+    writer.set_merge_policy(Box::new(policy));
+    Ok(writer)
+}
+
+/// The writer's lock of an index, without a writer.
+pub(super) fn lock(index: &tantivy::Index, dir: &Path) -> Result<DirectoryLock> {
+    index
+        .directory()
+        .acquire_lock(&INDEX_WRITER_LOCK)
+        .map_err(|e| tantivy_error(&dir.join(STORE), tantivy::TantivyError::LockFailure(e, None)))
+}
+
+/// What we write into each commit.
+#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Payload {
+    /// The sequence number of the next document.
+    pub next: u64,
+    /// tantivy's number of the commit, which stands beside it too.
+    pub opstamp: u64,
+}
+
+impl Payload {
+    fn to_json(self) -> String {
+        let text = serde_json::to_string(&self).expect("plain data has a JSON form");
+        format!("{text} {:08x}", crc32fast::hash(text.as_bytes()))
+    }
+
+    pub fn read(store: &Path, text: &str) -> Result<Payload> {
+        let parsed =
+            text.rsplit_once(' ').filter(|(json, crc)| format!("{:08x}", crc32fast::hash(json.as_bytes())) == *crc);
+        parsed.and_then(|(json, _)| serde_json::from_str(json).ok()).ok_or_else(|| {
+            Error::format(
+                store.join("meta.json"),
+                "is damaged: the commit's own record does not fit its checksum; restore the index from a copy",
+            )
+        })
+    }
+}
