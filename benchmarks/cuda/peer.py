@@ -1,0 +1,84 @@
+"""Hugging Face BertModel, f16 + SDPA, on the same token file: clean and with dropout 0.3 in train mode.
+
+    peer.py FOLDER [minilm|base] [ROUNDS]
+
+FOLDER as for the example `check`. Batches are sorted by length and padded to their longest document, ids are on the GPU
+before the clock starts, features stay there, and of several batch sizes the fastest counts: all in the peer's favour.
+CUDA events; clean and dropout interleaved; medians.
+"""
+
+import json
+import statistics
+import sys
+
+import torch
+from safetensors.torch import load_file
+from transformers import BertConfig, BertModel
+
+folder, which = sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else "minilm"
+rounds = int(sys.argv[3]) if len(sys.argv) > 3 else 5
+
+
+def encoder():
+    with open(f"{folder}/config.json") as file:
+        fields = json.load(file)
+    if which == "base":
+        fields.update(hidden_size=768, num_hidden_layers=12, num_attention_heads=12, intermediate_size=3072)
+    fields.update(hidden_dropout_prob=0.3, attention_probs_dropout_prob=0.3, attn_implementation="sdpa")
+    model = BertModel(BertConfig(**fields), add_pooling_layer=False)
+    if which == "minilm":
+        weights = {k: v.float() for k, v in load_file(f"{folder}/model.safetensors").items()}
+        missing, _ = model.load_state_dict(weights, strict=False)
+        assert not missing, missing
+    return model.half().cuda()
+
+
+def batches(size):
+    file = load_file(f"{folder}/tokens.safetensors")
+    starts = file["starts"].tolist()
+    rows = sorted((file["ids"][a:b] for a, b in zip(starts, starts[1:])), key=len)
+    packed = []
+    for at in range(0, len(rows), size):
+        some = rows[at : at + size]
+        ids = torch.nn.utils.rnn.pad_sequence(some, batch_first=True).long().cuda()
+        lengths = torch.tensor([len(one) for one in some]).cuda()
+        mask = (torch.arange(ids.shape[1], device="cuda")[None] < lengths[:, None]).long()
+        packed.append((ids, mask))
+    return packed, starts[-1], len(rows)
+
+
+@torch.inference_mode()
+def run(model, packed):
+    for ids, mask in packed:
+        states = model(input_ids=ids, attention_mask=mask).last_hidden_state
+        weight = mask.unsqueeze(-1).to(states.dtype)
+        (states * weight).sum(1) / weight.sum(1)
+
+
+def timed(model, packed):
+    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    start.record()
+    run(model, packed)
+    end.record()
+    end.synchronize()
+    return start.elapsed_time(end) / 1000
+
+
+model = encoder()
+assert model.config._attn_implementation == "sdpa"
+best = {}
+for size in (256, 512, 1024):
+    packed, tokens, documents = batches(size)
+    seconds = {"clean": [], "0.3": []}
+    for turn in range(rounds + 1):
+        for view in seconds:
+            model.train(view != "clean")
+            took = timed(model, packed)
+            if turn:
+                seconds[view].append(took)
+    for view, times in seconds.items():
+        rate = tokens / statistics.median(times)
+        print(f"  peer {which} batch {size} {view}: {rate:.0f} tokens/s", flush=True)
+        best[view] = max(best.get(view, (0, 0)), (rate, size))
+for view, (rate, size) in best.items():
+    print(f"peer {which:<8} {size:>6} mean  {view:<5} {rate:>12.0f} tokens/s (transformers f16 SDPA, torch {torch.__version__})")

@@ -1,0 +1,370 @@
+//! Checks the GPU against goldens and the CPU, and times it.
+//!
+//!     check FOLDER [--batch TOKENS]... [--only minilm|base] [--quick] [--time]
+//!
+//! FOLDER holds `config.json` and `model.safetensors` of a BERT-family encoder, `goldens.json` and `goldens.safetensors`
+//! made of it by Hugging Face transformers in float64, and `tokens.safetensors` (`ids`, `starts`: i32). A second encoder
+//! of BERT-base's shape with seeded random weights is checked against the CPU and timed: speed does not depend on what
+//! the weights are. Ends with 1 where something is off.
+
+mod reference;
+
+use std::collections::HashMap;
+use std::error::Error;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::time::Instant;
+
+use cuda::{Activation, Bert, Device, Dropout, Pooling, Precision, Shape};
+use reference::Reference;
+use safetensors::{Dtype, SafeTensors};
+
+type Outcome<T> = Result<T, Box<dyn Error>>;
+
+/// Largest error of a feature vector over its norm. Measured on an H200: 2.5e-3 and 2.0e-2, both at BERT-base's shape.
+const TOLERANCE: [(Precision, f64); 2] = [(Precision::F16, 4e-3), (Precision::Bf16, 3e-2)];
+/// Dense 16-bit rate of an H100 or H200 by its datasheet, operations a second.
+const PEAK: f64 = 989e12;
+
+struct Options {
+    folder: PathBuf,
+    batches: Vec<usize>,
+    only: Option<String>,
+    quick: bool,
+    /// Compares nothing.
+    time: bool,
+}
+
+fn main() -> Outcome<()> {
+    let options = options()?;
+    for info in cuda::devices()? {
+        println!("{info:?}");
+    }
+    let device = Device::open(0)?;
+    let tokens = Tokens::read(&options.folder.join("tokens.safetensors"))?;
+    let mut table = Vec::new();
+    let mut failed = false;
+    for name in ["minilm", "base"] {
+        if options.only.as_deref().is_some_and(|only| only != name) {
+            continue;
+        }
+        let encoder = if name == "minilm" { Encoder::read(&options.folder)? } else { Encoder::random() };
+        println!("\n{name}: {:?}", encoder.shape);
+        failed |= !options.time && !compare(&device, &encoder, &tokens, name == "minilm", &options)?;
+        for &batch in &options.batches {
+            table.extend(time(&device, &encoder, &tokens, name, batch, options.quick)?);
+        }
+    }
+    println!(
+        "\n{:<8} {:>6} {:<5} {:<5} {:>12} {:>10} {:>8} {:>8}",
+        "encoder", "batch", "pool", "view", "tokens/s", "docs/s", "TFLOP/s", "of peak"
+    );
+    for line in table {
+        println!("{line}");
+    }
+    if failed {
+        return Err("something is off: see above".into());
+    }
+    println!("all agree");
+    Ok(())
+}
+
+fn options() -> Outcome<Options> {
+    let usage = "usage: check FOLDER [--batch TOKENS]... [--only minilm|base] [--quick] [--time]";
+    let mut arguments = std::env::args().skip(1);
+    let mut options = Options {
+        folder: arguments.next().ok_or(usage)?.into(),
+        batches: vec![],
+        only: None,
+        quick: false,
+        time: false,
+    };
+    while let Some(flag) = arguments.next() {
+        match flag.as_str() {
+            "--batch" => options.batches.push(arguments.next().ok_or(usage)?.parse()?),
+            "--only" => options.only = arguments.next(),
+            "--quick" => options.quick = true,
+            "--time" => options.time = true,
+            _ => return Err(usage.into()),
+        }
+    }
+    if options.batches.is_empty() {
+        options.batches.push(16 * 1024);
+    }
+    Ok(options)
+}
+
+/// Gives a tensor by name.
+type Tensors = Box<dyn Fn(&str) -> Vec<f32> + Sync>;
+
+/// An encoder's shape and tensors.
+struct Encoder {
+    shape: Shape,
+    read: Tensors,
+    goldens: Option<Goldens>,
+}
+
+struct Goldens {
+    ids: Vec<Vec<u32>>,
+    cls: Vec<f32>,
+    mean: Vec<f32>,
+}
+
+impl Encoder {
+    fn read(folder: &Path) -> Outcome<Self> {
+        let config: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(folder.join("config.json"))?)?;
+        let number = |field: &str| config[field].as_u64().map(|v| v as usize).ok_or(format!("config.json: no {field}"));
+        let shape = Shape {
+            hidden: number("hidden_size")?,
+            heads: number("num_attention_heads")?,
+            layers: number("num_hidden_layers")?,
+            intermediate: number("intermediate_size")?,
+            vocab: number("vocab_size")?,
+            positions: number("max_position_embeddings")?,
+            epsilon: config["layer_norm_eps"].as_f64().unwrap_or(1e-12) as f32,
+            activation: match config["hidden_act"].as_str() {
+                Some("gelu_new") => Activation::GeluTanh,
+                Some("relu") => Activation::Relu,
+                _ => Activation::Gelu,
+            },
+        };
+        let weights = std::fs::read(folder.join("model.safetensors"))?;
+        SafeTensors::deserialize(&weights)?;
+        let read = move |name: &str| {
+            let file = SafeTensors::deserialize(&weights).expect("read once before");
+            let tensor = file.tensor(name).or_else(|_| file.tensor(&format!("bert.{name}"))).expect(name);
+            decode(tensor.dtype(), tensor.data())
+        };
+        let bytes = std::fs::read(folder.join("goldens.safetensors"))?;
+        let file = SafeTensors::deserialize(&bytes)?;
+        let texts: Vec<serde_json::Value> =
+            serde_json::from_str(&std::fs::read_to_string(folder.join("goldens.json"))?)?;
+        let mut goldens = Goldens { ids: vec![], cls: vec![], mean: vec![] };
+        for (i, text) in texts.iter().enumerate() {
+            let ids = text["ids"].as_array().ok_or("goldens.json: no ids")?;
+            goldens.ids.push(ids.iter().filter_map(|v| v.as_u64()).map(|v| v as u32).collect());
+            goldens.cls.extend(decode(Dtype::F32, file.tensor(&format!("{i}.cls"))?.data()));
+            goldens.mean.extend(decode(Dtype::F32, file.tensor(&format!("{i}.mean"))?.data()));
+        }
+        Ok(Encoder { shape, read: Box::new(read), goldens: Some(goldens) })
+    }
+
+    /// BERT-base's shape, weights as it is initialised: a function of the tensor's name and the place.
+    fn random() -> Self {
+        let shape = Shape {
+            hidden: 768,
+            heads: 12,
+            layers: 12,
+            intermediate: 3072,
+            vocab: 30522,
+            positions: 512,
+            epsilon: 1e-12,
+            activation: Activation::Gelu,
+        };
+        let read = move |name: &str| {
+            let (h, i) = (shape.hidden, shape.intermediate);
+            let len = match name {
+                n if n.contains("word_embeddings") => shape.vocab * h,
+                n if n.contains("position_embeddings") => shape.positions * h,
+                n if n.contains("token_type_embeddings") => 2 * h,
+                n if n.contains("LayerNorm") => h,
+                n if n.ends_with("intermediate.dense.weight") => i * h,
+                n if n.ends_with("intermediate.dense.bias") => i,
+                n if n.ends_with("attention.output.dense.weight") => h * h,
+                n if n.ends_with("output.dense.weight") => h * i,
+                n if n.ends_with("weight") => h * h,
+                _ => h,
+            };
+            let seed = name.bytes().fold(7, |key, byte| kernels::dropout::mix(key, u64::from(byte)));
+            let shift = if name.ends_with("LayerNorm.weight") { 1.0 } else { 0.0 };
+            // The sum of four uniform values has the deviation sqrt(1/3); wanted is 0.04.
+            let value = |k: usize| {
+                let bits = kernels::dropout::mix(seed, k as u64);
+                let sum: f32 = (0..4).map(|q| ((bits >> (16 * q)) & 0xffff) as f32 / 65536.0 - 0.5).sum();
+                shift + sum * (0.04 * 3f32.sqrt())
+            };
+            (0..len).map(value).collect::<Vec<f32>>()
+        };
+        // Made once: it takes a second or two.
+        let made = Mutex::new(HashMap::<String, Vec<f32>>::new());
+        let read = move |name: &str| made.lock().unwrap().entry(name.into()).or_insert_with(|| read(name)).clone();
+        Encoder { shape, read: Box::new(read), goldens: None }
+    }
+
+    fn on(&self, device: &Device, precision: Precision, batch: usize) -> cuda::Result<Bert> {
+        Bert::with_batch(device, self.shape, precision, &|name| Ok((self.read)(name)), batch)
+    }
+}
+
+fn decode(dtype: Dtype, bytes: &[u8]) -> Vec<f32> {
+    match dtype {
+        Dtype::F32 => bytes.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect(),
+        _ => bytes.as_chunks::<2>().0.iter().map(|b| half::f16::from_le_bytes(*b).to_f32()).collect(),
+    }
+}
+
+/// Token sequences of real text.
+struct Tokens {
+    ids: Vec<u32>,
+    starts: Vec<usize>,
+}
+
+impl Tokens {
+    fn read(path: &Path) -> Outcome<Self> {
+        let bytes = std::fs::read(path)?;
+        let file = SafeTensors::deserialize(&bytes)?;
+        let integers = |name: &str| -> Outcome<Vec<u32>> {
+            Ok(file.tensor(name)?.data().as_chunks::<4>().0.iter().map(|b| u32::from_le_bytes(*b)).collect())
+        };
+        Ok(Tokens { ids: integers("ids")?, starts: integers("starts")?.into_iter().map(|v| v as usize).collect() })
+    }
+
+    fn sequences(&self) -> Vec<&[u32]> {
+        self.starts.windows(2).map(|w| &self.ids[w[0]..w[1]]).collect()
+    }
+}
+
+/// Largest |a - b| / |b| of a row.
+fn error(a: &[f32], b: &[f32], width: usize) -> f64 {
+    assert_eq!(a.len(), b.len());
+    let square = |x: f64| x * x;
+    let row = |(x, y): (&[f32], &[f32])| {
+        let difference: f64 = x.iter().zip(y).map(|(p, q)| square(f64::from(*p) - f64::from(*q))).sum();
+        let share = (difference / y.iter().map(|q| square(f64::from(*q))).sum::<f64>()).sqrt();
+        if share.is_nan() { f64::INFINITY } else { share }
+    };
+    a.chunks_exact(width).zip(b.chunks_exact(width)).map(row).fold(0.0, f64::max)
+}
+
+fn encode(bert: &Bert, sequences: &[&[u32]], pooling: Pooling, dropout: Option<Dropout>) -> cuda::Result<Vec<f32>> {
+    // Poisoned, so that a row nobody writes shows.
+    let mut out = vec![f32::NAN; sequences.len() * bert.shape().hidden];
+    bert.encode(sequences, pooling, dropout, &mut out)?;
+    Ok(out)
+}
+
+fn compare(device: &Device, encoder: &Encoder, tokens: &Tokens, long: bool, options: &Options) -> Outcome<bool> {
+    let width = encoder.shape.hidden;
+    let real = tokens.sequences();
+    // Lengths around every boundary of the attention kernel, of real tokens.
+    let lengths: &[usize] = if long {
+        &[1, 2, 15, 16, 17, 31, 32, 33, 48, 63, 64, 65, 96, 127, 128, 129, 200, 257, 511, 512]
+    } else {
+        &[1, 16, 33, 38, 65, 100]
+    };
+    let mut sequences: Vec<&[u32]> =
+        lengths.iter().enumerate().map(|(i, &n)| &tokens.ids[i * 600..i * 600 + n]).collect();
+    sequences.extend(&real[..if long { 64 } else { 16 }]);
+    let numbers: Vec<u64> = (0..tokens.starts.len() as u64).map(|i| 1_000_003 + 7 * i).collect();
+    let view = |key, count: usize| Dropout { rate: 0.3, key, documents: &numbers[..count] };
+    let given = sequences.len();
+    let start = Instant::now();
+    let cpu = Reference::new(encoder.shape, &*encoder.read);
+    let mut expected = Vec::new();
+    for pooling in [Pooling::Cls, Pooling::Mean] {
+        for dropout in [None, Some(view(42, given))] {
+            expected.push((pooling, dropout, cpu.encode(&sequences, pooling, dropout)));
+        }
+    }
+    println!("CPU reference: {:.1} s", start.elapsed().as_secs_f64());
+    let mut good = true;
+    for (precision, tolerance) in TOLERANCE {
+        let bert = encoder.on(device, precision, options.batches[0])?;
+        let mut line = format!("{precision:?}:");
+        let mut note = |name: &str, found: f64, limit: f64| {
+            let fits = found <= limit;
+            line += &format!(" {name} {found:.1e}{}", if fits { "" } else { " (!)" });
+            good &= fits;
+        };
+        if let Some(goldens) = &encoder.goldens {
+            let ids: Vec<&[u32]> = goldens.ids.iter().map(Vec::as_slice).collect();
+            note("golden cls", error(&encode(&bert, &ids, Pooling::Cls, None)?, &goldens.cls, width), tolerance);
+            note("golden mean", error(&encode(&bert, &ids, Pooling::Mean, None)?, &goldens.mean, width), tolerance);
+        }
+        for (pooling, dropout, features) in &expected {
+            let name = format!("{}{pooling:?}", if dropout.is_some() { "dropped " } else { "" });
+            // Dropout takes three tenths of the sums away and scales the rest up: more of the rounding shows.
+            let limit = if dropout.is_some() { 2.0 * tolerance } else { tolerance };
+            note(&name, error(&encode(&bert, &sequences, *pooling, *dropout)?, features, width), limit);
+        }
+        let (_, _, dropped) = &expected[3];
+        let other = encode(&bert, &sequences, Pooling::Mean, Some(view(43, given)))?;
+        let apart = error(&other, dropped, width);
+        note("another view is apart by", if apart > 0.05 { 0.0 } else { 1.0 }, 0.5);
+        println!("{line}");
+
+        // A row is its own: the same bits in batches of another size, alone, and as one of several views.
+        let some = &real[..real.len().min(3000)];
+        let other_batches = encoder.on(device, precision, 700)?;
+        for dropout in [None, Some(view(42, some.len()))] {
+            let whole = encode(&bert, some, Pooling::Mean, dropout)?;
+            let small = encode(&other_batches, some, Pooling::Mean, dropout)?;
+            let differ = whole.iter().zip(&small).filter(|(a, b)| a.to_bits() != b.to_bits()).count();
+            let again = encode(&bert, some, Pooling::Mean, dropout)?;
+            let (mut a, mut b, mut c) = (whole.clone(), vec![f32::NAN; whole.len()], vec![f32::NAN; whole.len()]);
+            let views = [Some(view(9, some.len())), dropout, None];
+            bert.encode_views(some, Pooling::Mean, &views, &mut [&mut a, &mut b, &mut c], &|_| true)?;
+            let alone = encode(
+                &bert,
+                &some[5..6],
+                Pooling::Mean,
+                dropout.map(|d| Dropout { documents: &d.documents[5..6], ..d }),
+            )?;
+            let same = again == whole && b == whole && alone[..] == whole[5 * width..6 * width];
+            println!(
+                "{precision:?}: rows alone, again, and among views the same: {same}; in batches of 700 tokens {differ} of {} values differ",
+                whole.len()
+            );
+            good &= same && differ == 0;
+        }
+    }
+    Ok(good)
+}
+
+fn time(
+    device: &Device,
+    encoder: &Encoder,
+    tokens: &Tokens,
+    name: &str,
+    batch: usize,
+    quick: bool,
+) -> Outcome<Vec<String>> {
+    let bert = encoder.on(device, Precision::F16, batch)?;
+    let sequences = tokens.sequences();
+    let count = tokens.ids.len() as f64;
+    let numbers: Vec<u64> = (0..sequences.len() as u64).collect();
+    let views: Vec<Option<Dropout>> = (0..4).map(|key| Some(Dropout { rate: 0.3, key, documents: &numbers })).collect();
+    let mut outs = vec![vec![0f32; sequences.len() * encoder.shape.hidden]; views.len()];
+    let cases = [(Pooling::Mean, false), (Pooling::Mean, true), (Pooling::Cls, false), (Pooling::Cls, true)];
+    let rounds = if quick { 3 } else { 9 };
+    let mut seconds = vec![Vec::new(); cases.len()];
+    // Interleaved, the first round thrown away.
+    for round in 0..=rounds {
+        for (c, (pooling, drop)) in cases.into_iter().enumerate() {
+            let mut slices: Vec<&mut [f32]> = outs.iter_mut().map(Vec::as_mut_slice).collect();
+            let clean = [None; 4];
+            let views = if drop { &views[..] } else { &clean[..] };
+            let start = Instant::now();
+            bert.encode_views(&sequences, pooling, views, &mut slices, &|_| true)?;
+            if round > 0 {
+                seconds[c].push(start.elapsed().as_secs_f64() / views.len() as f64);
+            }
+        }
+    }
+    let mut lines = Vec::new();
+    for ((pooling, drop), mut times) in cases.into_iter().zip(seconds) {
+        times.sort_by(f64::total_cmp);
+        let median = times[times.len() / 2];
+        let rate = count / median;
+        let flops = rate * encoder.shape.operations();
+        lines.push(format!(
+            "{name:<8} {batch:>6} {:<5} {:<5} {rate:>12.0} {:>10.0} {:>8.0} {:>7.1}%",
+            format!("{pooling:?}"),
+            if drop { "0.3" } else { "clean" },
+            sequences.len() as f64 / median,
+            flops / 1e12,
+            100.0 * flops / PEAK
+        ));
+    }
+    Ok(lines)
+}

@@ -1,0 +1,254 @@
+//! Compiles the kernels for one encoder on one GPU, and launches them.
+
+use std::ffi::{CString, c_void};
+
+use cudarc::driver::{result as driver, sys};
+use cudarc::nvrtc::{result as nvrtc, sys as nvrtc_sys};
+
+use crate::device::{Device, said};
+use crate::memory::Stream;
+use crate::{Activation, Error, Precision, Result, Shape};
+
+const SOURCE: &str = include_str!("kernels.cu");
+
+/// Machine code, or the assembly the driver makes it from.
+pub(crate) struct Image {
+    bytes: Vec<u8>,
+}
+
+/// Options that make the source one encoder's.
+fn options(shape: &Shape, precision: Precision) -> Vec<String> {
+    let activation = match shape.activation {
+        Activation::Gelu => 0,
+        Activation::GeluTanh => 1,
+        Activation::Relu => 2,
+    };
+    vec![
+        "--std=c++17".into(),
+        format!("-DHIDDEN={}", shape.hidden),
+        format!("-DHEADS={}", shape.heads),
+        format!("-DWIDTH={}", shape.width()),
+        format!("-DINNER={}", shape.intermediate),
+        format!("-DBF16={}", u8::from(precision == Precision::Bf16)),
+        format!("-DACTIVATION={activation}"),
+        // As an exact number: 17 significant digits make the same f32 again.
+        format!("-DEPSILON={:.17e}f", shape.epsilon),
+    ]
+}
+
+/// Compiles for a compute capability: to machine code where the compiler knows the chip, else to the newest assembly
+/// below it, which the driver finishes.
+pub(crate) fn compile(shape: &Shape, precision: Precision, capability: (i32, i32)) -> Result<Image> {
+    let chip = capability.0 * 10 + capability.1;
+    let known = known_chips()?;
+    let mut options = options(shape, precision);
+    let exact = known.contains(&chip);
+    if exact {
+        options.push(format!("--gpu-architecture=sm_{chip}"));
+    } else {
+        let below = known.iter().copied().filter(|&c| c < chip).max().ok_or_else(|| {
+            Error::Unsupported(format!(
+                "NVRTC knows no chip like this GPU's {chip}; update the CUDA libraries, or use the CPU"
+            ))
+        })?;
+        options.push(format!("--gpu-architecture=compute_{below}"));
+    }
+    let source = CString::new(SOURCE).map_err(|_| Error::Unsupported("the kernel source holds a zero byte".into()))?;
+    let program = refused("making a program", nvrtc::create_program(&source, Some(c"kernels.cu")))?;
+    // SAFETY: `program` is live until the end of this block and `source` outlives it; the buffers have the sizes asked for.
+    unsafe {
+        let image = (|| {
+            if nvrtc::compile_program(program, &options).is_err() {
+                let log = nvrtc::get_program_log(program).unwrap_or_default();
+                let log: String = log.iter().take_while(|c| **c != 0).map(|c| *c as u8 as char).collect();
+                return Err(Error::Failed {
+                    doing: format!("compiling the GPU kernels with {}", options.join(" ")),
+                    said: log.lines().take(12).collect::<Vec<_>>().join("\n"),
+                    advice: "update the CUDA libraries, or use the CPU",
+                });
+            }
+            if !exact {
+                let text = refused("reading the compiled kernels", nvrtc::get_ptx(program))?;
+                return Ok(Image { bytes: text.iter().map(|c| *c as u8).collect() });
+            }
+            let mut size = 0;
+            refused("sizing the compiled kernels", nvrtc_sys::nvrtcGetCUBINSize(program, &mut size).result())?;
+            let mut bytes = vec![0u8; size];
+            let to = bytes.as_mut_ptr().cast();
+            refused("reading the compiled kernels", nvrtc_sys::nvrtcGetCUBIN(program, to).result())?;
+            Ok(Image { bytes })
+        })();
+        let _ = nvrtc::destroy_program(program);
+        image
+    }
+}
+
+/// Chips the compiler knows, as 90 for 9.0.
+fn known_chips() -> Result<Vec<i32>> {
+    // SAFETY: the second call fills as many integers as the first has counted.
+    unsafe {
+        let mut count = 0;
+        refused("asking for known chips", nvrtc_sys::nvrtcGetNumSupportedArchs(&mut count).result())?;
+        let mut chips = vec![0; count.max(0) as usize];
+        refused("asking for known chips", nvrtc_sys::nvrtcGetSupportedArchs(chips.as_mut_ptr()).result())?;
+        Ok(chips)
+    }
+}
+
+fn refused<T>(doing: &str, answer: std::result::Result<T, nvrtc::NvrtcError>) -> Result<T> {
+    answer.map_err(|nvrtc::NvrtcError(code)| Error::Failed {
+        doing: doing.into(),
+        said: format!("{code:?}"),
+        advice: "update the CUDA libraries, or use the CPU",
+    })
+}
+
+/// The kernels, loaded.
+pub(crate) struct Kernels {
+    device: Device,
+    module: sys::CUmodule,
+    pub keys: Kernel,
+    pub embed: Pair,
+    pub attend: Pair,
+    pub attend_short: Pair,
+    pub attend_first: Pair,
+    pub add_norm: Pair,
+    pub activation: Kernel,
+    pub pool: Kernel,
+}
+
+/// One kernel.
+#[derive(Clone, Copy)]
+pub(crate) struct Kernel(sys::CUfunction);
+
+/// A kernel without and with dropout.
+#[derive(Clone, Copy)]
+pub(crate) struct Pair {
+    clean: Kernel,
+    drop: Kernel,
+}
+
+impl Pair {
+    pub fn pick(self, drop: bool) -> Kernel {
+        if drop { self.drop } else { self.clean }
+    }
+}
+
+// SAFETY: the driver's handles may be used from any thread.
+unsafe impl Send for Kernels {}
+// SAFETY: as above.
+unsafe impl Sync for Kernels {}
+
+impl Kernels {
+    pub fn load(device: &Device, image: &Image) -> Result<Self> {
+        device.bind()?;
+        // SAFETY: the image is whole, from the compiler; text ends with the zero the compiler gives.
+        let module =
+            said("loading the GPU kernels", unsafe { driver::module::load_data(image.bytes.as_ptr().cast()) })?;
+        let find = |name: &str| {
+            let name = CString::new(name).expect("kernel names hold no zero");
+            // SAFETY: the module is live.
+            said("finding a GPU kernel", unsafe { driver::module::get_function(module, name) }).map(Kernel)
+        };
+        let pair = |name: &str| Ok::<_, Error>(Pair { clean: find(name)?, drop: find(&format!("{name}_drop"))? });
+        let found = (|| {
+            Ok(Kernels {
+                device: device.clone(),
+                module,
+                keys: find("keys")?,
+                embed: pair("embed")?,
+                attend: pair("attend")?,
+                attend_short: pair("attend_short")?,
+                attend_first: pair("attend_first")?,
+                add_norm: pair("add_norm")?,
+                activation: find("activation")?,
+                pool: find("pool")?,
+            })
+        })();
+        if found.is_err() {
+            // SAFETY: nothing of the module is in use.
+            let _ = unsafe { driver::module::unload(module) };
+        }
+        found
+    }
+}
+
+impl Drop for Kernels {
+    fn drop(&mut self) {
+        if self.device.bind().is_ok() {
+            // SAFETY: loaded by `load`, unloaded once; streams that used it were waited for when they were dropped.
+            let _ = unsafe { driver::module::unload(self.module) };
+        }
+    }
+}
+
+impl Kernel {
+    /// Queues `blocks` blocks of `threads` threads.
+    ///
+    /// # Safety
+    /// `arguments` point to values of the kernel's parameter types, in order, and the addresses among them are of
+    /// buffers of this device that are large enough and live until the stream has passed this point.
+    pub unsafe fn launch(
+        self,
+        stream: &Stream,
+        blocks: usize,
+        threads: u32,
+        arguments: &mut [*mut c_void],
+    ) -> Result<()> {
+        let blocks = u32::try_from(blocks).map_err(|_| Error::Input(format!("{blocks} blocks in one launch")))?;
+        if blocks == 0 {
+            return Ok(());
+        }
+        // SAFETY: as the caller promises.
+        let answer =
+            unsafe { driver::launch_kernel(self.0, (blocks, 1, 1), (threads, 1, 1), 0, stream.handle(), arguments) };
+        said("starting a GPU kernel", answer)
+    }
+}
+
+/// Pointers to a kernel's arguments.
+macro_rules! arguments {
+    ($($value:expr),* $(,)?) => {
+        &mut [$(std::ptr::from_ref(&$value).cast_mut().cast::<std::ffi::c_void>()),*]
+    };
+}
+pub(crate) use arguments;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::library::{Library, guarded, require};
+
+    /// Needs NVRTC, not a GPU: the source must compile for every head width, precision, activation and chip.
+    #[test]
+    fn the_kernels_compile_for_every_encoder() {
+        if require(Library::Compiler).is_err() {
+            println!("skipped: NVRTC is not on this machine");
+            return;
+        }
+        let base = Shape {
+            hidden: 384,
+            heads: 12,
+            layers: 6,
+            intermediate: 1536,
+            vocab: 30522,
+            positions: 512,
+            epsilon: 1e-12,
+            activation: Activation::Gelu,
+        };
+        let cases = [
+            (base, Precision::F16, (9, 0)),
+            (Shape { hidden: 768, intermediate: 3072, ..base }, Precision::Bf16, (9, 0)),
+            (Shape { hidden: 1024, heads: 16, activation: Activation::GeluTanh, ..base }, Precision::F16, (8, 0)),
+            (Shape { hidden: 96, heads: 1, activation: Activation::Relu, ..base }, Precision::Bf16, (8, 6)),
+            (Shape { hidden: 256, heads: 2, ..base }, Precision::F16, (8, 9)),
+            // A chip no compiler knows: assembly for the newest below it.
+            (base, Precision::F16, (99, 9)),
+        ];
+        for (shape, precision, capability) in cases {
+            let image = guarded("compiling", || compile(&shape, precision, capability)).unwrap();
+            assert!(image.bytes.len() > 1000);
+            assert_eq!(image.bytes.starts_with(b"\x7fELF"), capability.0 != 99);
+        }
+    }
+}

@@ -1,0 +1,250 @@
+//! An encoder on a GPU: sequences in, features out, batch after batch on two streams.
+
+use std::sync::{Mutex, PoisonError};
+
+use crate::batch::{Capacity, check, cut};
+use crate::compile::{Kernels, compile};
+use crate::device::Device;
+use crate::forward::{Lane, Model};
+use crate::gemm::Products;
+use crate::library::guarded;
+use crate::weights::{Source, Weights};
+use crate::{Dropout, Error, Pooling, Precision, Result, Shape};
+
+/// Tokens of a batch.
+const BATCH_TOKENS: usize = 16 * 1024;
+/// Batches under way: while one is computed, the other's ids and features travel and its small kernels fill gaps.
+const LANES: usize = 2;
+
+/// An encoder whose weights are on a GPU.
+pub struct Bert {
+    // Dropped first: its streams still use the model.
+    lanes: Mutex<Lanes>,
+    model: Model,
+    device: Device,
+}
+
+struct Lanes {
+    lanes: Vec<Lane>,
+    tokens: usize,
+    halved: u32,
+}
+
+/// What a run was like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Report {
+    /// Tokens of all sequences, once.
+    pub tokens: u64,
+    /// Batches they were cut into.
+    pub batches: usize,
+    /// The most tokens of a batch.
+    pub batch_tokens: usize,
+    /// How often the batch was halved because the GPU's memory was short.
+    pub halved: u32,
+}
+
+impl Report {
+    /// What the user should know, if anything.
+    pub fn note(&self) -> Option<String> {
+        let tokens = self.batch_tokens;
+        (self.halved > 0).then(|| {
+            format!(
+                "the GPU is short of memory: batches are {tokens} tokens, {} were meant; it will be slower",
+                tokens << self.halved
+            )
+        })
+    }
+}
+
+impl Bert {
+    /// Compiles the kernels for the encoder and copies its weights to the GPU.
+    ///
+    /// `weights` gives a tensor by its Hugging Face name without the prefix `bert.`, row-major, in f32.
+    pub fn new(device: &Device, shape: Shape, precision: Precision, weights: Source) -> Result<Self> {
+        Self::with_batch(device, shape, precision, weights, BATCH_TOKENS)
+    }
+
+    /// As [`Bert::new`], with batches of up to `tokens` tokens.
+    pub fn with_batch(
+        device: &Device,
+        shape: Shape,
+        precision: Precision,
+        weights: Source,
+        tokens: usize,
+    ) -> Result<Self> {
+        shape.check()?;
+        if tokens == 0 || tokens > 1 << 20 {
+            return Err(Error::Input(format!("a batch has 1 to {} tokens, not {tokens}", 1 << 20)));
+        }
+        guarded("preparing the encoder on the GPU", || {
+            device.bind()?;
+            let image = compile(&shape, precision, device.info().capability)?;
+            let kernels = Kernels::load(device, &image)?;
+            let products = Products::new(device)?;
+            let weights = Weights::load(device, &products, &shape, precision, weights)?;
+            let model = Model { shape, precision, weights, products, kernels };
+            let lanes = Mutex::new(Lanes { lanes: Vec::new(), tokens, halved: 0 });
+            Ok(Bert { lanes, model, device: device.clone() })
+        })
+    }
+
+    /// Its shape.
+    pub fn shape(&self) -> &Shape {
+        &self.model.shape
+    }
+
+    /// The GPU it is on.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// Features of token sequences, one row of `out` each: raw pooled vectors, not scaled.
+    pub fn encode(
+        &self,
+        sequences: &[&[u32]],
+        pooling: Pooling,
+        dropout: Option<Dropout>,
+        out: &mut [f32],
+    ) -> Result<Report> {
+        self.encode_views(sequences, pooling, &[dropout], &mut [out], &|_| true)
+    }
+
+    /// Features of every view into its own `outs`, each batch sent once and taken through all views.
+    ///
+    /// `progress` is told of finished rows, counted over all views, and stops the work by returning false.
+    ///
+    /// # Errors
+    /// Where an argument does not fit, the GPU fails, or its memory does not hold one sequence. `outs` may be written
+    /// in part then.
+    pub fn encode_views(
+        &self,
+        sequences: &[&[u32]],
+        pooling: Pooling,
+        views: &[Option<Dropout>],
+        outs: &mut [&mut [f32]],
+        progress: &dyn Fn(usize) -> bool,
+    ) -> Result<Report> {
+        let shape = &self.model.shape;
+        check(sequences, shape)?;
+        views.iter().flatten().try_for_each(|v| v.check(sequences.len()))?;
+        let values = sequences.len() * shape.hidden;
+        if outs.len() != views.len() || outs.iter().any(|o| o.len() != values) {
+            let found: Vec<usize> = outs.iter().map(|o| o.len()).collect();
+            let n = views.len();
+            return Err(Error::Input(format!(
+                "{n} views of {values} values each do not fit outputs of {found:?} values"
+            )));
+        }
+        let longest = sequences.iter().map(|s| s.len()).max().unwrap_or(0);
+        let tokens = sequences.iter().map(|s| s.len() as u64).sum();
+        // A panic under the lock can only have come from the caller's closure; the lanes were abandoned or will be.
+        let mut state = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
+        guarded("encoding on the GPU", || {
+            self.device.bind()?;
+            state.reserve(&self.device, shape, longest)?;
+            let capacity = state.lanes[0].capacity();
+            let batches = cut(sequences, capacity);
+            let answer = self.run(&mut state.lanes, sequences, &batches, pooling, views, outs, progress);
+            if answer.is_err() {
+                // Nothing may still write to a lane that the next call uses; after a failed GPU new ones are made.
+                state.lanes.iter_mut().for_each(Lane::abandon);
+                state.lanes.clear();
+            }
+            answer?;
+            let Lanes { halved, .. } = *state;
+            Ok(Report { tokens, batches: batches.len(), batch_tokens: capacity.tokens, halved })
+        })
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn run(
+        &self,
+        lanes: &mut [Lane],
+        sequences: &[&[u32]],
+        batches: &[std::ops::Range<usize>],
+        pooling: Pooling,
+        views: &[Option<Dropout>],
+        outs: &mut [&mut [f32]],
+        progress: &dyn Fn(usize) -> bool,
+    ) -> Result<()> {
+        let collect = |lane: &mut Lane, outs: &mut [&mut [f32]]| -> Result<bool> {
+            match lane.collect(&self.model, outs)? {
+                None => Ok(false),
+                Some(rows) if progress(rows) => Ok(true),
+                Some(_) => Err(Error::Interrupted),
+            }
+        };
+        for group in batches.chunks(lanes.len()) {
+            for (lane, rows) in lanes.iter_mut().zip(group) {
+                lane.upload(&self.model.shape, &sequences[rows.clone()])?;
+            }
+            for (v, dropout) in views.iter().enumerate() {
+                for (lane, rows) in lanes.iter_mut().zip(group) {
+                    if lane.is_full() {
+                        collect(lane, outs)?;
+                    }
+                    lane.launch(&self.model, pooling, v, *dropout, rows.clone())?;
+                }
+            }
+        }
+        for lane in lanes {
+            while collect(lane, outs)? {}
+        }
+        Ok(())
+    }
+}
+
+impl Lanes {
+    /// Makes lanes that hold the longest sequence, halving the batch while the GPU's memory is short.
+    fn reserve(&mut self, device: &Device, shape: &Shape, longest: usize) -> Result<()> {
+        if self.lanes.len() == LANES && self.lanes[0].capacity().tokens >= longest {
+            return Ok(());
+        }
+        self.lanes.clear();
+        self.tokens = self.tokens.max(longest);
+        loop {
+            let capacity = Capacity::new(self.tokens);
+            match (0..LANES).map(|_| Lane::new(device, shape, capacity)).collect() {
+                Ok(lanes) => {
+                    self.lanes = lanes;
+                    return Ok(());
+                }
+                Err(error) if error_is_final(&error, self.tokens, longest) => return Err(error),
+                Err(_) => {
+                    self.tokens /= 2;
+                    self.halved += 1;
+                }
+            }
+        }
+    }
+}
+
+/// Whether a smaller batch cannot help.
+fn error_is_final(error: &Error, tokens: usize, longest: usize) -> bool {
+    !error.is_memory() || tokens / 2 < longest.max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_encoder_may_be_shared_between_threads() {
+        fn shared<T: Send + Sync>() {}
+        shared::<Bert>();
+        shared::<Device>();
+    }
+
+    #[test]
+    fn a_short_memory_halves_until_one_sequence_does_not_fit() {
+        let short = Error::Memory { what: "a batch".into(), needed: 1, free: 0, total: 1 };
+        assert!(!error_is_final(&short, 16384, 512));
+        assert!(!error_is_final(&short, 1024, 512));
+        assert!(error_is_final(&short, 1023, 512));
+        assert!(error_is_final(&short, 1, 0));
+        assert!(error_is_final(&Error::Interrupted, 16384, 1));
+        let report = Report { tokens: 1, batches: 1, batch_tokens: 4096, halved: 2 };
+        assert!(report.note().unwrap().contains("4096 tokens, 16384 were meant"));
+        assert_eq!(Report { halved: 0, ..report }.note(), None);
+    }
+}

@@ -1,0 +1,322 @@
+//! One batch through the encoder: the buffers of a lane, and the queue of kernels that makes a view.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+
+use cudarc::driver::result;
+
+use crate::batch::{Capacity, Packed, pack};
+use crate::compile::{Kernels, arguments};
+use crate::device::{Device, said};
+use crate::gemm::{Products, WORKSPACE};
+use crate::memory::{Buffer, Event, Pinned, Stream};
+use crate::shape::Rate;
+use crate::weights::{Norm, Weights};
+use crate::{Dropout, Error, Pooling, Precision, Result, Shape};
+
+/// What every lane computes with.
+pub(crate) struct Model {
+    pub shape: Shape,
+    pub precision: Precision,
+    pub weights: Weights,
+    pub products: Products,
+    pub kernels: Kernels,
+}
+
+/// Values before the features of a result: a flag, padded to 16 bytes.
+const HEAD: usize = 4;
+/// Views of a lane that may be under way: one computed while the one before it travels back.
+const SLOTS: usize = 2;
+
+/// A stream with everything a batch needs, taken once and used for every batch.
+pub(crate) struct Lane {
+    stream: Stream,
+    capacity: Capacity,
+    packed: Option<Packed>,
+    staging: Pinned<u32>,
+    uploaded: Event,
+    batch: Buffer,
+    // [tokens, hidden]
+    states: Buffer,
+    // [tokens, 3 * hidden], then [tokens, intermediate]
+    wide: Buffer,
+    // [tokens, hidden]: what attention and feed-forward add to the states.
+    narrow: Buffer,
+    // [tokens, hidden]
+    context: Buffer,
+    // [documents, hidden]: first tokens alone, in the last layer.
+    compact: Buffer,
+    // [2 * layers + 1, tokens] and [layers, documents] of u64
+    row_keys: Buffer,
+    attention_keys: Buffer,
+    workspace: Buffer,
+    slots: Vec<Slot>,
+    pending: VecDeque<Pending>,
+    launched: usize,
+}
+
+struct Slot {
+    // [documents]: a view's document numbers
+    numbers: Buffer,
+    sent: Pinned<u64>,
+    // HEAD, then [documents, hidden] of f32
+    features: Buffer,
+    host: Pinned<f32>,
+    done: Event,
+}
+
+/// A view on its way.
+struct Pending {
+    slot: usize,
+    view: usize,
+    rows: Range<usize>,
+}
+
+impl Lane {
+    pub fn new(device: &Device, shape: &Shape, capacity: Capacity) -> Result<Self> {
+        let Capacity { tokens, documents } = capacity;
+        let what = format!("a batch of {tokens} tokens");
+        let buffer = |bytes: usize| Buffer::new(device, bytes, &what);
+        let narrow = tokens * shape.hidden * 2;
+        let slots = (0..SLOTS)
+            .map(|_| {
+                let values = HEAD + documents * shape.hidden;
+                Ok(Slot {
+                    numbers: buffer(8 * documents)?,
+                    sent: Pinned::new(device, documents)?,
+                    features: buffer(4 * values)?,
+                    host: Pinned::new(device, values)?,
+                    done: Event::new(device)?,
+                })
+            })
+            .collect::<Result<Vec<_>>>()?;
+        Ok(Lane {
+            stream: Stream::new(device)?,
+            capacity,
+            packed: None,
+            staging: Pinned::new(device, capacity.words())?,
+            uploaded: Event::new(device)?,
+            batch: buffer(4 * capacity.words())?,
+            states: buffer(narrow)?,
+            wide: buffer(2 * tokens * shape.intermediate.max(3 * shape.hidden))?,
+            narrow: buffer(narrow)?,
+            context: buffer(narrow)?,
+            compact: buffer(2 * documents * shape.hidden)?,
+            row_keys: buffer(8 * (2 * shape.layers + 1) * tokens)?,
+            attention_keys: buffer(8 * shape.layers * documents)?,
+            workspace: buffer(WORKSPACE)?,
+            slots,
+            pending: VecDeque::new(),
+            launched: 0,
+        })
+    }
+
+    pub fn capacity(&self) -> Capacity {
+        self.capacity
+    }
+
+    /// Begins to send a batch; views of the one before may still be under way.
+    pub fn upload(&mut self, shape: &Shape, sequences: &[&[u32]]) -> Result<()> {
+        self.uploaded.wait()?;
+        let packed = pack(sequences, shape.short(), self.staging.as_mut_slice());
+        self.stream.upload(self.batch.at(), &self.staging.as_slice()[..packed.sections.end])?;
+        self.uploaded.record(&self.stream)?;
+        self.packed = Some(packed);
+        Ok(())
+    }
+
+    /// Whether a result must be collected before the next launch.
+    pub fn is_full(&self) -> bool {
+        self.pending.len() == SLOTS
+    }
+
+    /// Queues one view of the uploaded batch, whose sequences are `rows` of the result.
+    pub fn launch(
+        &mut self,
+        model: &Model,
+        pooling: Pooling,
+        view: usize,
+        dropout: Option<Dropout>,
+        rows: Range<usize>,
+    ) -> Result<()> {
+        let Some(packed) = self.packed else {
+            return Err(Error::Input("a view of no batch".into()));
+        };
+        debug_assert!(!self.is_full() && packed.documents == rows.len());
+        let slot = self.launched % SLOTS;
+        let Slot { numbers, sent, features, .. } = &mut self.slots[slot];
+        if let Some(view) = dropout {
+            let sent = &mut sent.as_mut_slice()[..rows.len()];
+            sent.copy_from_slice(&view.documents[rows.clone()]);
+            self.stream.upload(numbers.at(), sent)?;
+        }
+        let (numbers, features) = (numbers.at(), features.at());
+        // SAFETY: the buffers have the capacity's sizes, the batch is within the capacity, and all of them live until
+        // the stream is waited for when the lane is dropped.
+        unsafe { self.forward(model, packed, pooling, dropout, numbers, features)? };
+        let values = HEAD + packed.documents * model.shape.hidden;
+        let Slot { host, done, .. } = &mut self.slots[slot];
+        self.stream.download(&mut host.as_mut_slice()[..values], features)?;
+        done.record(&self.stream)?;
+        self.pending.push_back(Pending { slot, view, rows });
+        self.launched += 1;
+        Ok(())
+    }
+
+    /// Waits for the oldest view under way and copies it to its place; how many rows that were.
+    pub fn collect(&mut self, model: &Model, outs: &mut [&mut [f32]]) -> Result<Option<usize>> {
+        let Some(Pending { slot, view, rows }) = self.pending.pop_front() else { return Ok(None) };
+        let Slot { host, done, .. } = &self.slots[slot];
+        done.wait()?;
+        let hidden = model.shape.hidden;
+        let values = host.as_slice();
+        if values[0].to_bits() != 0 {
+            let (precision, other) = model.precision.names();
+            return Err(Error::Range { precision, other });
+        }
+        outs[view][rows.start * hidden..rows.end * hidden].copy_from_slice(&values[HEAD..HEAD + rows.len() * hidden]);
+        Ok(Some(rows.len()))
+    }
+
+    /// Waits for everything and forgets it.
+    pub fn abandon(&mut self) {
+        self.pending.clear();
+        let _ = self.stream.wait();
+    }
+
+    /// # Safety
+    /// See `launch`.
+    unsafe fn forward(
+        &self,
+        model: &Model,
+        packed: Packed,
+        pooling: Pooling,
+        dropout: Option<Dropout>,
+        numbers: u64,
+        features: u64,
+    ) -> Result<()> {
+        let Model { shape, weights, kernels, products, .. } = model;
+        let Packed { tokens, documents, shorts, items, sections } = packed;
+        let stream = &self.stream;
+        let part = |words: usize| self.batch.at() + 4 * words as u64;
+        let (ids, places, starts, all_items) =
+            (part(sections.ids), part(sections.places), part(sections.starts), part(sections.items));
+        let (states, wide, narrow, context) = (self.states.at(), self.wide.at(), self.narrow.at(), self.context.at());
+        let drop = dropout.is_some();
+        let rate = dropout.map_or(Rate::default(), |d| d.rate());
+        let (count, rows_of_documents) = (tokens as i32, documents as i32);
+        // Keys of the sites that drop states: 0 for the embeddings, then two a layer.
+        let row_keys = |site: usize| self.row_keys.at() + 8 * (site * tokens) as u64;
+        let attention_keys = |layer: usize| self.attention_keys.at() + 8 * (layer * documents) as u64;
+
+        // SAFETY: the arguments of every launch below are those of its kernel, in order and type; addresses are of this
+        // lane's or the model's buffers, whose sizes cover `tokens` and `documents`.
+        unsafe {
+            if let Some(view) = dropout {
+                let layers = shape.layers as i32;
+                kernels.keys.launch(
+                    stream,
+                    tokens.div_ceil(128),
+                    128,
+                    arguments![
+                        places,
+                        count,
+                        rows_of_documents,
+                        layers,
+                        view.key,
+                        numbers,
+                        row_keys(0),
+                        attention_keys(0)
+                    ],
+                )?;
+            }
+            let Norm { scale, shift } = &weights.norm;
+            kernels.embed.pick(drop).launch(
+                stream,
+                tokens.div_ceil(8),
+                256,
+                arguments![
+                    ids,
+                    places,
+                    weights.words.at(),
+                    weights.positions.at(),
+                    scale.at(),
+                    shift.at(),
+                    states,
+                    count,
+                    row_keys(0),
+                    rate
+                ],
+            )?;
+            for (l, layer) in weights.layers.iter().enumerate() {
+                let linear = |linear: &crate::gemm::Linear, x: u64, y: u64, rows: usize| {
+                    linear.multiply(products, x, y, rows, &self.workspace, stream)
+                };
+                let add_norm = |from: u64, at: u64, to: u64, norm: &Norm, rows: usize, site: usize, key_at: u64| {
+                    let count = rows as i32;
+                    kernels.add_norm.pick(drop).launch(
+                        stream,
+                        rows.div_ceil(8),
+                        256,
+                        arguments![
+                            from,
+                            at,
+                            narrow,
+                            to,
+                            norm.scale.at(),
+                            norm.shift.at(),
+                            count,
+                            row_keys(site),
+                            key_at,
+                            rate
+                        ],
+                    )
+                };
+                linear(&layer.attention_in, states, wide, tokens)?;
+                // After the last layer only the first tokens are asked for, so only theirs are computed.
+                let first_only = pooling == Pooling::Cls && l + 1 == shape.layers;
+                let (rows, first_at, to) =
+                    if first_only { (documents, starts, self.compact.at()) } else { (tokens, 0u64, states) };
+                if first_only {
+                    kernels.attend_first.pick(drop).launch(
+                        stream,
+                        (documents * shape.heads).div_ceil(4),
+                        128,
+                        arguments![wide, context, starts, rows_of_documents, attention_keys(l), rate],
+                    )?;
+                } else {
+                    let (units, at) = (shorts * shape.heads, part(sections.shorts));
+                    let count = units as i32;
+                    kernels.attend_short.pick(drop).launch(
+                        stream,
+                        units.div_ceil(4),
+                        128,
+                        arguments![wide, context, at, count, attention_keys(l), rate],
+                    )?;
+                    kernels.attend.pick(drop).launch(
+                        stream,
+                        items * shape.heads,
+                        128,
+                        arguments![wide, context, all_items, attention_keys(l), rate],
+                    )?;
+                }
+                linear(&layer.attention_out, context, narrow, rows)?;
+                add_norm(states, first_at, to, &layer.attention_norm, rows, 1 + 2 * l, first_at)?;
+                linear(&layer.feed_in, to, wide, rows)?;
+                if !weights.activated {
+                    let words = (rows * shape.intermediate / 8) as u64;
+                    kernels.activation.launch(stream, words.div_ceil(256) as usize, 256, arguments![wide, words])?;
+                }
+                linear(&layer.feed_out, wide, narrow, rows)?;
+                add_norm(to, 0, to, &layer.feed_norm, rows, 2 + 2 * l, first_at)?;
+            }
+            said("clearing a flag", result::memset_d8_async(features, 0, 4 * HEAD, stream.handle()))?;
+            let (from, first_rows) = match pooling {
+                Pooling::Cls => (self.compact.at(), 0u64),
+                Pooling::Mean => (states, starts),
+            };
+            let to = features + 4 * HEAD as u64;
+            kernels.pool.launch(stream, documents, 128, arguments![from, first_rows, to, features])
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! What the caller says: the encoder's shape, the precision, a view.
+
+use crate::{Error, Result};
+
+/// The shape of a BERT-family encoder.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Shape {
+    /// Values of a state.
+    pub hidden: usize,
+    /// Attention heads.
+    pub heads: usize,
+    /// Layers.
+    pub layers: usize,
+    /// Values between the two products of the feed-forward part.
+    pub intermediate: usize,
+    /// Rows of the word table.
+    pub vocab: usize,
+    /// Rows of the position table: the longest sequence.
+    pub positions: usize,
+    /// LayerNorm's epsilon.
+    pub epsilon: f32,
+    /// Activation of the feed-forward part.
+    pub activation: Activation,
+}
+
+/// `hidden_act`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Activation {
+    /// The erf form.
+    Gelu,
+    /// The tanh form.
+    GeluTanh,
+    /// max(x, 0).
+    Relu,
+}
+
+/// What states and weights are stored in; every sum is f32.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Precision {
+    /// Eleven bits of mantissa, values up to 65,504.
+    F16,
+    /// Eight bits of mantissa, the range of f32.
+    Bf16,
+}
+
+/// How token states become one vector.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pooling {
+    /// The state of the first token.
+    Cls,
+    /// The mean over all tokens.
+    Mean,
+}
+
+/// One view: dropout at all of BERT's sites. The same rate, key and document number give the CPU's masks.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Dropout<'a> {
+    /// Share of elements that fall, in [0, 1).
+    pub rate: f64,
+    /// The view's key.
+    pub key: u64,
+    /// The number of every sequence's document.
+    pub documents: &'a [u64],
+}
+
+impl Shape {
+    /// Values of a head.
+    pub fn width(&self) -> usize {
+        self.hidden / self.heads.max(1)
+    }
+
+    /// The longest sequence that attention takes with keys and values in registers: SHORT of the kernels.
+    pub(crate) fn short(&self) -> usize {
+        if self.width() <= 64 { 64 } else { 32 }
+    }
+
+    /// Floating-point operations of the matrix products for one token: all but attention's own, and all of the last
+    /// layer.
+    pub fn operations(&self) -> f64 {
+        let (h, i) = (self.hidden as f64, self.intermediate as f64);
+        2.0 * self.layers as f64 * (4.0 * h * h + 2.0 * h * i)
+    }
+
+    pub(crate) fn check(&self) -> Result<()> {
+        let positive = [
+            ("hidden_size", self.hidden),
+            ("num_attention_heads", self.heads),
+            ("num_hidden_layers", self.layers),
+            ("intermediate_size", self.intermediate),
+            ("vocab_size", self.vocab),
+            ("max_position_embeddings", self.positions),
+        ];
+        for (what, value) in positive {
+            if value == 0 || value > i32::MAX as usize {
+                return Err(Error::shape(what, value, "at least 1"));
+            }
+        }
+        if !self.hidden.is_multiple_of(self.heads) || ![32, 64, 96, 128].contains(&self.width()) {
+            let found = format!("{} over {} heads", self.hidden, self.heads);
+            return Err(Error::shape("hidden_size", found, "32, 64, 96 or 128 a head"));
+        }
+        if self.hidden > 4096 {
+            return Err(Error::shape("hidden_size", self.hidden, "at most 4096"));
+        }
+        if !self.intermediate.is_multiple_of(8) {
+            return Err(Error::shape("intermediate_size", self.intermediate, "a multiple of 8"));
+        }
+        if !(self.epsilon.is_finite() && self.epsilon >= 0.0) {
+            return Err(Error::shape("layer_norm_eps", self.epsilon, "finite and not negative"));
+        }
+        Ok(())
+    }
+}
+
+impl Precision {
+    /// Its name, and the other's.
+    pub(crate) fn names(self) -> (&'static str, &'static str) {
+        match self {
+            Precision::F16 => ("f16", "bf16"),
+            Precision::Bf16 => ("bf16", "f16, or the CPU"),
+        }
+    }
+}
+
+/// The rate as the kernels take it.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[repr(C)]
+pub(crate) struct Rate {
+    pub threshold: u32,
+    pub scale: f32,
+}
+
+impl Dropout<'_> {
+    pub(crate) fn check(&self, sequences: usize) -> Result<()> {
+        if !(0.0..1.0).contains(&self.rate) {
+            return Err(Error::Input(format!("a dropout rate is in [0, 1), not {}", self.rate)));
+        }
+        if self.documents.len() != sequences {
+            let found = self.documents.len();
+            return Err(Error::Input(format!("a view numbers {found} documents, there are {sequences} sequences")));
+        }
+        Ok(())
+    }
+
+    /// An element stays where its hash is not below the threshold.
+    pub(crate) fn rate(&self) -> Rate {
+        Rate { threshold: (self.rate * 4_294_967_296.0) as u32, scale: (1.0 / (1.0 - self.rate)) as f32 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MINILM: Shape = Shape {
+        hidden: 384,
+        heads: 12,
+        layers: 6,
+        intermediate: 1536,
+        vocab: 30522,
+        positions: 512,
+        epsilon: 1e-12,
+        activation: Activation::Gelu,
+    };
+
+    #[test]
+    fn shapes_that_do_not_fit_are_named() {
+        assert!(MINILM.check().is_ok());
+        assert_eq!(MINILM.operations(), 21_233_664.0);
+        let wrong = [
+            (Shape { heads: 0, ..MINILM }, "num_attention_heads"),
+            (Shape { heads: 7, ..MINILM }, "hidden_size"),
+            (Shape { heads: 24, ..MINILM }, "hidden_size"),
+            (Shape { intermediate: 1533, ..MINILM }, "intermediate_size"),
+            (Shape { positions: 0, ..MINILM }, "max_position_embeddings"),
+            (Shape { epsilon: f32::NAN, ..MINILM }, "layer_norm_eps"),
+        ];
+        for (shape, field) in wrong {
+            let said = shape.check().unwrap_err().to_string();
+            assert!(said.contains(field) && said.contains("CPU"), "{said}");
+        }
+    }
+
+    /// The host's part of dropout against the CPU's: what stays of a row of ones is the threshold and the scale.
+    #[test]
+    fn the_rate_is_the_cpus() {
+        for p in [0.0, 0.1, 0.3, 0.5, 0.999] {
+            let ours = Dropout { rate: p, key: 0, documents: &[] }.rate();
+            let theirs = kernels::dropout::Rate::new(p);
+            assert_eq!(
+                format!("{theirs:?}"),
+                format!("Rate {{ threshold: {}, scale: {:?} }}", ours.threshold, ours.scale)
+            );
+        }
+        for p in [-0.1, 1.0, f64::NAN] {
+            assert!(Dropout { rate: p, key: 0, documents: &[] }.check(0).is_err());
+        }
+        let view = Dropout { rate: 0.3, key: 0, documents: &[7, 8] };
+        assert!(view.check(2).is_ok() && view.check(3).unwrap_err().to_string().contains("2 documents"));
+    }
+}

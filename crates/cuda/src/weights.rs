@@ -1,0 +1,149 @@
+//! An encoder's weights on the GPU.
+
+use cudarc::cublaslt::sys::cublasLtEpilogue_t as Epilogue;
+use half::{bf16, f16};
+
+use crate::device::Device;
+use crate::gemm::{Linear, Products};
+use crate::memory::Buffer;
+use crate::{Activation, Error, Precision, Result, Shape};
+
+/// Where tensors come from: the Hugging Face name, without `bert.`, to its values in f32.
+pub type Source<'a> = &'a dyn Fn(&str) -> std::result::Result<Vec<f32>, Box<dyn std::error::Error + Send + Sync>>;
+
+/// Scale and shift of a LayerNorm, in f32.
+pub(crate) struct Norm {
+    pub scale: Buffer,
+    pub shift: Buffer,
+}
+
+/// One layer.
+pub(crate) struct Layer {
+    /// Queries, keys and values in one product: `[3 * hidden, hidden]`.
+    pub attention_in: Linear,
+    pub attention_out: Linear,
+    pub attention_norm: Norm,
+    pub feed_in: Linear,
+    pub feed_out: Linear,
+    pub feed_norm: Norm,
+}
+
+/// All of it.
+pub(crate) struct Weights {
+    /// `[vocab, hidden]` in the precision.
+    pub words: Buffer,
+    /// `[positions, hidden]` in f32, the first token type added.
+    pub positions: Buffer,
+    pub norm: Norm,
+    pub layers: Vec<Layer>,
+    /// Whether the feed-forward product applies the activation itself.
+    pub activated: bool,
+}
+
+impl Weights {
+    pub fn load(
+        device: &Device,
+        products: &Products,
+        shape: &Shape,
+        precision: Precision,
+        source: Source,
+    ) -> Result<Self> {
+        let (hidden, inner) = (shape.hidden, shape.intermediate);
+        let read = |name: &str, len: usize| read(source, name, len);
+        let norm = |name: &str| -> Result<Norm> {
+            let part = |part: &str| -> Result<Buffer> {
+                let values = read(&format!("{name}.LayerNorm.{part}"), hidden)?;
+                Buffer::filled(device, &values, "the encoder's weights")
+            };
+            Ok(Norm { scale: part("weight")?, shift: part("bias")? })
+        };
+        let linear = |names: &[String], outputs: usize, inputs: usize, epilogue| -> Result<Linear> {
+            let (mut weight, mut bias) = (Vec::new(), Vec::new());
+            for name in names {
+                weight.extend(bits(&read(&format!("{name}.weight"), outputs * inputs)?, precision));
+                bias.extend(bits(&read(&format!("{name}.bias"), outputs)?, precision));
+            }
+            Linear::new(device, products, precision, &weight, &bias, epilogue)
+        };
+        // cuBLASLt's GELU is the tanh form; the erf form is a kernel of ours.
+        let (plain, feed) = (
+            Epilogue::CUBLASLT_EPILOGUE_BIAS,
+            match shape.activation {
+                Activation::Gelu => Epilogue::CUBLASLT_EPILOGUE_BIAS,
+                Activation::GeluTanh => Epilogue::CUBLASLT_EPILOGUE_GELU_BIAS,
+                Activation::Relu => Epilogue::CUBLASLT_EPILOGUE_RELU_BIAS,
+            },
+        );
+        let layers = (0..shape.layers)
+            .map(|i| {
+                let at = |part: &str| format!("encoder.layer.{i}.{part}");
+                let qkv = ["query", "key", "value"].map(|part| at(&format!("attention.self.{part}")));
+                Ok(Layer {
+                    attention_in: linear(&qkv, hidden, hidden, plain)?,
+                    attention_out: linear(&[at("attention.output.dense")], hidden, hidden, plain)?,
+                    attention_norm: norm(&at("attention.output"))?,
+                    feed_in: linear(&[at("intermediate.dense")], inner, hidden, feed)?,
+                    feed_out: linear(&[at("output.dense")], hidden, inner, plain)?,
+                    feed_norm: norm(&at("output"))?,
+                })
+            })
+            .collect::<Result<Vec<_>>>()?;
+        let words = read("embeddings.word_embeddings.weight", shape.vocab * hidden)?;
+        let mut positions = read("embeddings.position_embeddings.weight", shape.positions * hidden)?;
+        let name = "embeddings.token_type_embeddings.weight";
+        let types = source(name).map_err(|source| Error::Weights { name: name.into(), source })?;
+        if types.len() < hidden {
+            return Err(wrong(name, types.len(), hidden));
+        }
+        for row in positions.chunks_exact_mut(hidden) {
+            for (p, t) in row.iter_mut().zip(&types) {
+                *p += t;
+            }
+        }
+        Ok(Weights {
+            words: Buffer::filled(device, &bits(&words, precision), "the word table")?,
+            positions: Buffer::filled(device, &positions, "the position table")?,
+            norm: norm("embeddings")?,
+            layers,
+            activated: shape.activation != Activation::Gelu,
+        })
+    }
+}
+
+fn read(source: Source, name: &str, len: usize) -> Result<Vec<f32>> {
+    let values = source(name).map_err(|source| Error::Weights { name: name.into(), source })?;
+    if values.len() == len { Ok(values) } else { Err(wrong(name, values.len(), len)) }
+}
+
+fn wrong(name: &str, found: usize, expected: usize) -> Error {
+    let text = format!("holds {found} values, the encoder's shape asks for {expected}: shape and weights differ");
+    Error::Weights { name: name.into(), source: text.into() }
+}
+
+/// Bits of the precision, rounded to nearest.
+fn bits(values: &[f32], precision: Precision) -> Vec<u16> {
+    match precision {
+        Precision::F16 => values.iter().map(|v| f16::from_f32(*v).to_bits()).collect(),
+        Precision::Bf16 => values.iter().map(|v| bf16::from_f32(*v).to_bits()).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tensor_of_another_length_or_none_is_named() {
+        let source: Source = &|name| if name == "there" { Ok(vec![1.0; 3]) } else { Err("no such tensor".into()) };
+        assert_eq!(read(source, "there", 3).unwrap(), [1.0; 3]);
+        let said = read(source, "there", 4).unwrap_err().to_string();
+        assert!(said.contains("there") && said.contains("3 values") && said.contains("4"), "{said}");
+        assert_eq!(read(source, "absent", 4).unwrap_err().to_string(), "tensor absent: no such tensor");
+    }
+
+    #[test]
+    fn bits_round_to_nearest() {
+        assert_eq!(bits(&[1.0, -2.0, 1.0 + 1.0 / 2048.0], Precision::F16), [0x3c00, 0xc000, 0x3c00]);
+        assert_eq!(bits(&[1.0, 1.0 + 3.0 / 256.0], Precision::Bf16), [0x3f80, 0x3f82]);
+    }
+}
