@@ -119,9 +119,9 @@ fn people(hits: &[Hit]) -> Result<()> {
         if !hit.labels.is_empty() {
             about.push(hit.labels.join(", "));
         }
-        about.extend(
-            hit.attributes.iter().filter(|(name, _)| name != "title").map(|(name, v)| format!("{name}: {}", plain(v))),
-        );
+        let attributes = hit.attributes.iter().map(|(name, value)| (name, plain(value)));
+        let told = attributes.filter(|(name, value)| *name != "title" && !value.is_empty());
+        about.extend(told.map(|(name, value)| format!("{name}: {value}")));
         output::line(format!("{:3}. {:8.3}  {}  {}", rank + 1, hit.distance, hit.id, about.join("; ")))?;
         if let Some(text) = &hit.text {
             output::line(format!("               {}", cut(text, 150)))?;

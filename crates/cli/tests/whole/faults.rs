@@ -21,7 +21,7 @@ fn spawn(bench: &Bench, line: &str) -> Child {
 /// A training run long enough to be stopped in: many epochs, no patience to end it early.
 fn long_run(cache: &str, output: &str) -> String {
     let flags = TINY.replace("--cache cache", &format!("--cache {cache}"));
-    format!("train news.jsonl {flags} --epochs 60 --patience 60 --views noise:4 -o {output}")
+    format!("train news.jsonl {flags} --epochs 150 --patience 150 --views noise:4 -o {output}")
 }
 
 /// Whether a checkpoint was written.
