@@ -207,5 +207,7 @@ pub fn add_all(
         }
     }
     writer.commit(watch)?;
+    // Merges under way are waited for, so that the first search finds their codes packed.
+    writer.close(watch)?;
     Ok(added)
 }
