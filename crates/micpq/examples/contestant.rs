@@ -38,7 +38,11 @@ impl Data {
                 queries.cols()
             )));
         }
-        Ok(Data { codebooks: Codebooks::new(shape, words.as_slice().to_vec())?, queries, flat: Flat::new(shape, codes)? })
+        Ok(Data {
+            codebooks: Codebooks::new(shape, words.as_slice().to_vec())?,
+            queries,
+            flat: Flat::new(shape, codes)?,
+        })
     }
 
     fn tables(&self, queries: std::ops::Range<usize>) -> Vec<Table> {
