@@ -8,7 +8,7 @@ MICPQ := target/release/micpq
 MICPQ_SHARED ?= $(abspath ../shared)
 export MICPQ_SHARED
 
-.PHONY: help build demo test fmt lint unit encoders clean
+.PHONY: help build demo test fmt lint unit encoders bench-search clean
 
 help:  ## what there is to do
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 22
@@ -36,6 +36,16 @@ encoders:
 
 unit: encoders
 	$(CARGO) test --release --workspace
+
+# ARGS go to the harness: make bench-search ARGS="--bits 64 --documents 1000000".
+bench-search: .venv/faiss  ## our exact scan against FAISS, into benchmarks/results/search.md
+	$(CARGO) build --release -p micpq --example contestant
+	.venv/bin/python benchmarks/search/bench.py $(ARGS)
+
+.venv/faiss: benchmarks/search/requirements.txt
+	python3 -m venv .venv
+	.venv/bin/pip install --quiet --disable-pip-version-check -r $<
+	@touch $@
 
 clean:  ## what the build and the demo made
 	$(CARGO) clean
