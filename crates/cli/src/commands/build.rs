@@ -123,7 +123,15 @@ fn fill(
     let index = Index::create(partial, model, config)?;
     let mut corpus = Corpus::open(path, source)?;
     progress.stage("indexing", None);
-    let added = add_all(&index, model, features, &mut corpus, known, 200_000, progress)?;
+    let added = add_all(&index, model, features, &mut corpus, known, 200_000, progress).map_err(|problem| {
+        match problem.downcast_ref() {
+            // Half an index is not left behind as a whole one: what is kept is the training.
+            Some(Error::Interrupted) => anyhow::Error::new(Error::Interrupted).context(
+                "stopped while indexing; the same command takes the trained model from the cache and indexes again",
+            ),
+            _ => problem,
+        }
+    })?;
     super::tell_skipped(&corpus, progress);
     Ok(added)
 }
