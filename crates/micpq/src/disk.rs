@@ -22,8 +22,13 @@ pub fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
 
 /// A name beside `path` that no other process uses.
 pub fn temporary_name(path: &Path) -> PathBuf {
+    beside(path, &format!(".{}.tmp", std::process::id()))
+}
+
+/// The path with `suffix` after its whole name: `news.micpq` and `.partial` give `news.micpq.partial`.
+pub fn beside(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
-    name.push(format!(".{}.tmp", std::process::id()));
+    name.push(suffix);
     PathBuf::from(name)
 }
 

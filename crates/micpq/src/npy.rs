@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 
-use crate::{Error, Matrix, Result};
+use crate::{Error, Matrix, Result, disk};
 
 const MAGIC: &[u8] = b"\x93NUMPY\x01\x00";
 /// The header's whole length. Fixed, so that the row count can be filled in when the last row is known.
@@ -33,9 +33,7 @@ pub struct NpyWriter {
 
 impl NpyWriter {
     fn create(path: &Path, dtype: &'static str, size: usize, cols: usize) -> Result<Self> {
-        let mut name = path.as_os_str().to_owned();
-        name.push(".partial");
-        let temporary = PathBuf::from(name);
+        let temporary = disk::beside(path, ".partial");
         let file = File::create(&temporary).map_err(Error::io(&temporary))?;
         let mut out = BufWriter::with_capacity(1 << 20, file);
         out.write_all(&header(dtype, 0, cols)).map_err(Error::io(&temporary))?;

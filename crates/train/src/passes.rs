@@ -60,16 +60,6 @@ impl<'a> Passes<'a> {
         Ok(Passes { features, tokens, dropout: rate, fingerprint, clean })
     }
 
-    /// The token sequences, one a document.
-    pub fn tokens(&self) -> &[Vec<u32>] {
-        &self.tokens
-    }
-
-    /// The clean vectors, one a document.
-    pub fn clean(&self) -> &Matrix {
-        &self.clean
-    }
-
     /// The clean vectors alone.
     pub fn into_clean(self) -> Matrix {
         self.clean
@@ -148,16 +138,17 @@ fn clean_vectors(
     let mut kept: BTreeMap<usize, Vec<(usize, usize)>> = BTreeMap::new();
     let mut new: Vec<usize> = Vec::new();
     let mut places: HashMap<Key, Vec<usize>> = HashMap::new();
+    let mut want = |document: usize| {
+        let same = places.entry(keys[document]).or_default();
+        if same.is_empty() {
+            new.push(document);
+        }
+        same.push(document);
+    };
     for (document, key) in keys.iter().enumerate() {
         match store.as_ref().and_then(|s| s.rows.get(key)) {
             Some(&(file, row)) => kept.entry(file).or_default().push((document, row)),
-            None => {
-                let same = places.entry(*key).or_default();
-                if same.is_empty() {
-                    new.push(document);
-                }
-                same.push(document);
-            }
+            None => want(document),
         }
     }
     for (file, documents) in kept {
@@ -170,12 +161,7 @@ fn clean_vectors(
                 documents.iter().for_each(|&(d, row)| out.row_mut(d).copy_from_slice(vectors.row(row)));
                 watch.advance(documents.len() as u64);
             }
-            None => {
-                for (document, _) in documents {
-                    places.entry(keys[document]).or_default().push(document);
-                    new.push(document);
-                }
-            }
+            None => documents.iter().for_each(|&(document, _)| want(document)),
         }
     }
     for (number, chunk) in new.chunks(CHUNK).enumerate() {

@@ -9,10 +9,10 @@ use micpq::corpus::{Corpus, CorpusConfig};
 use micpq::encoder::Features;
 use micpq::index::{Index, IndexConfig};
 use micpq::model::Model;
-use micpq::{Error, Watch};
+use micpq::{Error, Watch, disk};
 use train::dataset::{Dataset, LabelNames};
 
-use super::index::{Known, add_all};
+use super::index::{Known, add_all, metrics_of};
 use super::{features_of, train as training};
 use crate::args::Build;
 use crate::output;
@@ -29,9 +29,7 @@ pub fn run(args: Build, json: bool, progress: &Progress) -> Result<()> {
         .into());
     }
     let config = args.training.config(args.features.pooling)?;
-    let mut partial = args.output.as_os_str().to_owned();
-    partial.push(".partial");
-    let partial = PathBuf::from(partial);
+    let partial = disk::beside(&args.output, ".partial");
     let spooled = spool(&args.corpus, &partial)?;
     let path = spooled.as_deref().unwrap_or(&args.corpus);
     let source = args.source.config();
@@ -40,7 +38,7 @@ pub fn run(args: Build, json: bool, progress: &Progress) -> Result<()> {
         Some(dir) => {
             let model = Model::load(dir)?;
             let features = features_of(&model, progress)?;
-            (model, features, Known::default(), serde_json::Value::Null)
+            (model, features, Known::default(), metrics_of(dir)?)
         }
         None => {
             let features = args.features.load(progress)?;
@@ -138,16 +136,12 @@ fn fill(
 
 /// Puts the finished index in its place; one that was there is removed only after.
 fn swap(partial: &Path, output: &Path) -> Result<()> {
-    let old = output.exists().then(|| {
-        let mut name = output.as_os_str().to_owned();
-        name.push(".old");
-        PathBuf::from(name)
-    });
+    let old = output.exists().then(|| disk::beside(output, ".old"));
     if let Some(old) = &old {
         std::fs::rename(output, old).map_err(Error::io(output))?;
     }
     std::fs::rename(partial, output).map_err(Error::io(output))?;
-    micpq::disk::sync_directory(output.parent().unwrap_or(Path::new(".")))?;
+    disk::sync_directory(output.parent().unwrap_or(Path::new(".")))?;
     if let Some(old) = old {
         std::fs::remove_dir_all(&old).map_err(Error::io(&old))?;
     }
@@ -159,9 +153,7 @@ fn spool(corpus: &Path, beside: &Path) -> Result<Option<PathBuf>> {
     if corpus != Path::new("-") {
         return Ok(None);
     }
-    let mut name = beside.as_os_str().to_owned();
-    name.push(".input");
-    let path = PathBuf::from(name);
+    let path = disk::beside(beside, ".input");
     let mut file = File::create(&path).map_err(Error::io(&path))?;
     std::io::copy(&mut std::io::stdin().lock(), &mut file).map_err(Error::io("standard input"))?;
     Ok(Some(path))

@@ -111,7 +111,7 @@ fn told(index: &Index, json: bool) -> Result<()> {
 }
 
 /// What a model directory says of its training, to travel with the model into an index.
-fn metrics_of(model: &Path) -> Result<serde_json::Value> {
+pub fn metrics_of(model: &Path) -> Result<serde_json::Value> {
     let path = model.join("metrics.json");
     match std::fs::read(&path) {
         Ok(bytes) => Ok(serde_json::from_slice(&bytes).unwrap_or_default()),

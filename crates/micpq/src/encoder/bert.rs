@@ -1,10 +1,10 @@
 //! The forward pass over packed sequences: no padded token is ever multiplied.
 
+use kernels::Backend;
 use kernels::attention::{self, Shape};
 use kernels::dropout::{Rate, drop_row, mix};
 use kernels::gemm::{Epilogue, PackedWeight};
 use kernels::rows::{add_layer_norm, layer_norm};
-use kernels::{Backend, dropout};
 
 use super::Pooling;
 use super::weights::{Embedding, EncoderConfig, Weights};
@@ -227,7 +227,7 @@ fn drop_states(
     for (i, sequence) in sequences.iter().enumerate() {
         let key = mix(view.document(i), site);
         for (position, row) in rows.by_ref().take(sequence.len()).enumerate() {
-            drop_row(backend, row, dropout::mix(key, position as u64), view.rate);
+            drop_row(backend, row, mix(key, position as u64), view.rate);
         }
     }
 }

@@ -9,12 +9,12 @@
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use half::f16;
 use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
 use micpq::mmap::Map;
-use micpq::{Error, Result, Watch};
+use micpq::{Error, Result, Watch, disk};
 use rayon::prelude::*;
 
 use super::Encode;
@@ -226,9 +226,7 @@ fn check_header(path: &Path, bytes: &[u8], key: &CacheKey) -> Result<()> {
 
 /// Writes the file, going on where an earlier writer stopped.
 fn fill(path: &Path, key: &CacheKey, encoder: &dyn Encode, documents: &[usize], watch: &dyn Watch) -> Result<()> {
-    let mut name = path.as_os_str().to_owned();
-    name.push(".partial");
-    let partial = PathBuf::from(name);
+    let partial = disk::beside(path, ".partial");
     let fail = || Error::io(&partial);
     let mut file = File::options().read(true).write(true).create(true).truncate(false).open(&partial).map_err(fail())?;
     match file.try_lock() {

@@ -92,7 +92,7 @@ fn cleaning_gives_the_goldens() {
 
 /// `cargo test --release -p micpq throughput -- --ignored --nocapture`
 #[test]
-#[ignore = "a measurement"]
+#[ignore = "a measurement: it prints rates and asserts nothing that a timer decides"]
 fn throughput() {
     let Some(data) = shared("data") else { return };
     for file in ["agnews/train.csv.gz", "20ng/train.jsonl.gz"] {
