@@ -1,6 +1,7 @@
 //! One file a command.
 
 mod build;
+mod cache;
 mod encode;
 mod encoder;
 mod eval;
@@ -33,6 +34,7 @@ pub fn run(args: Args) -> Result<()> {
         Command::Train(a) => train::run(a, json, &progress),
         Command::Index(command) => index::run(command, json, &progress),
         Command::Encoder(command) => encoder::run(command, json, &progress),
+        Command::Cache(command) => cache::run(command, json),
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Args::command(), "micpq", &mut std::io::stdout());
             Ok(())
