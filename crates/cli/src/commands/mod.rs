@@ -64,14 +64,7 @@ fn chunks(corpus: &mut Corpus) -> impl Iterator<Item = micpq::Result<Vec<Documen
 
 /// The encoder a model was trained with, fetched where it is a registered one that is not here.
 fn features_of(model: &Model, watch: &dyn Watch) -> Result<Features> {
-    let Some(config) = &model.config.features else {
-        return Err(Error::config(
-            "this model was trained on vectors the user brought: it cannot encode text, give it vectors instead",
-        )
-        .into());
-    };
-    pull::locate_or_pull(&config.encoder, watch)?;
-    Ok(Features::of_model(config)?)
+    Ok(Features::for_model(model, watch)?)
 }
 
 /// Where vectors, views and checkpoints are kept between runs.
