@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use rayon::prelude::*;
 use tantivy::columnar::{Column, StrColumn};
+use tantivy::index::SegmentId;
 use tantivy::query::Query;
 use tantivy::schema::IndexRecordOption;
 use tantivy::{DocAddress, DocSet, Searcher, SegmentReader, TERMINATED, TantivyDocument};
@@ -95,6 +96,12 @@ impl Snapshot {
         &self.segments
     }
 
+    /// Looks at every byte of packed codes that was not looked at before. Returns what is damaged, and how.
+    pub fn check(&self) -> Vec<(SegmentId, String)> {
+        let check = |segment: &Segment| segment.check().err().map(|problem| (segment.id, problem));
+        self.segments.par_iter().filter_map(check).collect()
+    }
+
     /// Where the living document of an id lies.
     pub fn find(&self, fields: &Fields, id: &DocId) -> Result<Option<DocAddress>> {
         let term = fields.id_term(id);
@@ -132,7 +139,7 @@ impl Snapshot {
         let mut views = Vec::with_capacity(self.segments.len());
         for (ordinal, (segment, reader)) in self.segments.iter().zip(self.searcher.segment_readers()).enumerate() {
             let (blocks, bits) = match filter {
-                None => (segment.blocks.clone(), segment.alive.clone()),
+                None => (segment.blocks.clone(), segment.alive()),
                 Some(query) => {
                     let documents = matching(&self.searcher, reader, query)?;
                     let count = documents.count();

@@ -236,6 +236,9 @@ impl Check<'_> {
             // Not made yet.
             Ok(None) => {}
             Err(problem) => self.report(path, format!("{problem}; {REMAKE}")),
+            Ok(Some(blocks)) if blocks.check().is_err() => {
+                self.report(path, format!("{}; {REMAKE}", blocks.check().expect_err("just seen")))
+            }
             Ok(Some(blocks)) => {
                 let made = super::guarded_ours(&store, || Ok(columns.pack(None)))?;
                 if blocks.as_bytes() != made.as_bytes() {
