@@ -11,6 +11,7 @@ mod backup;
 mod directory;
 mod filter;
 mod info;
+mod kinship;
 mod manifest;
 mod migrate;
 mod schema;

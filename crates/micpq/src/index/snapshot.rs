@@ -225,17 +225,17 @@ struct View {
 }
 
 /// The columns an id comes back from.
-struct Ids {
+pub(super) struct Ids {
     numbers: Option<Column<u64>>,
     names: Option<StrColumn>,
 }
 
 impl Ids {
-    fn open(reader: &SegmentReader) -> tantivy::Result<Ids> {
+    pub fn open(reader: &SegmentReader) -> tantivy::Result<Ids> {
         Ok(Ids { numbers: reader.fast_fields().column_opt(NUMBER)?, names: reader.fast_fields().str(NAME)? })
     }
 
-    fn get(&self, document: u32) -> std::result::Result<DocId, String> {
+    pub fn get(&self, document: u32) -> std::result::Result<DocId, String> {
         if let Some(number) = self.numbers.as_ref().and_then(|c| c.first(document)) {
             return Ok(DocId::Int(number));
         }

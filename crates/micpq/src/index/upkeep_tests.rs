@@ -397,6 +397,63 @@ fn damage_inside_packed_codes_is_found_by_the_first_search() {
     }
 }
 
+#[test]
+fn a_file_of_another_segment_in_its_place_is_found() {
+    let dir = scratch();
+    let path = dir.path().join("index");
+    let index = Index::create(&path, &small(32, 8), IndexConfig::default()).unwrap();
+    // As many documents in both, so that no count tells them apart.
+    let mut writer = index.writer().unwrap();
+    for half in 0..2u64 {
+        for i in half * 300..half * 300 + 300 {
+            let text = format!("{} {}", document(i).text, "more ".repeat((i % 7 + half * 8) as usize));
+            writer.add(&Document { text, ..document(i) }, &code(index.model(), i * 3 + half)).unwrap();
+        }
+        writer.commit(&Silent).unwrap();
+        writer.compact(&Silent).unwrap();
+        // One segment a half: the second is built apart from the first.
+        if half == 0 {
+            snapshot(&path, &dir.path().join("first"), CopyConfig { own_files: true, ..Default::default() }, &Silent)
+                .unwrap();
+            for i in 0..300 {
+                writer.delete(&document(i).id).unwrap();
+            }
+            writer.commit(&Silent).unwrap();
+        }
+    }
+    writer.close(&Silent).unwrap();
+    clean(&path);
+    clean(&dir.path().join("first"));
+    let find = |root: &Path, ending: &str| {
+        let mut files = all_files(root);
+        files.retain(|f| f.extension().is_some_and(|e| e == ending));
+        assert_eq!(files.len(), 1, "{ending}");
+        files.remove(0)
+    };
+    for ending in ["fast", "store", "term", "idx", "pos", "fieldnorm", "codes"] {
+        let (ours, theirs) = (find(&path, ending), find(&dir.path().join("first"), ending));
+        let whole = std::fs::read(&ours).unwrap();
+        std::fs::copy(&theirs, &ours).unwrap();
+        let problems = verify(&path, &Silent).unwrap();
+        assert!(!problems.is_empty(), "a foreign .{ending} went unseen");
+        let id = ours.file_stem().unwrap().to_string_lossy().into_owned();
+        assert!(problems.iter().all(|p| p.to_string().contains(&id)), "{ending}: {problems:?}");
+        // No panic and no answer of a wrong kind from anything that reads it.
+        if let Ok(index) = Index::open(&path, &Silent) {
+            let _ = index.search(&tables(index.model(), 1, 1), &SearchConfig { k: 300, ..SearchConfig::default() });
+        }
+        // Opening may have made other packed codes of foreign columns.
+        std::fs::write(&ours, whole).unwrap();
+        let _ = std::fs::remove_file(segment::codes_path(&path, segment_id(&id)));
+        all(&Index::open(&path, &Silent).unwrap());
+        clean(&path);
+    }
+}
+
+fn segment_id(text: &str) -> tantivy::index::SegmentId {
+    tantivy::index::SegmentId::from_uuid_string(text).unwrap()
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(8))]
     #[test]
