@@ -30,7 +30,7 @@ pub use kept::Keep;
 pub use manifest::{FORMAT, OLDEST_FORMAT, Store};
 pub(crate) use reader::{Filter, Reader};
 pub use snapshot::Record;
-pub(crate) use snapshot::{Near, Scanned, Want};
+pub(crate) use snapshot::{Near, Scanned};
 pub use verify::{Problem, verify};
 pub(crate) use words::Words;
 pub use writer::IndexWriter;
