@@ -38,7 +38,7 @@ pub use manifest::{FORMAT, OLDEST_FORMAT, Store};
 pub use migrate::{MigrateConfig, Migrated, migrate};
 pub(crate) use reader::{Filter, Reader};
 pub use snapshot::Record;
-pub(crate) use snapshot::{Near, Scanned, Want};
+pub(crate) use snapshot::{Near, Scanned};
 pub use stats::{AttributeStats, BookStats, CodeStats, SegmentStats, Stats};
 pub use verify::{Problem, verify};
 pub(crate) use words::Words;

@@ -346,7 +346,7 @@ fn queries_and_documents_that_cannot_be_are_refused_with_a_reason() {
     let index = Index::create(&path, &model, IndexConfig::default()).unwrap();
     let query = tables(&model, 1, 1);
     let ask = |k: usize, filter: &str| {
-        let config = SearchConfig { k, filter: Some(filter.into()), documents: true, ..SearchConfig::default() };
+        let config = SearchConfig { k, filter: Some(filter.into()), ..SearchConfig::default() };
         index.search(&query, &config).map(|hits| hits[0].len()).map_err(|e| e.to_string())
     };
     assert_eq!(ask(5, "places:japan"), Ok(0));
