@@ -29,6 +29,7 @@ pub use info::{Bytes, Info};
 pub use kept::Keep;
 pub use manifest::{FORMAT, OLDEST_FORMAT, Store};
 pub(crate) use reader::{Filter, Reader};
+pub(crate) use schema::Stored;
 pub use snapshot::Record;
 pub(crate) use snapshot::{Near, Scanned};
 pub use verify::{Problem, verify};
