@@ -37,6 +37,7 @@ pub use kept::Keep;
 pub use manifest::{FORMAT, OLDEST_FORMAT, Store};
 pub use migrate::{MigrateConfig, Migrated, migrate};
 pub(crate) use reader::{Filter, Reader};
+pub(crate) use schema::Stored;
 pub use snapshot::Record;
 pub(crate) use snapshot::{Near, Scanned};
 pub use stats::{AttributeStats, BookStats, CodeStats, SegmentStats, Stats};
