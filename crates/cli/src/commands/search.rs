@@ -9,14 +9,17 @@ use micpq::index::{Hit, Index, SearchConfig};
 use micpq::model::{Distance, Table};
 use micpq::{Error, Silent};
 
-use super::{chunks, features_of};
+use super::{chunks, features_for_queries, features_of};
 use crate::args::Search;
 use crate::output;
 use crate::progress::Progress;
 
 pub fn run(args: Search, json: bool, progress: &Progress) -> Result<()> {
     let index = Index::open(&args.index, progress)?;
-    let features = features_of(index.model(), progress)?;
+    let features = match args.queries {
+        Some(_) => features_of(index.model(), progress)?,
+        None => features_for_queries(index.model(), progress)?,
+    };
     let session = Session {
         distance: args.distance.unwrap_or(index.model().config.distance),
         config: SearchConfig { k: args.k, filter: args.filter.clone(), ..SearchConfig::default() },
