@@ -14,6 +14,7 @@ use crate::Result;
 /// feed-forward output) at one rate, as `hidden_dropout_prob` and `attention_probs_dropout_prob` would set it.
 #[derive(Clone, Copy, Debug)]
 pub struct Dropout<'a> {
+    probability: f64,
     rate: Rate,
     key: u64,
     // One a sequence.
@@ -23,12 +24,18 @@ pub struct Dropout<'a> {
 impl<'a> Dropout<'a> {
     /// View number `view` of the sequences that carry the numbers `documents`: the same numbers give the same masks.
     pub fn new(rate: f64, seed: u64, view: u32, documents: &'a [u64]) -> Self {
-        Dropout { rate: Rate::new(rate), key: mix(mix(0x6d69_6370_715f_7631, seed), u64::from(view)), documents }
+        let key = mix(mix(0x6d69_6370_715f_7631, seed), u64::from(view));
+        Dropout { probability: rate, rate: Rate::new(rate), key, documents }
     }
 
     /// The same view for some of its sequences.
     pub(super) fn part(self, range: std::ops::Range<usize>) -> Self {
         Dropout { documents: &self.documents[range], ..self }
+    }
+
+    /// The same view for a GPU.
+    pub(super) fn on_gpu(self) -> cuda::Dropout<'a> {
+        cuda::Dropout { rate: self.probability, key: self.key, documents: self.documents }
     }
 
     /// How many sequences it speaks of.

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use rayon::prelude::*;
 
-use super::{Dropout, Encoder, pull};
+use super::{Device, Dropout, Encoder, pull};
 use crate::model::{FeatureConfig, Model};
 use crate::text::Clean;
 use crate::watch::Watch;
@@ -74,6 +74,11 @@ impl Features {
         Features::of_model(config)
     }
 
+    /// Moves the encoder to where `device` says.
+    pub fn on(self, device: Device, watch: &dyn Watch) -> Result<Self> {
+        Ok(Features { encoder: self.encoder.on(device, watch)?, ..self })
+    }
+
     /// The settings, as a model records them.
     pub fn config(&self) -> &FeatureConfig {
         &self.config
@@ -105,9 +110,20 @@ impl Features {
         dropout: Option<Dropout>,
         watch: &dyn Watch,
     ) -> Result<Matrix> {
-        let mut out = self.encoder.encode(tokens, self.config.pooling, dropout, watch)?;
+        let views = self.encode_views(tokens, &[dropout], watch)?;
+        Ok(views.into_iter().next().expect("one view was asked for"))
+    }
+
+    /// Several views of token sequences, `None` the clean one.
+    pub fn encode_views(
+        &self,
+        tokens: &[impl AsRef<[u32]> + Sync],
+        views: &[Option<Dropout>],
+        watch: &dyn Watch,
+    ) -> Result<Vec<Matrix>> {
+        let mut out = self.encoder.encode_views(tokens, self.config.pooling, views, watch)?;
         if self.config.unit_length {
-            out.normalize_rows();
+            out.iter_mut().for_each(Matrix::normalize_rows);
         }
         Ok(out)
     }

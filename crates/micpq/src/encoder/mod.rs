@@ -1,10 +1,11 @@
 //! The frozen encoder: token ids to one feature vector a document.
 //!
 //! [`pull`] puts a Hugging Face directory where [`Encoder::load`] finds it, [`weights`] reads and checks its tensors,
-//! [`bert`] is the forward pass over packed sequences, and [`Features`] is the way from raw text to vectors that every
-//! surface takes.
+//! [`bert`] is the forward pass over packed sequences, [`device`] moves it to a GPU, and [`Features`] is the way from raw
+//! text to vectors that every surface takes.
 
 mod bert;
+mod device;
 mod features;
 pub mod pull;
 mod weights;
@@ -17,6 +18,7 @@ use std::path::{Path, PathBuf};
 use rayon::prelude::*;
 
 pub use bert::Dropout;
+pub use device::Device;
 pub use features::Features;
 pub use weights::EncoderConfig;
 
@@ -66,6 +68,7 @@ pub struct Encoder {
     sha256: String,
     tokenizer: Tokenizer,
     bert: bert::Bert,
+    gpu: Option<device::Gpu>,
 }
 
 impl Encoder {
@@ -86,7 +89,23 @@ impl Encoder {
         let weights = weights::Weights::open(dir)?;
         let bert = bert::Bert::new(&config, &weights)?;
         let sha256 = weights.sha256(dir)?;
-        Ok(Encoder { dir: dir.to_path_buf(), config, sha256, tokenizer, bert })
+        Ok(Encoder { dir: dir.to_path_buf(), config, sha256, tokenizer, bert, gpu: None })
+    }
+
+    /// Moves it to where `device` says. [`Device::Auto`] takes a GPU that works and says why one that is there does not.
+    pub fn on(mut self, device: Device, watch: &dyn Watch) -> Result<Self> {
+        self.gpu = device::Gpu::open(device, &self.dir, &self.config, watch)?;
+        Ok(self)
+    }
+
+    /// What its vectors are computed in: part of the name kept vectors go by. A GPU's are not the CPU's bits.
+    pub fn arithmetic(&self) -> &'static str {
+        if self.gpu.is_some() { device::ARITHMETIC } else { "f32" }
+    }
+
+    /// Sequences worth encoding in one call: what keeps a GPU busy, or 0 where it does not matter.
+    pub fn sequences_at_once(&self) -> usize {
+        if self.gpu.is_some() { device::AT_ONCE } else { 0 }
     }
 
     /// Where it was loaded from.
@@ -125,10 +144,35 @@ impl Encoder {
         dropout: Option<Dropout>,
         watch: &dyn Watch,
     ) -> Result<Matrix> {
+        let views = self.encode_views(sequences, pooling, &[dropout], watch)?;
+        Ok(views.into_iter().next().expect("one view was asked for"))
+    }
+
+    /// Several views of the same sequences, `None` the clean one: a GPU is sent the tokens once.
+    pub fn encode_views(
+        &self,
+        sequences: &[impl AsRef<[u32]> + Sync],
+        pooling: Pooling,
+        views: &[Option<Dropout>],
+        watch: &dyn Watch,
+    ) -> Result<Vec<Matrix>> {
         self.check(sequences)?;
-        if let Some(view) = &dropout {
+        for view in views.iter().flatten() {
             assert_eq!(view.len(), sequences.len(), "a number for every sequence");
         }
+        match &self.gpu {
+            Some(gpu) => gpu.encode(sequences, pooling, views, self.width(), watch),
+            None => views.iter().map(|view| self.encode_on_cpu(sequences, pooling, *view, watch)).collect(),
+        }
+    }
+
+    fn encode_on_cpu(
+        &self,
+        sequences: &[impl AsRef<[u32]> + Sync],
+        pooling: Pooling,
+        dropout: Option<Dropout>,
+        watch: &dyn Watch,
+    ) -> Result<Matrix> {
         let mut out = Matrix::zeros(sequences.len(), self.width());
         let mut tasks = Vec::new();
         let mut rest = out.as_mut_slice();
