@@ -46,7 +46,11 @@ impl<'a> Passes<'a> {
         let tokens = features.tokens(texts)?;
         let config = features.config();
         // Everything that decides a value, and nothing that does not: texts cleaned to the same tokens share vectors.
-        let encoder = format!("{}|{}|{}", config.encoder_sha256, config.pooling, config.unit_length);
+        let mut encoder = format!("{}|{}|{}", config.encoder_sha256, config.pooling, config.unit_length);
+        if !config.precision.is_f32() {
+            // f32 goes without a word, as what was kept before there was a choice.
+            encoder = format!("{encoder}|{}", config.precision);
+        }
         let keys: Vec<Key> = tokens.par_iter().map(|sequence| key(sequence)).collect();
         let mut hash = Sha256::new();
         hash.update(&encoder);

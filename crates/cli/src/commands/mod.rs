@@ -17,7 +17,7 @@ use micpq::encoder::{Features, pull};
 use micpq::model::Model;
 use micpq::{Error, Watch};
 
-use crate::args::{Args, Command};
+use crate::args::{Args, Command, ComputingArgs};
 use crate::progress::Progress;
 
 /// Documents read, encoded and added at a time: enough to keep every core busy, small beside any memory.
@@ -61,7 +61,7 @@ fn chunks(corpus: &mut Corpus) -> impl Iterator<Item = micpq::Result<Vec<Documen
 }
 
 /// The encoder a model was trained with, fetched where it is a registered one that is not here.
-fn features_of(model: &Model, watch: &dyn Watch) -> Result<Features> {
+fn features_of(model: &Model, computing: ComputingArgs, watch: &dyn Watch) -> Result<Features> {
     let Some(config) = &model.config.features else {
         return Err(Error::config(
             "this model was trained on vectors the user brought: it cannot encode text, give it vectors instead",
@@ -69,7 +69,7 @@ fn features_of(model: &Model, watch: &dyn Watch) -> Result<Features> {
         .into());
     };
     pull::locate_or_pull(&config.encoder, watch)?;
-    Ok(Features::of_model(config)?)
+    Ok(Features::of_model_in(config, computing.precision.unwrap_or(config.precision))?)
 }
 
 /// Where vectors, views and checkpoints are kept between runs.

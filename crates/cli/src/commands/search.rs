@@ -16,7 +16,7 @@ use crate::progress::Progress;
 
 pub fn run(args: Search, json: bool, progress: &Progress) -> Result<()> {
     let index = Index::open(&args.index, progress)?;
-    let features = features_of(index.model(), progress)?;
+    let features = features_of(index.model(), args.computing, progress)?;
     let session = Session {
         distance: args.distance.unwrap_or(index.model().config.distance),
         config: SearchConfig { k: args.k, filter: args.filter.clone(), ..SearchConfig::default() },

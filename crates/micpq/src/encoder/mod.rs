@@ -6,6 +6,8 @@
 
 mod bert;
 mod features;
+mod linear;
+mod precision;
 pub mod pull;
 mod weights;
 
@@ -18,6 +20,7 @@ use rayon::prelude::*;
 
 pub use bert::Dropout;
 pub use features::Features;
+pub use precision::Precision;
 pub use weights::EncoderConfig;
 
 use crate::tokenizer::Tokenizer;
@@ -59,18 +62,27 @@ impl std::str::FromStr for Pooling {
 /// states (4 x 384 to 4 x 3,072 values a token) stay there too.
 const BATCH_TOKENS: usize = 512;
 
+/// Tokens of the smallest task: below, a product's weights are read for too few rows.
+const TASK_TOKENS: usize = 64;
+
 /// A loaded encoder.
 pub struct Encoder {
     dir: PathBuf,
     config: EncoderConfig,
     sha256: String,
     tokenizer: Tokenizer,
+    precision: Precision,
     bert: bert::Bert,
 }
 
 impl Encoder {
     /// Loads a Hugging Face directory: `config.json`, `model.safetensors`, `tokenizer.json` or `vocab.txt`.
     pub fn load(dir: &Path) -> Result<Self> {
+        Encoder::load_in(dir, Precision::F32)
+    }
+
+    /// The same with its matrix products in a precision of choice.
+    pub fn load_in(dir: &Path, precision: Precision) -> Result<Self> {
         let config = EncoderConfig::read(dir)?;
         let tokenizer = Tokenizer::load(dir)?;
         if tokenizer.vocabulary() > config.vocab_size {
@@ -84,9 +96,9 @@ impl Encoder {
             ));
         }
         let weights = weights::Weights::open(dir)?;
-        let bert = bert::Bert::new(&config, &weights)?;
+        let bert = bert::Bert::new(&config, &weights, precision)?;
         let sha256 = weights.sha256(dir)?;
-        Ok(Encoder { dir: dir.to_path_buf(), config, sha256, tokenizer, bert })
+        Ok(Encoder { dir: dir.to_path_buf(), config, sha256, tokenizer, precision, bert })
     }
 
     /// Where it was loaded from.
@@ -107,6 +119,11 @@ impl Encoder {
     /// SHA-256 of the weight file.
     pub fn sha256(&self) -> &str {
         &self.sha256
+    }
+
+    /// The numbers its products run in.
+    pub fn precision(&self) -> Precision {
+        self.precision
     }
 
     /// Its tokenizer.
@@ -130,12 +147,16 @@ impl Encoder {
             assert_eq!(view.len(), sequences.len(), "a number for every sequence");
         }
         let mut out = Matrix::zeros(sequences.len(), self.width());
+        let threads = rayon::current_num_threads();
+        let total: usize = sequences.iter().map(|s| s.as_ref().len()).sum();
+        // Few texts are cut finer, so that no core waits for another; one alone is shared by all of them.
+        let most = (total / (4 * threads)).clamp(TASK_TOKENS, BATCH_TOKENS);
         let mut tasks = Vec::new();
         let mut rest = out.as_mut_slice();
         let mut start = 0;
         while start < sequences.len() {
             let (mut end, mut tokens) = (start, 0);
-            while end < sequences.len() && (end == start || tokens + sequences[end].as_ref().len() <= BATCH_TOKENS) {
+            while end < sequences.len() && (end == start || tokens + sequences[end].as_ref().len() <= most) {
                 tokens += sequences[end].as_ref().len();
                 end += 1;
             }
@@ -144,12 +165,13 @@ impl Encoder {
             rest = after;
             start = end;
         }
+        let share = if tasks.len() == 1 { threads } else { 1 };
         tasks.into_par_iter().try_for_each_init(bert::Scratch::default, |scratch, (range, rows)| {
             if watch.interrupted() {
                 return Err(Error::Interrupted);
             }
             let batch: Vec<&[u32]> = sequences[range.clone()].iter().map(AsRef::as_ref).collect();
-            let states = self.bert.forward(&batch, dropout.map(|d| d.part(range)), scratch, |_, _| {});
+            let states = self.bert.forward(&batch, dropout.map(|d| d.part(range)), scratch, share, |_, _| {});
             bert::pool(states, &batch, pooling, rows);
             watch.advance(batch.len() as u64);
             Ok(())
