@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args as Group, Parser, Subcommand};
 use micpq::corpus::{CorpusConfig, Format, OnError};
-use micpq::encoder::{Device, Features, Pooling, pull};
+use micpq::encoder::{Device, Features, Pooling, Precision, pull};
 use micpq::index::{CopyConfig, Keep, Store};
 use micpq::model::{CodeShape, Distance};
 use micpq::query::{Cursor, Rerank, SearchConfig};
@@ -164,14 +164,33 @@ pub struct FeatureArgs {
     /// Scale vectors to unit length
     #[arg(long)]
     pub unit_length: bool,
+    #[command(flatten)]
+    pub computing: ComputingArgs,
+}
+
+/// How the encoder computes.
+#[derive(Group, Clone, Copy, Default)]
+#[command(next_help_heading = "Features")]
+pub struct ComputingArgs {
+    /// Numbers of the encoder's matrix products: f32, bf16, int8, or auto (the fastest that loses nothing worth naming);
+    /// unless said, a model's own, and f32 where there is none yet
+    #[arg(long, value_name = "f32|bf16|int8|auto")]
+    pub precision: Option<Precision>,
 }
 
 impl FeatureArgs {
     /// Loads the encoder to where `--device` says, fetching a registered one that is not here yet.
     pub fn load(&self, watch: &dyn Watch) -> Result<Features> {
         pull::locate_or_pull(&self.encoder, watch)?;
-        Features::new(&self.encoder, self.pooling, self.max_tokens, self.clean, self.unit_length)?
-            .on(crate::commands::device(), watch)
+        Features::new(
+            &self.encoder,
+            self.pooling,
+            self.max_tokens,
+            self.clean,
+            self.unit_length,
+            self.computing.precision.unwrap_or_default(),
+        )?
+        .on(crate::commands::device(), watch)
     }
 }
 
@@ -425,6 +444,8 @@ pub struct Search {
     pub distance: Option<Distance>,
     #[command(flatten)]
     pub source: CorpusArgs,
+    #[command(flatten)]
+    pub computing: ComputingArgs,
 }
 
 impl Search {
@@ -473,6 +494,8 @@ pub struct Eval {
     pub cache: Option<PathBuf>,
     #[command(flatten)]
     pub source: CorpusArgs,
+    #[command(flatten)]
+    pub computing: ComputingArgs,
 }
 
 #[derive(Group)]
@@ -546,6 +569,8 @@ pub enum Index {
         force: bool,
         #[command(flatten)]
         source: CorpusArgs,
+        #[command(flatten)]
+        computing: ComputingArgs,
     },
     /// Add documents; one with a known id replaces the old one
     Add {
@@ -558,6 +583,8 @@ pub enum Index {
         commit_every: usize,
         #[command(flatten)]
         source: CorpusArgs,
+        #[command(flatten)]
+        computing: ComputingArgs,
     },
     /// Delete documents by id or by filter
     Delete {

@@ -39,7 +39,7 @@ pub fn run(args: Build, json: bool, progress: &Progress) -> Result<()> {
     let (model, features, known, metrics) = match &args.model {
         Some(dir) => {
             let model = Model::load(dir)?;
-            let features = features_of(&model, progress)?;
+            let features = features_of(&model, args.features.computing, progress)?;
             (model, features, Known::default(), metrics_of(dir)?)
         }
         None => {

@@ -19,7 +19,7 @@ use micpq::encoder::{Device, Features, pull};
 use micpq::model::Model;
 use micpq::{Error, Watch};
 
-use crate::args::{Args, Command};
+use crate::args::{Args, Command, ComputingArgs};
 use crate::progress::Progress;
 
 /// Documents read, encoded and added at a time: enough to keep every core busy, small beside any memory.
@@ -73,14 +73,14 @@ fn chunks(corpus: &mut Corpus) -> impl Iterator<Item = micpq::Result<Vec<Documen
 }
 
 /// The encoder a model was trained with, fetched where it is a registered one that is not here, for many texts.
-fn features_of(model: &Model, watch: &dyn Watch) -> Result<Features> {
-    Ok(Features::for_model(model, watch)?.on(device(), watch)?)
+fn features_of(model: &Model, computing: ComputingArgs, watch: &dyn Watch) -> Result<Features> {
+    Ok(Features::for_model(model, computing.precision, watch)?.on(device(), watch)?)
 }
 
 /// The same for a query now and then: a GPU takes seconds to prepare, so it is taken only where it is named.
-fn features_for_queries(model: &Model, watch: &dyn Watch) -> Result<Features> {
+fn features_for_queries(model: &Model, computing: ComputingArgs, watch: &dyn Watch) -> Result<Features> {
     let device = if device() == Device::Auto { Device::Cpu } else { device() };
-    Ok(Features::for_model(model, watch)?.on(device, watch)?)
+    Ok(Features::for_model(model, computing.precision, watch)?.on(device, watch)?)
 }
 
 /// Where vectors, views and checkpoints are kept between runs.

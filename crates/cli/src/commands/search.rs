@@ -1,7 +1,6 @@
 //! `micpq search`: queries on the command line, a file of them, or a prompt.
 
 use std::io::{BufRead, IsTerminal, Write};
-use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Result;
@@ -14,7 +13,7 @@ use micpq::{Error, Watch, npy};
 use serde_json::json;
 
 use super::{chunks, device, features_for_queries, features_of};
-use crate::args::Search;
+use crate::args::{ComputingArgs, Search};
 use crate::output;
 use crate::progress::Progress;
 
@@ -29,10 +28,11 @@ pub fn run(args: Search, json: bool, progress: &Progress) -> Result<()> {
         return Err(Error::config("--fuse makes one query of several; give texts, --like or --vector").into());
     }
     // A file of queries is work for a GPU where there is one; a query now and then loads the encoder when a text comes.
-    let searcher = match (&args.queries, device()) {
-        (Some(_), _) => with_features(&args.index, features_of, progress)?,
-        (None, Device::Cuda(_)) => with_features(&args.index, features_for_queries, progress)?,
-        (None, Device::Auto | Device::Cpu) => Searcher::open(&args.index, progress)?,
+    let plain = args.computing.precision.is_none() && !matches!(device(), Device::Cuda(_));
+    let searcher = match &args.queries {
+        Some(_) => with_features(&args, features_of, progress)?,
+        None if plain => Searcher::open(&args.index, progress)?,
+        None => with_features(&args, features_for_queries, progress)?,
     };
     let session = Session { searcher, config, words: args.words.clone(), json, progress };
     if let Some(path) = &args.queries {
@@ -69,12 +69,12 @@ pub fn run(args: Search, json: bool, progress: &Progress) -> Result<()> {
 
 /// The index with its encoder loaded at once.
 fn with_features(
-    dir: &Path,
-    features: fn(&Model, &dyn Watch) -> Result<Features>,
+    args: &Search,
+    features: fn(&Model, ComputingArgs, &dyn Watch) -> Result<Features>,
     progress: &Progress,
 ) -> Result<Searcher> {
-    let index = Index::open(dir, progress)?;
-    let features = features(index.model(), progress)?;
+    let index = Index::open(&args.index, progress)?;
+    let features = features(index.model(), args.computing, progress)?;
     Ok(Searcher::new(index, Some(Arc::new(features)))?)
 }
 
