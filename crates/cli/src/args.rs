@@ -4,9 +4,10 @@ use std::path::PathBuf;
 
 use clap::{Args as Group, Parser, Subcommand};
 use micpq::corpus::{CorpusConfig, Format, OnError};
-use micpq::encoder::{Features, Pooling, pull};
-use micpq::index::Store;
+use micpq::encoder::{Device, Features, Pooling, Precision, pull};
+use micpq::index::{CopyConfig, Keep, Store};
 use micpq::model::{CodeShape, Distance};
+use micpq::query::{Cursor, Rerank, SearchConfig};
 use micpq::text::Clean;
 use micpq::{Result, Watch};
 use train::config::TrainConfig;
@@ -27,6 +28,9 @@ pub struct Args {
     /// Threads; all cores unless said. Results do not depend on it
     #[arg(long, global = true, value_name = "N")]
     pub threads: Option<usize>,
+    /// Where to encode: auto takes a GPU where one works and there is more than a query to encode
+    #[arg(long, global = true, value_name = "auto|cpu|cuda[:N]", default_value = "auto")]
+    pub device: Device,
 }
 
 const EXAMPLES: &str = "\
@@ -50,12 +54,15 @@ pub enum Command {
     Encode(Encode),
     /// Train a model on a corpus
     Train(Train),
-    /// Make and keep an index: create, add, delete, info, verify, compact
+    /// Make and keep an index: create, add, delete, info, stats, verify, compact, snapshot, restore, migrate
     #[command(subcommand)]
     Index(Index),
     /// Fetch and show encoders
     #[command(subcommand)]
     Encoder(EncoderCommand),
+    /// Show and clear what is kept between runs: vectors, views, checkpoints
+    #[command(subcommand)]
+    Cache(CacheCommand),
     /// Print the completion script of a shell
     Completions {
         /// bash, zsh, fish, elvish or powershell
@@ -157,13 +164,33 @@ pub struct FeatureArgs {
     /// Scale vectors to unit length
     #[arg(long)]
     pub unit_length: bool,
+    #[command(flatten)]
+    pub computing: ComputingArgs,
+}
+
+/// How the encoder computes.
+#[derive(Group, Clone, Copy, Default)]
+#[command(next_help_heading = "Features")]
+pub struct ComputingArgs {
+    /// Numbers of the encoder's matrix products: f32, bf16, int8, or auto (the fastest that loses nothing worth naming);
+    /// unless said, a model's own, and f32 where there is none yet
+    #[arg(long, value_name = "f32|bf16|int8|auto")]
+    pub precision: Option<Precision>,
 }
 
 impl FeatureArgs {
-    /// Loads the encoder, fetching a registered one that is not here yet.
+    /// Loads the encoder to where `--device` says, fetching a registered one that is not here yet.
     pub fn load(&self, watch: &dyn Watch) -> Result<Features> {
         pull::locate_or_pull(&self.encoder, watch)?;
-        Features::new(&self.encoder, self.pooling, self.max_tokens, self.clean, self.unit_length)
+        Features::new(
+            &self.encoder,
+            self.pooling,
+            self.max_tokens,
+            self.clean,
+            self.unit_length,
+            self.computing.precision.unwrap_or_default(),
+        )?
+        .on(crate::commands::device(), watch)
     }
 }
 
@@ -171,15 +198,15 @@ impl FeatureArgs {
 #[derive(Group, Clone)]
 #[command(next_help_heading = "Training")]
 pub struct TrainingArgs {
-    /// Length of a code: 16, 32, 64 or 128
-    #[arg(long, default_value_t = 64)]
-    pub bits: usize,
+    /// Length of a code: 16, 32, 64 or 128; `train` takes several
+    #[arg(long, default_value = "64", value_name = "N[,N...]", value_delimiter = ',')]
+    pub bits: Vec<usize>,
     /// System to train
     #[arg(long, default_value = "micpq")]
     pub method: String,
-    /// Seed of everything random
-    #[arg(long, default_value_t = 0)]
-    pub seed: u64,
+    /// Seed of everything random; `train` takes several
+    #[arg(long, default_value = "0", value_name = "N[,N...]", value_delimiter = ',')]
+    pub seed: Vec<u64>,
     /// Views: full:R (R encoder passes with dropout a document) or noise[:R] (a model of that noise, fitted on a sample)
     #[arg(long, value_name = "full:R|noise[:R]")]
     pub views: Option<String>,
@@ -232,18 +259,48 @@ impl TrainingArgs {
     /// Rate of dropout where none is given: the authors'.
     pub const DROPOUT: f64 = 0.3;
 
-    /// The trainer's own options. Without a word about views, `build` takes the noise model with mean pooling, where it
-    /// loses nothing, and full passes with CLS, where it does.
+    /// The trainer's own options, of one model.
     pub fn config(&self, pooling: Pooling) -> Result<TrainConfig> {
+        match (&self.bits[..], &self.seed[..]) {
+            ([bits], [seed]) => self.model(*bits, *seed, pooling),
+            (bits, seeds) => Err(micpq::Error::config(format!(
+                "{} models are asked for by --bits and --seed, an index has one; \"micpq train\" makes several at once",
+                bits.len() * seeds.len()
+            ))),
+        }
+    }
+
+    /// The options of every length and seed, seed by seed and the longest code first, which takes longest.
+    pub fn configs(&self, pooling: Pooling) -> Result<Vec<TrainConfig>> {
+        let mut lengths = self.bits.clone();
+        lengths.sort_unstable_by(|a, b| b.cmp(a));
+        lengths.dedup();
+        let mut seeds = self.seed.clone();
+        seeds.dedup();
+        seeds
+            .iter()
+            .flat_map(|s| lengths.iter().map(move |b| (*b, *s)))
+            .map(|(b, s)| self.model(b, s, pooling))
+            .collect()
+    }
+
+    /// The seed a sample of the corpus is drawn by: the first.
+    pub fn sample_seed(&self) -> u64 {
+        self.seed.first().copied().unwrap_or(0)
+    }
+
+    /// Without a word about views, `build` takes the noise model with mean pooling, where it loses nothing, and full
+    /// passes with CLS, where it does.
+    fn model(&self, bits: usize, seed: u64, pooling: Pooling) -> Result<TrainConfig> {
         if self.method != "micpq" {
             return Err(micpq::Error::config(format!("unknown method '{}'; known: micpq", self.method)));
         }
-        CodeShape::micpq(self.bits)?;
+        CodeShape::micpq(bits)?;
         let mut config = match &self.preset {
-            Some(name) => TrainConfig::preset(name, self.bits)?,
+            Some(name) => TrainConfig::preset(name, bits)?,
             None => {
                 let views = if pooling == Pooling::Mean { ViewChoice::default() } else { ViewChoice::Full(16) };
-                TrainConfig { views, ..TrainConfig::new(self.bits) }
+                TrainConfig { views, ..TrainConfig::new(bits) }
             }
         };
         if let Some(views) = &self.views {
@@ -267,7 +324,7 @@ impl TrainingArgs {
             config.objective.gumbel = false;
             config.objective.floor = 0.0;
         }
-        config.seed = self.seed;
+        config.seed = seed;
         let config = self.set.iter().try_fold(config, |config, pair| with_option(&config, pair))?;
         config.validate()?;
         Ok(config)
@@ -307,6 +364,9 @@ pub struct Build {
     /// What the index keeps: all (ids, codes, texts, attributes) or codes (ids and codes alone)
     #[arg(long, default_value = "all")]
     pub store: Store,
+    /// How features are kept on disk for the second stage of a search: int8 (a byte a value), f16, or none
+    #[arg(long, value_name = "int8|f16|none", default_value = "int8")]
+    pub keep: Keep,
     /// Replace an index that is already there
     #[arg(long)]
     pub force: bool,
@@ -323,27 +383,87 @@ pub struct Build {
 Examples:
   micpq search news.micpq \"oil prices\" -k 5
   micpq search news.micpq \"oil prices\" --filter \"places:japan AND year:[1987 TO 1988]\"
+  micpq search news.micpq \"opec quota\" --hybrid 0.3 --snippets     the words count too, and are marked
+  micpq search news.micpq --like 4711 --like 815 --fuse             documents like these two
+  micpq search news.micpq --vector queries.npy --json
+  micpq search news.micpq \"oil prices\" --after CURSOR             the next page
   micpq search news.micpq --queries questions.txt --json
   micpq search news.micpq                              asks for queries until end of input")]
 pub struct Search {
     /// Index directory
     pub index: PathBuf,
-    /// What to look for; without it and without --queries, queries are read from standard input
-    pub query: Option<String>,
+    /// What to look for; without any query, they are read from standard input
+    pub query: Vec<String>,
     /// A corpus of queries; every hit then carries the query's id
     #[arg(long, value_name = "FILE")]
     pub queries: Option<PathBuf>,
-    /// Hits a query
-    #[arg(short, default_value_t = 10)]
+    /// Documents like the one with this id; given several times, several queries
+    #[arg(long, value_name = "ID")]
+    pub like: Vec<String>,
+    /// Queries as feature vectors, a row each; - is standard input
+    #[arg(long, value_name = "FILE.npy")]
+    pub vector: Option<PathBuf>,
+    /// Make one query of all the texts, ids and vectors given: hits are near to all of them
+    #[arg(long)]
+    pub fuse: bool,
+    /// Weights of the fused queries: texts, then ids, then vectors
+    #[arg(long, value_name = "W,W,...", value_delimiter = ',', requires = "fuse")]
+    pub weights: Vec<f32>,
+    /// Hits a query, 1 to 10000
+    #[arg(short, default_value_t = SearchConfig::default().k)]
     pub k: usize,
     /// Only documents that match this filter, in the query language of tantivy: places:japan, year:[1987 TO 1988]
     #[arg(long)]
     pub filter: Option<String>,
+    /// Only documents whose code is no farther than this
+    #[arg(long, value_name = "DISTANCE")]
+    pub within: Option<f32>,
+    /// The page after the one this cursor came with
+    #[arg(long, value_name = "CURSOR")]
+    pub after: Option<Cursor>,
+    /// Weight of the words (BM25) beside the codes, 0 to 1
+    #[arg(long, value_name = "W", default_value_t = SearchConfig::default().hybrid)]
+    pub hybrid: f32,
+    /// Words of the hybrid search and of snippets; the query's own unless said
+    #[arg(long, value_name = "TEXT")]
+    pub words: Option<String>,
+    /// Rank the first N candidates again by kept features: auto (200 where the index keeps them), off, or N
+    #[arg(long, value_name = "N|off", default_value_t = SearchConfig::default().rerank)]
+    pub rerank: Rerank,
+    /// Show the part of each text that matches, its words marked
+    #[arg(long)]
+    pub snippets: bool,
+    /// Say how the answer came about: segments, stages, each book's share of a distance
+    #[arg(long)]
+    pub explain: bool,
+    /// Only ids and distances
+    #[arg(long)]
+    pub ids: bool,
     /// Distance; the model's own unless said
     #[arg(long)]
     pub distance: Option<Distance>,
     #[command(flatten)]
     pub source: CorpusArgs,
+    #[command(flatten)]
+    pub computing: ComputingArgs,
+}
+
+impl Search {
+    /// The engine's own options.
+    pub fn config(&self) -> SearchConfig {
+        SearchConfig {
+            k: self.k,
+            filter: self.filter.clone(),
+            within: self.within,
+            after: self.after,
+            hybrid: self.hybrid,
+            rerank: self.rerank,
+            distance: self.distance,
+            documents: !self.ids,
+            snippets: self.snippets,
+            explain: self.explain,
+        }
+    }
 }
 
 #[derive(Group)]
@@ -374,6 +494,8 @@ pub struct Eval {
     pub cache: Option<PathBuf>,
     #[command(flatten)]
     pub source: CorpusArgs,
+    #[command(flatten)]
+    pub computing: ComputingArgs,
 }
 
 #[derive(Group)]
@@ -400,16 +522,23 @@ pub struct Encode {
 #[command(after_help = "\
 Examples:
   micpq train news.jsonl --bits 64 -o model
+  micpq train news.jsonl --bits 16,32,64,128 --seed 0,1 -o models     eight models from one copy of the views
   micpq train train.csv.gz --validation val.csv.gz --preset paper:agnews --bits 32 --max-tokens 51 -o model")]
 pub struct Train {
     /// File or folder; - is standard input
     pub corpus: PathBuf,
-    /// Model directory to write
+    /// Model directory to write; with several lengths or seeds a directory of them, BITS-SEED each
     #[arg(long, short)]
     pub output: PathBuf,
     /// Labelled corpus by whose P@100 the best epoch is chosen; without it the choice needs no labels
     #[arg(long, value_name = "FILE")]
     pub validation: Option<PathBuf>,
+    /// Labelled corpus the finished model is measured by
+    #[arg(long, value_name = "FILE")]
+    pub test: Option<PathBuf>,
+    /// Models trained at a time, each with its share of the threads; all of them unless said
+    #[arg(long, value_name = "N")]
+    pub jobs: Option<usize>,
     #[command(flatten)]
     pub source: CorpusArgs,
     #[command(flatten)]
@@ -432,11 +561,16 @@ pub enum Index {
         /// What the index keeps: all or codes
         #[arg(long, default_value = "all")]
         store: Store,
+        /// How features are kept on disk for the second stage of a search: int8, f16 or none
+        #[arg(long, value_name = "int8|f16|none", default_value = "int8")]
+        keep: Keep,
         /// Replace an index that is already there
         #[arg(long)]
         force: bool,
         #[command(flatten)]
         source: CorpusArgs,
+        #[command(flatten)]
+        computing: ComputingArgs,
     },
     /// Add documents; one with a known id replaces the old one
     Add {
@@ -449,6 +583,8 @@ pub enum Index {
         commit_every: usize,
         #[command(flatten)]
         source: CorpusArgs,
+        #[command(flatten)]
+        computing: ComputingArgs,
     },
     /// Delete documents by id or by filter
     Delete {
@@ -475,6 +611,60 @@ pub enum Index {
         /// Index directory
         index: PathBuf,
     },
+    /// Look at every document: how codes are spread, what attributes there are, what everything weighs
+    Stats {
+        /// Index directory
+        index: PathBuf,
+    },
+    /// Copy the last commit to another directory while readers and a writer go on
+    Snapshot {
+        /// Index directory
+        index: PathBuf,
+        /// Directory to make
+        to: PathBuf,
+        #[command(flatten)]
+        copy: CopyArgs,
+    },
+    /// Check a snapshot and make an index of it
+    Restore {
+        /// Directory of the snapshot
+        snapshot: PathBuf,
+        /// Index directory to make
+        index: PathBuf,
+        #[command(flatten)]
+        copy: CopyArgs,
+    },
+    /// Encode the texts again with another model and swap the new index in when it is whole
+    #[command(after_help = "\
+The old index is searched until the new one takes its place; it is not written to meanwhile. Interrupted, the same
+command goes on where it was.")]
+    Migrate {
+        /// Index directory
+        index: PathBuf,
+        /// Directory of the new model
+        #[arg(long, value_name = "DIR")]
+        model: PathBuf,
+        /// Documents a commit: so much an interrupted migration does again
+        #[arg(long, default_value_t = 20_000, value_name = "N")]
+        commit_every: usize,
+    },
+}
+
+/// How an index is copied.
+#[derive(Group, Clone)]
+pub struct CopyArgs {
+    /// Replace an index that is already there
+    #[arg(long)]
+    pub replace: bool,
+    /// Copy every file; otherwise files are shared by hard links where the file system allows it
+    #[arg(long)]
+    pub copy: bool,
+}
+
+impl CopyArgs {
+    pub fn config(&self) -> CopyConfig {
+        CopyConfig { replace: self.replace, own_files: self.copy }
+    }
 }
 
 #[derive(Subcommand)]
@@ -492,5 +682,24 @@ pub enum EncoderCommand {
         /// Name or directory
         #[arg(default_value = pull::DEFAULT)]
         name: String,
+    },
+}
+
+#[derive(Subcommand)]
+pub enum CacheCommand {
+    /// What is kept, and how large it is
+    List {
+        /// The cache, where it is not the user's own
+        #[arg(long, value_name = "DIR")]
+        cache: Option<PathBuf>,
+    },
+    /// Remove it; the next run computes again what it needs
+    Clear {
+        /// The cache, where it is not the user's own
+        #[arg(long, value_name = "DIR")]
+        cache: Option<PathBuf>,
+        /// Only what nothing was written to for so many days
+        #[arg(long, value_name = "DAYS")]
+        older_than: Option<f64>,
     },
 }

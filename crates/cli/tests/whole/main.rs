@@ -1,6 +1,10 @@
 //! The binary as a user runs it, on an encoder made for the occasion.
 
 mod bench;
+mod device;
 mod faults;
 mod flow;
+mod search;
+mod several;
+mod upkeep;
 mod usage;

@@ -123,15 +123,11 @@ fn order(a: &Found, b: &Found) -> std::cmp::Ordering {
     a.distance.total_cmp(&b.distance).then(a.sequence.cmp(&b.sequence))
 }
 
-/// The documents that every query wants over all parts, best first. The result is that of brute force, whatever the
-/// number of threads: the order of documents is total, and a limit only passes over what lies beyond it.
+/// The documents that every query wants over all parts, best first, and what was done in each part. The result is that of
+/// brute force, whatever the number of threads: the order of documents is total, and a limit only passes over what lies
+/// beyond it.
 ///
 /// [`super::check`] must have let shape, tables and wish pass.
-pub(crate) fn nearest(shape: CodeShape, parts: &[Part], tables: &[Table], want: impl Into<Want>) -> Vec<Vec<Found>> {
-    explained(shape, parts, tables, want).into_iter().map(|(found, _)| found).collect()
-}
-
-/// As [`nearest`], and for every query what was done in each part.
 pub(crate) fn explained(
     shape: CodeShape,
     parts: &[Part],
