@@ -308,9 +308,16 @@ fn a_migration_of_what_has_changed_since_begins_again() {
     let (second, third) = (small(32, 2), small(32, 3));
     let config = MigrateConfig { commit_every: 10, ..MigrateConfig::default() };
     let mut good = |texts: &[&str]| Ok(features_of_text(texts));
+    // Stopped when all is encoded and committed, but not yet in its place.
     let stop = |model: &Model| {
-        let stopped = migrate(&path, model, &mut |t: &[&str]| Ok(features_of_text(t)), &config, &Stop(6.into()));
+        let late = Stop(usize::MAX.into());
+        let mut encode = |texts: &[&str]| {
+            late.0.store(0, Ordering::SeqCst);
+            Ok(features_of_text(texts))
+        };
+        let stopped = migrate(&path, model, &mut encode, &config, &late);
         assert!(matches!(stopped, Err(Error::Interrupted)), "{stopped:?}");
+        assert_eq!(names(dir.path()), [".index.micpq-migration", "index"]);
     };
     stop(&second);
     fill(&index, 100..110);

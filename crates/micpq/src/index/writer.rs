@@ -193,12 +193,15 @@ impl IndexWriter {
         let store = self.inner.dir.join(STORE);
         // Merges under way would hold segments that the great merge needs.
         self.settle()?;
-        let metas = self.inner.tantivy.searchable_segment_metas().map_err(|e| tantivy_error(&store, e))?;
-        if metas.len() > 1 || metas.iter().any(|m| m.has_deletes()) {
+        // tantivy keeps the files of every segment whose description is held somewhere, so this one goes at once.
+        let ids: Vec<_> = {
+            let metas = self.inner.tantivy.searchable_segment_metas().map_err(|e| tantivy_error(&store, e))?;
+            let needed = metas.len() > 1 || metas.iter().any(|m| m.has_deletes());
+            metas.iter().filter(|_| needed).map(|m| m.id()).collect()
+        };
+        if !ids.is_empty() {
             watch.stage("merging segments", None);
-            let ids: Vec<_> = metas.iter().map(|m| m.id()).collect();
-            let merged = self.tantivy().merge(&ids).wait();
-            merged.map_err(|e| tantivy_error(&store, e))?;
+            self.tantivy().merge(&ids).wait().map_err(|e| tantivy_error(&store, e))?;
         }
         self.turn(watch)?;
         self.tantivy().garbage_collect_files().wait().map_err(|e| tantivy_error(&store, e))?;
