@@ -5,8 +5,9 @@ use std::path::PathBuf;
 use clap::{Args as Group, Parser, Subcommand};
 use micpq::corpus::{CorpusConfig, Format, OnError};
 use micpq::encoder::{Features, Pooling, pull};
-use micpq::index::{CopyConfig, Store};
+use micpq::index::{CopyConfig, Keep, Store};
 use micpq::model::{CodeShape, Distance};
+use micpq::query::{Cursor, Rerank, SearchConfig};
 use micpq::text::Clean;
 use micpq::{Result, Watch};
 use train::config::TrainConfig;
@@ -56,6 +57,9 @@ pub enum Command {
     /// Fetch and show encoders
     #[command(subcommand)]
     Encoder(EncoderCommand),
+    /// Show and clear what is kept between runs: vectors, views, checkpoints
+    #[command(subcommand)]
+    Cache(CacheCommand),
     /// Print the completion script of a shell
     Completions {
         /// bash, zsh, fish, elvish or powershell
@@ -307,6 +311,9 @@ pub struct Build {
     /// What the index keeps: all (ids, codes, texts, attributes) or codes (ids and codes alone)
     #[arg(long, default_value = "all")]
     pub store: Store,
+    /// How features are kept on disk for the second stage of a search: int8 (a byte a value), f16, or none
+    #[arg(long, value_name = "int8|f16|none", default_value = "int8")]
+    pub keep: Keep,
     /// Replace an index that is already there
     #[arg(long)]
     pub force: bool,
@@ -323,27 +330,85 @@ pub struct Build {
 Examples:
   micpq search news.micpq \"oil prices\" -k 5
   micpq search news.micpq \"oil prices\" --filter \"places:japan AND year:[1987 TO 1988]\"
+  micpq search news.micpq \"opec quota\" --hybrid 0.3 --snippets     the words count too, and are marked
+  micpq search news.micpq --like 4711 --like 815 --fuse             documents like these two
+  micpq search news.micpq --vector queries.npy --json
+  micpq search news.micpq \"oil prices\" --after CURSOR             the next page
   micpq search news.micpq --queries questions.txt --json
   micpq search news.micpq                              asks for queries until end of input")]
 pub struct Search {
     /// Index directory
     pub index: PathBuf,
-    /// What to look for; without it and without --queries, queries are read from standard input
-    pub query: Option<String>,
+    /// What to look for; without any query, they are read from standard input
+    pub query: Vec<String>,
     /// A corpus of queries; every hit then carries the query's id
     #[arg(long, value_name = "FILE")]
     pub queries: Option<PathBuf>,
-    /// Hits a query
-    #[arg(short, default_value_t = 10)]
+    /// Documents like the one with this id; given several times, several queries
+    #[arg(long, value_name = "ID")]
+    pub like: Vec<String>,
+    /// Queries as feature vectors, a row each; - is standard input
+    #[arg(long, value_name = "FILE.npy")]
+    pub vector: Option<PathBuf>,
+    /// Make one query of all the texts, ids and vectors given: hits are near to all of them
+    #[arg(long)]
+    pub fuse: bool,
+    /// Weights of the fused queries: texts, then ids, then vectors
+    #[arg(long, value_name = "W,W,...", value_delimiter = ',', requires = "fuse")]
+    pub weights: Vec<f32>,
+    /// Hits a query, 1 to 10000
+    #[arg(short, default_value_t = SearchConfig::default().k)]
     pub k: usize,
     /// Only documents that match this filter, in the query language of tantivy: places:japan, year:[1987 TO 1988]
     #[arg(long)]
     pub filter: Option<String>,
+    /// Only documents whose code is no farther than this
+    #[arg(long, value_name = "DISTANCE")]
+    pub within: Option<f32>,
+    /// The page after the one this cursor came with
+    #[arg(long, value_name = "CURSOR")]
+    pub after: Option<Cursor>,
+    /// Weight of the words (BM25) beside the codes, 0 to 1
+    #[arg(long, value_name = "W", default_value_t = SearchConfig::default().hybrid)]
+    pub hybrid: f32,
+    /// Words of the hybrid search and of snippets; the query's own unless said
+    #[arg(long, value_name = "TEXT")]
+    pub words: Option<String>,
+    /// Rank the first N candidates again by kept features: auto (200 where the index keeps them), off, or N
+    #[arg(long, value_name = "N|off", default_value_t = SearchConfig::default().rerank)]
+    pub rerank: Rerank,
+    /// Show the part of each text that matches, its words marked
+    #[arg(long)]
+    pub snippets: bool,
+    /// Say how the answer came about: segments, stages, each book's share of a distance
+    #[arg(long)]
+    pub explain: bool,
+    /// Only ids and distances
+    #[arg(long)]
+    pub ids: bool,
     /// Distance; the model's own unless said
     #[arg(long)]
     pub distance: Option<Distance>,
     #[command(flatten)]
     pub source: CorpusArgs,
+}
+
+impl Search {
+    /// The engine's own options.
+    pub fn config(&self) -> SearchConfig {
+        SearchConfig {
+            k: self.k,
+            filter: self.filter.clone(),
+            within: self.within,
+            after: self.after,
+            hybrid: self.hybrid,
+            rerank: self.rerank,
+            distance: self.distance,
+            documents: !self.ids,
+            snippets: self.snippets,
+            explain: self.explain,
+        }
+    }
 }
 
 #[derive(Group)]
@@ -432,6 +497,9 @@ pub enum Index {
         /// What the index keeps: all or codes
         #[arg(long, default_value = "all")]
         store: Store,
+        /// How features are kept on disk for the second stage of a search: int8, f16 or none
+        #[arg(long, value_name = "int8|f16|none", default_value = "int8")]
+        keep: Keep,
         /// Replace an index that is already there
         #[arg(long)]
         force: bool,
@@ -546,5 +614,24 @@ pub enum EncoderCommand {
         /// Name or directory
         #[arg(default_value = pull::DEFAULT)]
         name: String,
+    },
+}
+
+#[derive(Subcommand)]
+pub enum CacheCommand {
+    /// What is kept, and how large it is
+    List {
+        /// The cache, where it is not the user's own
+        #[arg(long, value_name = "DIR")]
+        cache: Option<PathBuf>,
+    },
+    /// Remove it; the next run computes again what it needs
+    Clear {
+        /// The cache, where it is not the user's own
+        #[arg(long, value_name = "DIR")]
+        cache: Option<PathBuf>,
+        /// Only what nothing was written to for so many days
+        #[arg(long, value_name = "DAYS")]
+        older_than: Option<f64>,
     },
 }

@@ -112,11 +112,11 @@ fn fill(
     metrics: &serde_json::Value,
     progress: &Progress,
 ) -> Result<u64> {
-    let config = IndexConfig { store: args.store, metrics: metrics.clone(), ..IndexConfig::default() };
+    let config = IndexConfig { store: args.store, keep: args.keep, metrics: metrics.clone(), ..IndexConfig::default() };
     let index = Index::create(partial, model, config)?;
     let mut corpus = Corpus::open(path, source)?;
     progress.stage("indexing", None);
-    let added = add_all(&index, model, features, &mut corpus, known, 200_000, progress).map_err(|problem| {
+    let added = add_all(&index, features, &mut corpus, known, 200_000, progress).map_err(|problem| {
         match problem.downcast_ref() {
             // Half an index is not left behind as a whole one: what is kept is the training.
             Some(Error::Interrupted) => anyhow::Error::new(Error::Interrupted).context(

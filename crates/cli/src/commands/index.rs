@@ -17,10 +17,10 @@ use crate::progress::Progress;
 
 pub fn run(command: args::Index, json: bool, progress: &Progress) -> Result<()> {
     match command {
-        args::Index::Create { index, corpus, model, store, force, source } => {
+        args::Index::Create { index, corpus, model, store, keep, force, source } => {
             let metrics = metrics_of(&model)?;
             let model = Model::load(&model)?;
-            let made = Index::create(&index, &model, IndexConfig { store, replace: force, metrics })?;
+            let made = Index::create(&index, &model, IndexConfig { store, keep, replace: force, metrics })?;
             if let Some(corpus) = corpus {
                 add(&made, &corpus, &source, 20_000, progress)?;
             }
@@ -186,12 +186,13 @@ fn told(index: &Index, json: bool) -> Result<()> {
     let (shape, bytes) = (info.shape, &info.bytes);
     let each = |n: u64| format!("{:>10}  {:.1} a document", output::bytes(n), n as f64 / info.documents.max(1) as f64);
     output::line(format!(
-        "{}\n  documents    {} ({} deleted, {} segments), store: {}\n  codes        {} bits, {} bytes in memory while searched\n  model        {} ({})\n  on disk      {}",
+        "{}\n  documents    {} ({} deleted, {} segments), store: {}, features kept: {}\n  codes        {} bits, {} bytes in memory while searched\n  model        {} ({})\n  on disk      {}",
         index.dir().display(),
         info.documents,
         info.deleted,
         info.segments,
         info.store,
+        info.keep,
         shape.bits(),
         info.documents * shape.code_bytes(),
         info.model,
@@ -229,11 +230,10 @@ fn add(
     commit_every: usize,
     progress: &Progress,
 ) -> Result<u64> {
-    let model = index.model();
-    let features = features_of(model, progress)?;
+    let features = features_of(index.model(), progress)?;
     let mut corpus = Corpus::open(corpus, &source.config())?;
     progress.stage("indexing", None);
-    let added = add_all(index, model, &features, &mut corpus, &Known::default(), commit_every, progress)?;
+    let added = add_all(index, &features, &mut corpus, &Known::default(), commit_every, progress)?;
     super::tell_skipped(&corpus, progress);
     progress.finish();
     Ok(added)
@@ -278,7 +278,6 @@ impl Known {
 /// Encodes and adds a corpus, committing every so many documents and at the end. Interrupted, it commits what it has.
 pub fn add_all(
     index: &Index,
-    model: &Model,
     features: &Features,
     corpus: &mut Corpus,
     known: &Known,
@@ -297,10 +296,7 @@ pub fn add_all(
             }
             other => other?,
         };
-        let codes = model.encode(&vectors)?;
-        for (document, code) in documents.iter().zip(codes.chunks_exact(model.shape().code_bytes())) {
-            writer.add(document, code)?;
-        }
+        writer.add_features(&documents, &vectors)?;
         added += documents.len() as u64;
         pending += documents.len();
         if pending >= commit_every {

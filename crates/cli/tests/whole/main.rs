@@ -3,5 +3,6 @@
 mod bench;
 mod faults;
 mod flow;
+mod search;
 mod upkeep;
 mod usage;

@@ -38,6 +38,11 @@ impl Shape {
         (self.books * self.words.ilog2() as usize).div_ceil(8)
     }
 
+    /// Bytes of a query's rounded table for one row of a block: two nibbles of 16 values, or all values of a byte.
+    pub(super) fn table_row(self) -> usize {
+        if self.words == 256 { 256 } else { 32 }
+    }
+
     /// Bytes of a block.
     pub fn block_bytes(self) -> usize {
         self.code_bytes() * BLOCK
@@ -116,17 +121,56 @@ impl<'a> BlocksRef<'a> {
         if self.keys.is_empty() { position as u32 } else { u32::from_le_bytes(self.keys[position]) }
     }
 
-    /// Bits of the prefixes in the directory.
-    pub(super) fn prefix_bits(&self) -> u32 {
+    /// Bits of the prefixes in the directory; 0 where there is none.
+    pub fn prefix_bits(&self) -> u32 {
         if self.starts.is_empty() { 0 } else { (self.starts.len() - 1).ilog2() }
     }
 
-    /// Positions whose code begins with `prefix`.
+    /// Positions whose code begins with `prefix`, a number of `bits` bits, at most those of the directory.
     #[inline]
-    pub(super) fn bucket(&self, prefix: usize) -> Range<usize> {
-        let at = |i: usize| (u32::from_le_bytes(self.starts[i]) as usize).min(self.len);
+    pub(super) fn bucket(&self, bits: u32, prefix: usize) -> Range<usize> {
+        let finer = self.prefix_bits() - bits;
+        let at = |i: usize| (u32::from_le_bytes(self.starts[i << finer]) as usize).min(self.len);
         at(prefix)..at(prefix + 1)
     }
+
+    /// The keys of some positions, in their order.
+    #[inline]
+    pub(super) fn keys_of(&self, positions: Range<usize>) -> impl Iterator<Item = u32> + '_ {
+        positions.map(|position| self.key(position))
+    }
+}
+
+/// Some documents of a block: those whose bit is set in `lanes`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Spot {
+    pub block: u32,
+    pub lanes: u32,
+}
+
+/// Sets down where the documents at `positions` lie. A block that is already the last one gets more lanes.
+#[inline]
+pub(super) fn set_down(positions: Range<usize>, spots: &mut Vec<Spot>) {
+    let mut at = positions.start;
+    while at < positions.end {
+        let block = at / BLOCK;
+        let lanes = lanes(block, &positions);
+        match spots.last_mut() {
+            Some(last) if last.block == block as u32 => last.lanes |= lanes,
+            _ => spots.push(Spot { block: block as u32, lanes }),
+        }
+        at = (block + 1) * BLOCK;
+    }
+}
+
+/// Lanes of `block` that lie in `positions`.
+#[inline]
+pub(super) fn lanes(block: usize, positions: &Range<usize>) -> u32 {
+    let first = block * BLOCK;
+    let from = positions.start.saturating_sub(first).min(BLOCK) as u32;
+    let to = positions.end.saturating_sub(first).min(BLOCK) as u32;
+    // Shifts in 64 bits: 32 lanes are all of a u32.
+    ((1u64 << to) - (1u64 << from.min(to))) as u32
 }
 
 /// Blocks of the codes `[n, code_bytes]` taken in `order`.
@@ -148,12 +192,12 @@ pub fn pack(shape: Shape, codes: &[u8], order: &[u32]) -> Vec<u8> {
     bytes
 }
 
-/// How many leading bits of the code the directory of `len` documents should tell apart: as many as leave 64 documents
-/// (two blocks) to a prefix on average, since a prefix costs a look at its bound. Whole nibbles, at most two bytes.
+/// How many leading bits of the code the directory of `len` documents should tell apart: as many as leave four
+/// documents to a prefix on average, so that the directory has at most a byte a document. Whole nibbles, at most two
+/// bytes.
 pub fn prefix_bits(shape: Shape, len: usize) -> u32 {
-    // A book of 256 words is bounded by whole bytes only, and is not scanned by bytes.
-    let most = if shape.words == 256 { 0 } else { (shape.code_bytes() as u32 * 8).min(16) };
-    [16, 12, 8, 4].into_iter().find(|&bits| bits <= most && len >> bits >= 64).unwrap_or(0)
+    let most = (shape.code_bytes() as u32 * 8).min(16);
+    [16, 12, 8, 4].into_iter().find(|&bits| bits <= most && len >> bits >= 4).unwrap_or(0)
 }
 
 /// Where each prefix of `bits` bits begins among sorted blocks, little-endian, and the number of documents last.

@@ -2,8 +2,9 @@
 
 use std::path::Path;
 
+use super::schema::FEATURE;
 use super::stats::columnar;
-use super::{CODES, FORMAT, Inner, MODEL, STORE, Store};
+use super::{CODES, Inner, Keep, MODEL, STORE, Store};
 use crate::model::CodeShape;
 use crate::{Error, Result};
 
@@ -24,6 +25,8 @@ pub struct Info {
     pub shape: CodeShape,
     /// What is kept of a document.
     pub store: Store,
+    /// How features are kept.
+    pub keep: Keep,
     /// Bytes on disk.
     pub bytes: Bytes,
 }
@@ -54,9 +57,6 @@ impl Bytes {
     }
 }
 
-/// The column of kept features.
-const FEATURE: &str = "_feature";
-
 pub(super) fn of(inner: &Inner) -> Result<Info> {
     let snapshot = inner.snapshot();
     let readers = snapshot.searcher().segment_readers();
@@ -77,13 +77,14 @@ pub(super) fn of(inner: &Inner) -> Result<Info> {
     // Less than the files they lie in, unless a merge took one away in between.
     bytes.columns = bytes.columns.saturating_sub(bytes.features);
     Ok(Info {
-        format: FORMAT,
+        format: inner.manifest.format(),
         documents: snapshot.searcher().num_docs() as usize,
         deleted: readers.iter().map(|r| r.num_deleted_docs() as usize).sum(),
         segments: readers.len(),
         model: inner.model.fingerprint().to_string(),
         shape: inner.model.shape(),
         store: inner.manifest.store(),
+        keep: inner.manifest.keep(),
         bytes,
     })
 }
