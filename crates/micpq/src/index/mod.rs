@@ -367,7 +367,7 @@ pub(crate) fn tantivy_error(path: &Path, error: tantivy::TantivyError) -> Error 
         TantivyError::OpenReadError(OpenReadError::FileDoesNotExist(file)) => {
             Error::format(path.join(file), "is missing; restore the index from a copy or build it again")
         }
-        other => Error::format(path, format!("{other}; \"micpq verify\" tells what is damaged")),
+        other => Error::format(path, format!("{other}; \"micpq index verify\" tells what is damaged")),
     }
 }
 
@@ -380,6 +380,6 @@ fn guarded_ours<T>(path: &Path, work: impl FnOnce() -> Result<T>) -> Result<T> {
     std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).unwrap_or_else(|panic| {
         let word = panic.downcast_ref::<String>().map(String::as_str);
         let word = word.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no reason given");
-        Err(Error::format(path, format!("cannot be read ({word}); \"micpq verify\" tells what is damaged")))
+        Err(Error::format(path, format!("cannot be read ({word}); \"micpq index verify\" tells what is damaged")))
     })
 }
