@@ -240,6 +240,19 @@ impl WriteQueue {
         done.await.map_err(|_| Problem::internal("the work was lost on its way; the server's log says why"))
     }
 
+    /// As [`WriteQueue::alone`] for a thread that may wait.
+    pub fn wait_alone<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut Hand) -> T + Send + 'static,
+    ) -> problem::Answer<T> {
+        let (reply, done) = oneshot::channel();
+        let work: Alone = Box::new(move |hand| drop(reply.send(work(hand))));
+        let sender = self.sender.as_ref().ok_or_else(Problem::stopping)?;
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        sender.send(Message::Alone(work)).map_err(|_| Problem::stopping())?;
+        done.blocking_recv().map_err(|_| Problem::internal("the work was lost on its way; the server's log says why"))
+    }
+
     fn try_send(&self, message: Message) -> problem::Answer<()> {
         let sender = self.sender.as_ref().ok_or_else(Problem::stopping)?;
         self.waiting.fetch_add(1, Ordering::Relaxed);
