@@ -8,6 +8,7 @@
 //! Any number of processes read; one writes. A reader sees the commit it opened or last [`Index::reload`]ed.
 
 mod directory;
+mod facets;
 mod filter;
 mod info;
 mod kept;
@@ -19,12 +20,14 @@ mod snapshot;
 #[cfg(test)]
 mod tests;
 mod verify;
+mod walk;
 mod words;
 mod writer;
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
+pub use facets::Facet;
 pub use info::{Bytes, Info};
 pub use kept::Keep;
 pub use manifest::{FORMAT, OLDEST_FORMAT, Store};
@@ -33,6 +36,7 @@ pub use snapshot::Record;
 pub(crate) use snapshot::{Near, Scanned, Want};
 pub use verify::{Problem, verify};
 pub(crate) use words::Words;
+pub use walk::Walk;
 pub use writer::IndexWriter;
 
 use crate::corpus::DocId;

@@ -242,7 +242,7 @@ impl Create {
                 format!("encoder \"{name}\" is not on this server; fetch it there with \"micpq encoder pull\""),
             ));
         }
-        let features = Features::new(name, Pooling::Mean, None, Clean::None, false).map_err(Problem::of(Code::UnknownModel))?;
+        let features = Features::new(name, Pooling::Mean, None, Clean::None, true).map_err(Problem::of(Code::UnknownModel))?;
         let model = train::untrained::model(features.config(), self.bits.map_or(128, usize::from));
         Ok((model.map_err(Problem::of(Code::BadQuery))?, serde_json::Value::Null))
     }
@@ -321,8 +321,7 @@ pub async fn snapshot(_: MayAdmin, State(server): State<Arc<Server>>, Of(hosted)
 }
 
 fn copy(index: micpq::index::Index, place: PathBuf) -> micpq::Result<usize> {
-    index.snapshot_to(&place, &Silent)?;
-    Ok(index.len())
+    micpq::index::snapshot(index.dir(), &place, micpq::index::CopyConfig::default(), &Silent).map(|copied| copied.documents as usize)
 }
 
 /// Copies of an index.
