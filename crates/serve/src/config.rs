@@ -311,7 +311,10 @@ mod tests {
             ("[indexes]\n\"../a\" = \"/a\"".into(), "cannot name an index"),
             ("[[keys]]\nname = \"a\"\nsha256 = \"12\"\nrole = \"read\"".into(), "64 hex digits"),
             ("[[keys]]\nname = \"a\"\nsha256 = \"12\"\nrole = \"king\"".into(), "king"),
-            (format!("{0}{0}", format_args!("[[keys]]\nname = \"a\"\nsha256 = \"{hash}\"\nrole = \"read\"\n")), "two keys"),
+            (
+                format!("{0}{0}", format_args!("[[keys]]\nname = \"a\"\nsha256 = \"{hash}\"\nrole = \"read\"\n")),
+                "two keys",
+            ),
         ] {
             let error = load(&file, &[], "").unwrap_err();
             assert!(matches!(error, Error::Config(_)) && error.to_string().contains(word), "{file}: {error}");

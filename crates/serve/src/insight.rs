@@ -123,13 +123,18 @@ pub struct Mark {
 }
 
 /// Words that tell some texts from others, the most telling first.
-pub fn marks<'a>(inside: impl Iterator<Item = &'a str>, outside: impl Iterator<Item = &'a str>, most: usize) -> Vec<Mark> {
+pub fn marks<'a>(
+    inside: impl Iterator<Item = &'a str>,
+    outside: impl Iterator<Item = &'a str>,
+    most: usize,
+) -> Vec<Mark> {
     fn counted<'a>(texts: impl Iterator<Item = &'a str>) -> (HashMap<String, u32>, u32) {
         let (mut counts, mut texts_seen) = (HashMap::new(), 0);
         for text in texts {
             texts_seen += 1;
             let words = text.split(|c: char| !c.is_alphanumeric()).filter(|w| w.chars().count() > 2);
-            let words: HashSet<String> = words.filter(|w| w.chars().any(char::is_alphabetic)).map(str::to_lowercase).collect();
+            let words: HashSet<String> =
+                words.filter(|w| w.chars().any(char::is_alphabetic)).map(str::to_lowercase).collect();
             words.into_iter().for_each(|word| *counts.entry(word).or_insert(0) += 1);
         }
         (counts, texts_seen)
@@ -160,8 +165,12 @@ mod tests {
     #[test]
     fn the_main_axes_are_those_of_the_spread() {
         // A long cloud along (1, 1, 0), flatter along (0, 0, 1), nothing else.
-        let mut rows: Vec<Vec<f64>> =
-            (0..101).map(|i| { let t = i as f64 - 50.0; vec![t + 3.0, t - 9.0, 10.0 * (t * 0.7).sin()] }).collect();
+        let mut rows: Vec<Vec<f64>> = (0..101)
+            .map(|i| {
+                let t = i as f64 - 50.0;
+                vec![t + 3.0, t - 9.0, 10.0 * (t * 0.7).sin()]
+            })
+            .collect();
         let mut placed = vec![(0.0, 0.0); rows.len()];
         let shares = project(&mut rows, |i, x, y| placed[i] = (x, y));
         assert!(shares[0] > 0.9 && shares[0] + shares[1] > 0.999, "{shares:?}");

@@ -97,7 +97,11 @@ mod tests {
         assert_eq!(check("api-key", &reader, Role::Write).unwrap_err().status, 403);
         assert!(check("authorization", &format!("Bearer {admin}"), Role::Admin).is_ok());
         assert!(check("authorization", &format!("bearer {reader}"), Role::Read).is_ok());
-        for (name, value) in [("authorization", &admin), ("authorization", &"Bearer x".into()), ("api-key", &lines[..9].trim().to_owned())] {
+        for (name, value) in [
+            ("authorization", &admin),
+            ("authorization", &"Bearer x".into()),
+            ("api-key", &lines[..9].trim().to_owned()),
+        ] {
             assert_eq!(check(name, value, Role::Read).unwrap_err().status, 401);
         }
         assert_eq!(keys.check(&HeaderMap::new(), Role::Read).unwrap_err().details.code, Code::NoKey);

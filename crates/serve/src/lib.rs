@@ -33,9 +33,9 @@ use std::time::Duration;
 use micpq::{Error, Result, Watch};
 use tokio::net::TcpListener;
 
+use config::LogFormat;
 pub use config::ServeConfig;
 pub use keys::new_key;
-use config::LogFormat;
 use server::Server;
 
 /// The description of the interface as OpenAPI 3.1, in JSON.
@@ -68,7 +68,9 @@ pub fn run(config: ServeConfig, watch: &dyn Watch, tell: impl FnOnce(SocketAddr)
         .map_err(|e| Error::config(format!("threads cannot be started: {e}")))?;
     let result = runtime.block_on(async {
         let address = server.config.listen;
-        let busy = |e: std::io::Error| Error::Busy(format!("{address} cannot be listened on: {e}; choose another with --listen"));
+        let busy = |e: std::io::Error| {
+            Error::Busy(format!("{address} cannot be listened on: {e}; choose another with --listen"))
+        };
         let listener = TcpListener::bind(address).await.map_err(busy)?;
         let bound = listener.local_addr().map_err(busy)?;
         let opening = server.clone();

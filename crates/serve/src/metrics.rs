@@ -28,9 +28,8 @@ pub struct Metrics {
 }
 
 /// From a tenth of a millisecond, which a scan of a small index takes, to half a minute, the default limit of a request.
-const SECONDS: [f64; 17] = [
-    0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0,
-];
+const SECONDS: [f64; 17] =
+    [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0];
 
 impl Default for Metrics {
     fn default() -> Self {
@@ -42,7 +41,10 @@ impl Metrics {
     /// All at zero.
     pub fn new() -> Metrics {
         let registry = Registry::new();
-        fn kept<C: prometheus::core::Collector + Clone + 'static>(registry: &Registry, made: prometheus::Result<C>) -> C {
+        fn kept<C: prometheus::core::Collector + Clone + 'static>(
+            registry: &Registry,
+            made: prometheus::Result<C>,
+        ) -> C {
             let collector = made.expect("names are well formed");
             registry.register(Box::new(collector.clone())).expect("names are distinct");
             collector
@@ -51,7 +53,10 @@ impl Metrics {
         let times = |name: &str, help: &str| HistogramOpts::from(opts(name, help)).buckets(SECONDS.to_vec());
         let r = &registry;
         Metrics {
-            requests: kept(r, IntCounterVec::new(opts("http_requests_total", "Requests answered."), &["method", "route", "status"])),
+            requests: kept(
+                r,
+                IntCounterVec::new(opts("http_requests_total", "Requests answered."), &["method", "route", "status"]),
+            ),
             seconds: kept(r, HistogramVec::new(times("http_request_seconds", "Time of a request."), &["route"])),
             stages: kept(
                 r,
@@ -67,9 +72,18 @@ impl Metrics {
                         .buckets(vec![1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0]),
                 ),
             ),
-            commits: kept(r, HistogramVec::new(times("commit_seconds", "Time of a commit, encoding included."), &["index"])),
-            committed: kept(r, IntCounterVec::new(opts("committed_documents_total", "Documents added or deleted."), &["index"])),
-            rejected: kept(r, IntCounterVec::new(opts("rejected_total", "Requests refused for lack of room."), &["queue"])),
+            commits: kept(
+                r,
+                HistogramVec::new(times("commit_seconds", "Time of a commit, encoding included."), &["index"]),
+            ),
+            committed: kept(
+                r,
+                IntCounterVec::new(opts("committed_documents_total", "Documents added or deleted."), &["index"]),
+            ),
+            rejected: kept(
+                r,
+                IntCounterVec::new(opts("rejected_total", "Requests refused for lack of room."), &["queue"]),
+            ),
             queue: kept(r, IntGaugeVec::new(opts("queue_depth", "Requests waiting."), &["index", "queue"])),
             documents: kept(r, IntGaugeVec::new(opts("index_documents", "Documents that can be found."), &["index"])),
             deleted: kept(r, IntGaugeVec::new(opts("index_deleted", "Deleted documents still on disk."), &["index"])),

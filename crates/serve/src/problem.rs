@@ -114,14 +114,8 @@ impl Problem {
             500.. => "server_error",
             _ => "invalid_request_error",
         };
-        let details = Details {
-            code,
-            message: message.into(),
-            kind: kind.into(),
-            position: None,
-            line: None,
-            committed: None,
-        };
+        let details =
+            Details { code, message: message.into(), kind: kind.into(), position: None, line: None, committed: None };
         Problem { status, details: Box::new(details) }
     }
 
@@ -215,7 +209,10 @@ mod tests {
     fn a_filter_tells_where_it_stops() {
         let text = "the filter \"a:[\" cannot be understood: syntax error at character 3; write it like places:japan";
         let problem = Problem::of(Code::BadQuery)(Error::config(text));
-        assert_eq!((problem.status.as_u16(), problem.details.code, problem.details.position), (422, Code::BadFilter, Some(3)));
+        assert_eq!(
+            (problem.status.as_u16(), problem.details.code, problem.details.position),
+            (422, Code::BadFilter, Some(3))
+        );
         let plain = Problem::of(Code::BadQuery)(Error::config("k is 0"));
         assert_eq!((plain.details.code, plain.details.position), (Code::BadQuery, None));
     }

@@ -86,12 +86,7 @@ impl QueryQueue {
     }
 
     /// Answers queries in their order; refuses at once when too many wait.
-    pub async fn ask(
-        &self,
-        queries: Vec<Query>,
-        config: SearchConfig,
-        coming: Coming,
-    ) -> problem::Answer<Vec<Answer>> {
+    pub async fn ask(&self, queries: Vec<Query>, config: SearchConfig, coming: Coming) -> problem::Answer<Vec<Answer>> {
         let (reply, answer) = oneshot::channel();
         let asked = Asked { queries, config, reply, since: Instant::now() };
         let sender = self.sender.as_ref().ok_or_else(Problem::stopping)?;

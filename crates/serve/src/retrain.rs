@@ -28,7 +28,13 @@ const CHUNK: usize = 256;
 const DROPOUT: f64 = 0.3;
 
 /// Trains, fills, swaps. Returns what is worth telling.
-pub fn run(server: &Arc<Server>, hosted: &Arc<Hosted>, config: TrainConfig, sample: usize, job: &Job) -> Result<serde_json::Value> {
+pub fn run(
+    server: &Arc<Server>,
+    hosted: &Arc<Hosted>,
+    config: TrainConfig,
+    sample: usize,
+    job: &Job,
+) -> Result<serde_json::Value> {
     let lost = |_| Error::Interrupted;
     hosted.writes.wait_alone(Hand::remember).map_err(lost)?;
     let done = prepare(server, hosted, config, sample, job).and_then(|(place, result)| {
@@ -74,7 +80,8 @@ fn prepare(
     }
     let corpus = Dataset { labels: Labels::several(vec![Vec::new(); texts.len()]), seen: walk.len(), texts };
     let cache = cache(server)?;
-    let run = job::Job { config, dropout: DROPOUT, features: &features, corpus: &corpus, validation: None, cache: &cache };
+    let run =
+        job::Job { config, dropout: DROPOUT, features: &features, corpus: &corpus, validation: None, cache: &cache };
     let trained = job::run(&run, job)?;
     if trained.interrupted {
         return Err(Error::Interrupted);

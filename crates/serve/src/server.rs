@@ -70,7 +70,9 @@ impl Server {
             found.sort();
             for dir in found {
                 let name = dir.file_name().unwrap_or_default().to_string_lossy().into_owned();
-                if dir.join("index.json").is_file() && check_name(&name).is_ok() && !self.config.indexes.contains_key(&name)
+                if dir.join("index.json").is_file()
+                    && check_name(&name).is_ok()
+                    && !self.config.indexes.contains_key(&name)
                 {
                     self.host(&name, &dir, true)?;
                 }

@@ -70,9 +70,9 @@ mod tests {
         let code = |i: usize| &codes[i * 16..(i + 1) * 16];
         let found = (0..100).filter(|i| {
             let table = &tables[2 * i];
-            let nearest = (0..200).filter(|j| *j != 2 * i).min_by(|a, b| {
-                table.distance(code(*a)).total_cmp(&table.distance(code(*b)))
-            });
+            let nearest = (0..200)
+                .filter(|j| *j != 2 * i)
+                .min_by(|a, b| table.distance(code(*a)).total_cmp(&table.distance(code(*b))));
             nearest == Some(2 * i + 1)
         });
         let found = found.count();

@@ -3,4 +3,5 @@
 mod bench;
 mod faults;
 mod flow;
+mod serve;
 mod usage;

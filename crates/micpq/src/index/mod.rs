@@ -35,8 +35,8 @@ pub(crate) use reader::{Filter, Reader};
 pub use snapshot::Record;
 pub(crate) use snapshot::{Near, Scanned, Want};
 pub use verify::{Problem, verify};
-pub(crate) use words::Words;
 pub use walk::Walk;
+pub(crate) use words::Words;
 pub use writer::IndexWriter;
 
 use crate::corpus::DocId;

@@ -23,7 +23,8 @@ impl Index {
             let mut order: Vec<(u64, DocAddress)> = Vec::with_capacity(snapshot.searcher().num_docs() as usize);
             for (ordinal, segment) in snapshot.segments().iter().enumerate() {
                 let reader = snapshot.searcher().segment_reader(ordinal as u32);
-                let living = segment.columns.sequences().into_iter().zip(0u32..).filter(|(_, d)| !reader.is_deleted(*d));
+                let living =
+                    segment.columns.sequences().into_iter().zip(0u32..).filter(|(_, d)| !reader.is_deleted(*d));
                 order.extend(living.map(|(sequence, document)| (sequence, DocAddress::new(ordinal as u32, document))));
             }
             order.sort_unstable_by_key(|(sequence, _)| *sequence);

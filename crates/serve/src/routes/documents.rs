@@ -9,9 +9,7 @@ use micpq::corpus::{DocId, Document, Value};
 use micpq::index::{Record, Store};
 use serde::de::Visitor;
 use serde::{Deserialize, Deserializer, Serialize};
-use utoipa::openapi::schema::{ObjectBuilder, OneOfBuilder, SchemaType, Type};
-use utoipa::openapi::{RefOr, Schema};
-use utoipa::{PartialSchema, ToSchema};
+use utoipa::ToSchema;
 
 use super::Refusals;
 use crate::extract::{At, Body, MayRead, MayWrite, Of};
@@ -28,20 +26,10 @@ const LONGEST_ID: usize = 1024;
 #[serde(transparent)]
 pub struct Id(pub DocId);
 
-impl PartialSchema for Id {
-    fn schema() -> RefOr<Schema> {
-        let number = ObjectBuilder::new()
-            .schema_type(SchemaType::Type(Type::Integer))
-            .minimum(Some(0))
-            .maximum(Some(u64::MAX as usize));
-        let name =
-            ObjectBuilder::new().schema_type(SchemaType::Type(Type::String)).min_length(Some(1)).max_length(Some(256));
-        let text = "A whole number or a string. `5` and `\"5\"` are the same.";
-        OneOfBuilder::new().item(number).item(name).description(Some(text)).into()
-    }
-}
-
-impl ToSchema for Id {}
+described!(Id, {
+    "description": "A whole number or a string. `5` and `\"5\"` are the same.",
+    "oneOf": [{ "type": "integer", "minimum": 0 }, { "type": "string", "minLength": 1, "maxLength": 256 }],
+});
 
 impl<'de> Deserialize<'de> for Id {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -71,7 +59,7 @@ impl<'de> Deserialize<'de> for Id {
 }
 
 /// A value of an attribute.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Attribute {
     /// True or false.
@@ -85,6 +73,16 @@ pub enum Attribute {
     /// Several strings.
     Texts(Vec<String>),
 }
+
+described!(Attribute, {
+    "description": "A value of an attribute: a boolean, a number, a string or several strings.",
+    "anyOf": [
+        { "type": "boolean" },
+        { "type": "number" },
+        { "type": "string" },
+        { "type": "array", "items": { "type": "string" } },
+    ],
+});
 
 impl From<Attribute> for Value {
     fn from(value: Attribute) -> Value {
@@ -111,9 +109,16 @@ impl From<Value> for Attribute {
 }
 
 /// Attributes by name, in their order.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct Attributes(#[schema(value_type = std::collections::BTreeMap<String, Attribute>)] serde_json::Map<String, serde_json::Value>);
+pub struct Attributes(serde_json::Map<String, serde_json::Value>);
+
+described!(Attributes, {
+    "description": "Attributes by name.",
+    "type": "object",
+    "propertyNames": { "type": "string", "minLength": 1 },
+    "additionalProperties": { "$ref": "#/components/schemas/Attribute" },
+});
 
 impl Attributes {
     /// Of a stored document.
@@ -160,9 +165,14 @@ impl NewDocument {
         let Id(id) = self.id;
         let refuse = |code, problem: String| Err(Problem::refused(code, format!("document {id}: {problem}")));
         let text = match (self.text, &self.vector) {
-            (Some(text), _) if text.is_empty() => return Err(Problem::bad_request(format!("document {id}: its text is empty"))),
+            (Some(text), _) if text.is_empty() => {
+                return Err(Problem::bad_request(format!("document {id}: its text is empty")));
+            }
             (Some(text), _) if text.len() > most => {
-                return refuse(Code::TooLarge, format!("its text has {} bytes, {most} are taken; split it", text.len()));
+                return refuse(
+                    Code::TooLarge,
+                    format!("its text has {} bytes, {most} are taken; split it", text.len()),
+                );
             }
             (Some(text), _) => text,
             (None, Some(_)) => String::new(),
@@ -222,7 +232,12 @@ impl From<Done> for Changed {
 #[utoipa::path(put, path = "/v1/indexes/{index}/documents", tag = "documents", operation_id = "upsertDocuments",
     params(("index" = String, Path, description = "Name of the index")),
     request_body = Upsert, responses((status = 200, description = "They are kept", body = Changed), Refusals))]
-pub async fn upsert(_: MayWrite, State(server): State<Arc<Server>>, Of(hosted): Of, Body(body): Body<Upsert>) -> Answer<Json<Changed>> {
+pub async fn upsert(
+    _: MayWrite,
+    State(server): State<Arc<Server>>,
+    Of(hosted): Of,
+    Body(body): Body<Upsert>,
+) -> Answer<Json<Changed>> {
     let most = server.config.max_documents;
     if body.documents.is_empty() || body.documents.len() > most {
         return Err(Problem::bad_request(format!(
@@ -321,7 +336,12 @@ pub struct Fetched {
 #[utoipa::path(post, path = "/v1/indexes/{index}/documents/get", tag = "documents", operation_id = "getDocuments",
     params(("index" = String, Path, description = "Name of the index")),
     request_body = Ids, responses((status = 200, description = "The documents", body = Fetched), Refusals))]
-pub async fn fetch(_: MayRead, State(server): State<Arc<Server>>, Of(hosted): Of, Body(Ids { ids }): Body<Ids>) -> Answer<Json<Fetched>> {
+pub async fn fetch(
+    _: MayRead,
+    State(server): State<Arc<Server>>,
+    Of(hosted): Of,
+    Body(Ids { ids }): Body<Ids>,
+) -> Answer<Json<Fetched>> {
     limit_ids(&ids, server.config.max_documents)?;
     let found = super::blocking(move || {
         let index = hosted.index();
@@ -354,7 +374,12 @@ pub struct Delete {
 #[utoipa::path(post, path = "/v1/indexes/{index}/documents/delete", tag = "documents", operation_id = "deleteDocuments",
     params(("index" = String, Path, description = "Name of the index")),
     request_body = Delete, responses((status = 200, description = "They are gone", body = Changed), Refusals))]
-pub async fn delete(_: MayWrite, State(server): State<Arc<Server>>, Of(hosted): Of, Body(body): Body<Delete>) -> Answer<Json<Changed>> {
+pub async fn delete(
+    _: MayWrite,
+    State(server): State<Arc<Server>>,
+    Of(hosted): Of,
+    Body(body): Body<Delete>,
+) -> Answer<Json<Changed>> {
     let change = match (body.ids, body.filter) {
         (Some(ids), None) => {
             limit_ids(&ids, server.config.max_documents)?;

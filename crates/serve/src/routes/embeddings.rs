@@ -16,14 +16,22 @@ use crate::problem::{Answer, Code, Problem};
 use crate::server::Server;
 
 /// One text or several.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Input {
     /// One.
-    One(#[schema(min_length = 1)] String),
+    One(String),
     /// Several.
-    Several(#[schema(min_items = 1, max_items = 1000)] Vec<String>),
+    Several(Vec<String>),
 }
+
+described!(Input, {
+    "description": "One text or several.",
+    "oneOf": [
+        { "type": "string", "minLength": 1 },
+        { "type": "array", "minItems": 1, "maxItems": 1000, "items": { "type": "string", "minLength": 1 } },
+    ],
+});
 
 /// How vectors are written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -112,7 +120,10 @@ pub async fn embed(_: MayRead, State(server): State<Arc<Server>>, Body(body): Bo
     };
     let most = server.config.max_queries;
     if !(1..=most).contains(&texts.len()) || texts.iter().any(String::is_empty) {
-        return Err(Problem::bad_request(format!("input: {} texts; 1 to {most} go at once, none of them empty", texts.len())));
+        return Err(Problem::bad_request(format!(
+            "input: {} texts; 1 to {most} go at once, none of them empty",
+            texts.len()
+        )));
     }
     texts.iter().try_for_each(|text| check_text(text, server.config.max_text_bytes))?;
     let (name, code) = match body.model.strip_suffix("/code") {
@@ -124,7 +135,10 @@ pub async fn embed(_: MayRead, State(server): State<Arc<Server>>, Body(body): Bo
     let shape = searcher.index().model().shape();
     let length = if code { shape.books() } else { searcher.index().model().inputs() };
     if let Some(dimensions) = body.dimensions.filter(|d| *d != length) {
-        return Err(Problem::refused(Code::BadQuery, format!("{} has {length} dimensions, not {dimensions}; leave them out", body.model)));
+        return Err(Problem::refused(
+            Code::BadQuery,
+            format!("{} has {length} dimensions, not {dimensions}; leave them out", body.model),
+        ));
     }
     let packed = body.encoding_format == Encoding::Base64;
     // A ticket of the streams' kind would be too many: encoding here is bounded by the blocking threads and the time limit.
@@ -136,7 +150,8 @@ pub async fn embed(_: MayRead, State(server): State<Arc<Server>>, Body(body): Bo
         let base64 = |bytes: &[u8]| Values::Packed(base64::engine::general_purpose::STANDARD.encode(bytes));
         let data = if code {
             let codes = searcher.index().model().encode(&vectors)?;
-            let numbers = |code: &[u8]| Values::Numbers((0..shape.books()).map(|m| shape.word(code, m) as f32).collect());
+            let numbers =
+                |code: &[u8]| Values::Numbers((0..shape.books()).map(|m| shape.word(code, m) as f32).collect());
             codes.chunks_exact(shape.code_bytes()).map(|c| if packed { base64(c) } else { numbers(c) }).collect()
         } else {
             let bytes = |row: &[f32]| base64(&row.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<u8>>());

@@ -165,7 +165,11 @@ fn kind(schema: &Value) -> String {
         }
     }
     if let Some(values) = schema["enum"].as_array() {
-        return values.iter().map(|v| format!("<code>{}</code>", escaped(&v.to_string()))).collect::<Vec<_>>().join(", ");
+        return values
+            .iter()
+            .map(|v| format!("<code>{}</code>", escaped(&v.to_string())))
+            .collect::<Vec<_>>()
+            .join(", ");
     }
     if schema["items"].is_object() {
         return format!("list of {}", kind(&schema["items"]));
@@ -179,7 +183,9 @@ fn kind(schema: &Value) -> String {
 
 fn limits(schema: &Value) -> String {
     let mut out = String::new();
-    for (name, word) in [("minimum", "from"), ("exclusiveMinimum", "above"), ("maximum", "to"), ("default", "unless said")] {
+    for (name, word) in
+        [("minimum", "from"), ("exclusiveMinimum", "above"), ("maximum", "to"), ("default", "unless said")]
+    {
         if let Some(value) = schema.get(name).filter(|v| !v.is_null()) {
             let _ = write!(out, ", {word} {}", escaped(&value.to_string()));
         }
@@ -206,8 +212,14 @@ mod tests {
         for (path, item) in api["paths"].as_object().unwrap() {
             for (method, operation) in item.as_object().unwrap() {
                 operations += 1;
-                assert!(PAGE.contains(&format!("<b>{}</b> <code>{path}</code>", method.to_uppercase())), "{method} {path}");
-                assert!(!text(&operation["summary"]).is_empty() && !text(&operation["operationId"]).is_empty(), "{path}");
+                assert!(
+                    PAGE.contains(&format!("<b>{}</b> <code>{path}</code>", method.to_uppercase())),
+                    "{method} {path}"
+                );
+                assert!(
+                    !text(&operation["summary"]).is_empty() && !text(&operation["operationId"]).is_empty(),
+                    "{path}"
+                );
                 assert!(operation["responses"]["400"].is_object(), "{method} {path}");
             }
         }

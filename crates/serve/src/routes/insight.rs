@@ -95,8 +95,10 @@ pub async fn facets(_: MayRead, Of(hosted): Of, Ask(options): Ask<FacetOptions>)
 /// `name:"value"`, with what the query language would read otherwise put in quotes.
 fn filter_of(name: &str, value: &Attribute) -> String {
     let quoted = |text: &str| format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""));
-    let name: String =
-        name.chars().flat_map(|c| if c.is_alphanumeric() || "._-".contains(c) { vec![c] } else { vec!['\\', c] }).collect();
+    let name: String = name
+        .chars()
+        .flat_map(|c| if c.is_alphanumeric() || "._-".contains(c) { vec![c] } else { vec!['\\', c] })
+        .collect();
     match value {
         Attribute::Bool(v) => format!("{name}:{v}"),
         Attribute::Int(v) => format!("{name}:{}", quoted(&v.to_string())),
@@ -193,7 +195,12 @@ const LOOKED: usize = 300;
     params(("index" = String, Path, description = "Name of the index"), ("book" = usize, Path, description = "Number of the book, from 0"),
         ("word" = usize, Path, description = "Number of the word, from 0"), CodewordOptions),
     responses((status = 200, description = "What it gathers", body = Codeword), Refusals))]
-pub async fn codeword(_: MayRead, Of(hosted): Of, At(Place { book, word }): At<Place>, Ask(options): Ask<CodewordOptions>) -> Answer<Json<Codeword>> {
+pub async fn codeword(
+    _: MayRead,
+    Of(hosted): Of,
+    At(Place { book, word }): At<Place>,
+    Ask(options): Ask<CodewordOptions>,
+) -> Answer<Json<Codeword>> {
     let most = options.documents.unwrap_or(20);
     if !(1..=1000).contains(&most) {
         return Err(Problem::bad_request(format!("documents is {most}; 1 to 1000 are told")));
@@ -224,7 +231,12 @@ pub async fn codeword(_: MayRead, Of(hosted): Of, At(Place { book, word }): At<P
             documents: members
                 .into_iter()
                 .take(most)
-                .map(|hit| Member { id: Id(hit.id), text: hit.text, labels: hit.labels, attributes: Attributes::of(hit.attributes) })
+                .map(|hit| Member {
+                    id: Id(hit.id),
+                    text: hit.text,
+                    labels: hit.labels,
+                    attributes: Attributes::of(hit.attributes),
+                })
                 .collect(),
         })
     };

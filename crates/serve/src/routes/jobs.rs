@@ -54,7 +54,12 @@ impl Train {
 #[utoipa::path(post, path = "/v1/indexes/{index}/train", tag = "jobs", operation_id = "trainIndex",
     params(("index" = String, Path, description = "Name of the index")),
     request_body = Train, responses((status = 202, description = "It has begun", body = JobView), Refusals))]
-pub async fn train(_: MayAdmin, State(server): State<Arc<Server>>, Of(hosted): Of, OptionalBody(body): OptionalBody<Train>) -> Answer<(StatusCode, Json<JobView>)> {
+pub async fn train(
+    _: MayAdmin,
+    State(server): State<Arc<Server>>,
+    Of(hosted): Of,
+    OptionalBody(body): OptionalBody<Train>,
+) -> Answer<(StatusCode, Json<JobView>)> {
     expect_texts(&hosted)?;
     let bits = hosted.index().model().shape().bits();
     let bits = if [16, 32, 64, 128].contains(&bits) { bits } else { 64 };
@@ -91,7 +96,11 @@ pub struct Numbered {
 #[utoipa::path(get, path = "/v1/jobs/{job}", tag = "jobs", operation_id = "getJob",
     params(("job" = u64, Path, description = "Number of the job")),
     responses((status = 200, description = "The job", body = JobView), Refusals))]
-pub async fn show(_: MayRead, State(server): State<Arc<Server>>, At(Numbered { job }): At<Numbered>) -> Answer<Json<JobView>> {
+pub async fn show(
+    _: MayRead,
+    State(server): State<Arc<Server>>,
+    At(Numbered { job }): At<Numbered>,
+) -> Answer<Json<JobView>> {
     Ok(Json(server.jobs.get(job)?.view()))
 }
 
@@ -101,7 +110,11 @@ pub async fn show(_: MayRead, State(server): State<Arc<Server>>, At(Numbered { j
 #[utoipa::path(delete, path = "/v1/jobs/{job}", tag = "jobs", operation_id = "cancelJob",
     params(("job" = u64, Path, description = "Number of the job")),
     responses((status = 202, description = "It was asked to stop", body = JobView), Refusals))]
-pub async fn cancel(_: MayAdmin, State(server): State<Arc<Server>>, At(Numbered { job }): At<Numbered>) -> Answer<(StatusCode, Json<JobView>)> {
+pub async fn cancel(
+    _: MayAdmin,
+    State(server): State<Arc<Server>>,
+    At(Numbered { job }): At<Numbered>,
+) -> Answer<(StatusCode, Json<JobView>)> {
     let job = server.jobs.get(job)?;
     job.cancel();
     Ok((StatusCode::ACCEPTED, Json(job.view())))

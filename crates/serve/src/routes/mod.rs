@@ -1,5 +1,18 @@
 //! What is served under which path, and what happens to every request on its way.
 
+/// A type whose form in the description is written by hand.
+macro_rules! described {
+    ($name:ty, $($json:tt)+) => {
+        impl utoipa::PartialSchema for $name {
+            fn schema() -> utoipa::openapi::RefOr<utoipa::openapi::Schema> {
+                serde_json::from_value(serde_json::json!($($json)+)).expect("a schema")
+            }
+        }
+
+        impl utoipa::ToSchema for $name {}
+    };
+}
+
 mod documents;
 mod embeddings;
 mod guide;
@@ -261,7 +274,5 @@ impl utoipa::IntoResponses for Refusals {
 
 /// Runs work that waits for disk or cores where it holds nobody up.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> crate::problem::Answer<T> {
-    tokio::task::spawn_blocking(work)
-        .await
-        .map_err(|_| Problem::internal("a mistake of the server; its log says more"))
+    tokio::task::spawn_blocking(work).await.map_err(|_| Problem::internal("a mistake of the server; its log says more"))
 }

@@ -16,7 +16,8 @@ const FILES: &[(&str, &str, &[u8])] =
     &[("index.html", "text/html; charset=utf-8", include_bytes!("../../page/index.html"))];
 
 /// Scripts and styles come from here alone; nothing may frame the page.
-pub const POLICY: &str = "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; frame-ancestors 'none'";
+pub const POLICY: &str =
+    "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; frame-ancestors 'none'";
 
 /// `/` is the page, its parts lie under `/page/`.
 pub fn router() -> Router<Arc<Server>> {

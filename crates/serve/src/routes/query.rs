@@ -31,17 +31,22 @@ pub struct Example {
 }
 
 /// How the first candidates are ranked again by kept features.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Again {
     /// `auto` (the first 200 where the index keeps features) or `off`.
     Named(Named),
     /// So many of them.
-    First(#[schema(minimum = 1, maximum = 10000)] usize),
+    First(usize),
 }
 
+described!(Again, {
+    "description": "`auto` (the first 200 where the index keeps features), `off`, or how many.",
+    "oneOf": [{ "type": "string", "enum": ["auto", "off"] }, { "type": "integer", "minimum": 1, "maximum": 10000 }],
+});
+
 /// `auto` or `off`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Named {
     /// The first 200 where the index keeps features.
@@ -115,10 +120,16 @@ impl Search {
             (true, None) => vec![one],
             (false, Some(like)) => like,
             (false, None) => {
-                return Err(Problem::refused(Code::BadQuery, "the query asks for nothing; give text, vector, document or like"));
+                return Err(Problem::refused(
+                    Code::BadQuery,
+                    "the query asks for nothing; give text, vector, document or like",
+                ));
             }
             (true, Some(_)) => {
-                return Err(Problem::refused(Code::BadQuery, "give one of text, vector and document, or several in like, not both"));
+                return Err(Problem::refused(
+                    Code::BadQuery,
+                    "give one of text, vector and document, or several in like, not both",
+                ));
             }
         };
         if !(1..=100).contains(&examples.len()) {
@@ -276,7 +287,12 @@ impl From<engine::Answer> for Found {
 #[utoipa::path(post, path = "/v1/indexes/{index}/query", tag = "search", operation_id = "query",
     params(("index" = String, Path, description = "Name of the index")),
     request_body = Search, responses((status = 200, description = "The hits", body = Found), Refusals))]
-pub async fn query(_: MayRead, State(server): State<Arc<Server>>, Of(hosted): Of, request: Request) -> Answer<Json<Found>> {
+pub async fn query(
+    _: MayRead,
+    State(server): State<Arc<Server>>,
+    Of(hosted): Of,
+    request: Request,
+) -> Answer<Json<Found>> {
     // Counted before the body is read, so that a batch can wait for it.
     let coming = hosted.queries.coming();
     let Body(search) = Body::<Search>::from_request(request, &server).await?;
@@ -308,7 +324,12 @@ pub struct BatchFound {
 #[utoipa::path(post, path = "/v1/indexes/{index}/query/batch", tag = "search", operation_id = "queryBatch",
     params(("index" = String, Path, description = "Name of the index")),
     request_body = Batch, responses((status = 200, description = "The hits of each", body = BatchFound), Refusals))]
-pub async fn batch(_: MayRead, State(server): State<Arc<Server>>, Of(hosted): Of, Body(batch): Body<Batch>) -> Answer<Json<BatchFound>> {
+pub async fn batch(
+    _: MayRead,
+    State(server): State<Arc<Server>>,
+    Of(hosted): Of,
+    Body(batch): Body<Batch>,
+) -> Answer<Json<BatchFound>> {
     let most = server.config.max_queries;
     let count = batch.queries.len();
     if !(1..=most).contains(&count) {
@@ -331,7 +352,8 @@ pub async fn batch(_: MayRead, State(server): State<Arc<Server>>, Of(hosted): Of
             _ => groups.push((config, vec![query])),
         }
     }
-    let asked = groups.into_iter().map(|(config, queries)| hosted.queries.ask(queries, config, hosted.queries.coming()));
+    let asked =
+        groups.into_iter().map(|(config, queries)| hosted.queries.ask(queries, config, hosted.queries.coming()));
     let answers = futures_util::future::try_join_all(asked).await?;
     Ok(Json(BatchFound { answers: answers.into_iter().flatten().map(Found::from).collect() }))
 }

@@ -79,10 +79,19 @@ pub struct Streamed {
     params(("index" = String, Path, description = "Name of the index"), Options),
     request_body(content = String, content_type = "application/x-ndjson", description = "A JSON object a line"),
     responses((status = 200, description = "They are kept", body = Streamed), Refusals))]
-pub async fn stream(_: MayWrite, State(server): State<Arc<Server>>, Of(hosted): Of, Ask(options): Ask<Options>, request: Request) -> Answer<Json<Streamed>> {
+pub async fn stream(
+    _: MayWrite,
+    State(server): State<Arc<Server>>,
+    Of(hosted): Of,
+    Ask(options): Ask<Options>,
+    request: Request,
+) -> Answer<Json<Streamed>> {
     let kind = request.headers().get(header::CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or_default();
     let kind = kind.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
-    if !matches!(kind.as_str(), "application/x-ndjson" | "application/ndjson" | "application/jsonl" | "application/x-jsonlines") {
+    if !matches!(
+        kind.as_str(),
+        "application/x-ndjson" | "application/ndjson" | "application/jsonl" | "application/x-jsonlines"
+    ) {
         return Err(Problem::new(
             StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Code::WrongMediaType,
@@ -209,9 +218,11 @@ fn read_all(
     total: &mut Done,
 ) -> Answer<(u64, Vec<String>)> {
     let refuse = |error: micpq::Error| match error {
-        micpq::Error::Io { ref source, .. } if source.kind() == io::ErrorKind::TimedOut => {
-            Problem::new(StatusCode::GATEWAY_TIMEOUT, Code::Timeout, "the stream was silent for too long; send the rest again")
-        }
+        micpq::Error::Io { ref source, .. } if source.kind() == io::ErrorKind::TimedOut => Problem::new(
+            StatusCode::GATEWAY_TIMEOUT,
+            Code::Timeout,
+            "the stream was silent for too long; send the rest again",
+        ),
         micpq::Error::Io { .. } => Problem::bad_request(format!("the stream broke off: {error}; send the rest again")),
         _ => {
             let mut problem = Problem::refused(Code::BadDocument, error.to_string());
