@@ -5,8 +5,9 @@ use std::path::PathBuf;
 use clap::{Args as Group, Parser, Subcommand};
 use micpq::corpus::{CorpusConfig, Format, OnError};
 use micpq::encoder::{Features, Pooling, pull};
-use micpq::index::Store;
+use micpq::index::{CopyConfig, Keep, Store};
 use micpq::model::{CodeShape, Distance};
+use micpq::query::{Cursor, Rerank, SearchConfig};
 use micpq::text::Clean;
 use micpq::{Result, Watch};
 use train::config::TrainConfig;
@@ -52,7 +53,7 @@ pub enum Command {
     Encode(Encode),
     /// Train a model on a corpus
     Train(Train),
-    /// Make and keep an index: create, add, delete, info, verify, compact
+    /// Make and keep an index: create, add, delete, info, stats, verify, compact, snapshot, restore, migrate
     #[command(subcommand)]
     Index(Index),
     /// Fetch and show encoders
@@ -312,6 +313,9 @@ pub struct Build {
     /// What the index keeps: all (ids, codes, texts, attributes) or codes (ids and codes alone)
     #[arg(long, default_value = "all")]
     pub store: Store,
+    /// How features are kept on disk for the second stage of a search: int8 (a byte a value), f16, or none
+    #[arg(long, value_name = "int8|f16|none", default_value = "int8")]
+    pub keep: Keep,
     /// Replace an index that is already there
     #[arg(long)]
     pub force: bool,
@@ -328,27 +332,85 @@ pub struct Build {
 Examples:
   micpq search news.micpq \"oil prices\" -k 5
   micpq search news.micpq \"oil prices\" --filter \"places:japan AND year:[1987 TO 1988]\"
+  micpq search news.micpq \"opec quota\" --hybrid 0.3 --snippets     the words count too, and are marked
+  micpq search news.micpq --like 4711 --like 815 --fuse             documents like these two
+  micpq search news.micpq --vector queries.npy --json
+  micpq search news.micpq \"oil prices\" --after CURSOR             the next page
   micpq search news.micpq --queries questions.txt --json
   micpq search news.micpq                              asks for queries until end of input")]
 pub struct Search {
     /// Index directory
     pub index: PathBuf,
-    /// What to look for; without it and without --queries, queries are read from standard input
-    pub query: Option<String>,
+    /// What to look for; without any query, they are read from standard input
+    pub query: Vec<String>,
     /// A corpus of queries; every hit then carries the query's id
     #[arg(long, value_name = "FILE")]
     pub queries: Option<PathBuf>,
-    /// Hits a query
-    #[arg(short, default_value_t = 10)]
+    /// Documents like the one with this id; given several times, several queries
+    #[arg(long, value_name = "ID")]
+    pub like: Vec<String>,
+    /// Queries as feature vectors, a row each; - is standard input
+    #[arg(long, value_name = "FILE.npy")]
+    pub vector: Option<PathBuf>,
+    /// Make one query of all the texts, ids and vectors given: hits are near to all of them
+    #[arg(long)]
+    pub fuse: bool,
+    /// Weights of the fused queries: texts, then ids, then vectors
+    #[arg(long, value_name = "W,W,...", value_delimiter = ',', requires = "fuse")]
+    pub weights: Vec<f32>,
+    /// Hits a query, 1 to 10000
+    #[arg(short, default_value_t = SearchConfig::default().k)]
     pub k: usize,
     /// Only documents that match this filter, in the query language of tantivy: places:japan, year:[1987 TO 1988]
     #[arg(long)]
     pub filter: Option<String>,
+    /// Only documents whose code is no farther than this
+    #[arg(long, value_name = "DISTANCE")]
+    pub within: Option<f32>,
+    /// The page after the one this cursor came with
+    #[arg(long, value_name = "CURSOR")]
+    pub after: Option<Cursor>,
+    /// Weight of the words (BM25) beside the codes, 0 to 1
+    #[arg(long, value_name = "W", default_value_t = SearchConfig::default().hybrid)]
+    pub hybrid: f32,
+    /// Words of the hybrid search and of snippets; the query's own unless said
+    #[arg(long, value_name = "TEXT")]
+    pub words: Option<String>,
+    /// Rank the first N candidates again by kept features: auto (200 where the index keeps them), off, or N
+    #[arg(long, value_name = "N|off", default_value_t = SearchConfig::default().rerank)]
+    pub rerank: Rerank,
+    /// Show the part of each text that matches, its words marked
+    #[arg(long)]
+    pub snippets: bool,
+    /// Say how the answer came about: segments, stages, each book's share of a distance
+    #[arg(long)]
+    pub explain: bool,
+    /// Only ids and distances
+    #[arg(long)]
+    pub ids: bool,
     /// Distance; the model's own unless said
     #[arg(long)]
     pub distance: Option<Distance>,
     #[command(flatten)]
     pub source: CorpusArgs,
+}
+
+impl Search {
+    /// The engine's own options.
+    pub fn config(&self) -> SearchConfig {
+        SearchConfig {
+            k: self.k,
+            filter: self.filter.clone(),
+            within: self.within,
+            after: self.after,
+            hybrid: self.hybrid,
+            rerank: self.rerank,
+            distance: self.distance,
+            documents: !self.ids,
+            snippets: self.snippets,
+            explain: self.explain,
+        }
+    }
 }
 
 #[derive(Group)]
@@ -469,6 +531,9 @@ pub enum Index {
         /// What the index keeps: all or codes
         #[arg(long, default_value = "all")]
         store: Store,
+        /// How features are kept on disk for the second stage of a search: int8, f16 or none
+        #[arg(long, value_name = "int8|f16|none", default_value = "int8")]
+        keep: Keep,
         /// Replace an index that is already there
         #[arg(long)]
         force: bool,
@@ -512,6 +577,60 @@ pub enum Index {
         /// Index directory
         index: PathBuf,
     },
+    /// Look at every document: how codes are spread, what attributes there are, what everything weighs
+    Stats {
+        /// Index directory
+        index: PathBuf,
+    },
+    /// Copy the last commit to another directory while readers and a writer go on
+    Snapshot {
+        /// Index directory
+        index: PathBuf,
+        /// Directory to make
+        to: PathBuf,
+        #[command(flatten)]
+        copy: CopyArgs,
+    },
+    /// Check a snapshot and make an index of it
+    Restore {
+        /// Directory of the snapshot
+        snapshot: PathBuf,
+        /// Index directory to make
+        index: PathBuf,
+        #[command(flatten)]
+        copy: CopyArgs,
+    },
+    /// Encode the texts again with another model and swap the new index in when it is whole
+    #[command(after_help = "\
+The old index is searched until the new one takes its place; it is not written to meanwhile. Interrupted, the same
+command goes on where it was.")]
+    Migrate {
+        /// Index directory
+        index: PathBuf,
+        /// Directory of the new model
+        #[arg(long, value_name = "DIR")]
+        model: PathBuf,
+        /// Documents a commit: so much an interrupted migration does again
+        #[arg(long, default_value_t = 20_000, value_name = "N")]
+        commit_every: usize,
+    },
+}
+
+/// How an index is copied.
+#[derive(Group, Clone)]
+pub struct CopyArgs {
+    /// Replace an index that is already there
+    #[arg(long)]
+    pub replace: bool,
+    /// Copy every file; otherwise files are shared by hard links where the file system allows it
+    #[arg(long)]
+    pub copy: bool,
+}
+
+impl CopyArgs {
+    pub fn config(&self) -> CopyConfig {
+        CopyConfig { replace: self.replace, own_files: self.copy }
+    }
 }
 
 #[derive(Subcommand)]

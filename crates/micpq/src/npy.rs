@@ -86,20 +86,44 @@ impl NpyWriter {
 
 /// Reads a two-dimensional `f32` file.
 pub fn read_f32(path: &Path) -> Result<Matrix> {
-    let (cols, bytes) = read(path, "<f4", 4)?;
+    let (_, cols, bytes) = read(path, &["<f4"], load(path)?)?;
     let data = bytes.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect();
     Ok(Matrix::from_vec(cols, data))
 }
 
 /// Reads a two-dimensional `u8` file as (columns, bytes).
 pub fn read_u8(path: &Path) -> Result<(usize, Vec<u8>)> {
-    read(path, "|u1", 1)
+    let (_, cols, bytes) = read(path, &["|u1"], load(path)?)?;
+    Ok((cols, bytes))
 }
 
-fn read(path: &Path, dtype: &str, size: usize) -> Result<(usize, Vec<u8>)> {
-    let mut bytes = Vec::new();
-    File::open(path).and_then(|mut f| f.read_to_end(&mut bytes)).map_err(Error::io(path))?;
-    let bad = |what: &str| Error::format(path, format!("not a two-dimensional .npy file of {dtype}: {what}"));
+/// Reads vectors that a user brings: one, or several as rows, in half, single or double precision; `-` is standard
+/// input.
+pub fn read_vectors(path: &Path) -> Result<Matrix> {
+    let bytes = if path == Path::new("-") {
+        let mut bytes = Vec::new();
+        std::io::stdin().lock().read_to_end(&mut bytes).map_err(Error::io("standard input"))?;
+        bytes
+    } else {
+        load(path)?
+    };
+    let (dtype, cols, bytes) = read(path, &["<f4", "<f2", "<f8"], bytes)?;
+    let data = match dtype {
+        "<f2" => bytes.as_chunks::<2>().0.iter().map(|b| half::f16::from_le_bytes(*b).to_f32()).collect(),
+        "<f8" => bytes.as_chunks::<8>().0.iter().map(|b| f64::from_le_bytes(*b) as f32).collect(),
+        _ => bytes.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect(),
+    };
+    Ok(Matrix::from_vec(cols, data))
+}
+
+fn load(path: &Path) -> Result<Vec<u8>> {
+    std::fs::read(path).map_err(Error::io(path))
+}
+
+/// The type found, columns and values of a file's bytes. One dimension is one row.
+fn read<'a>(path: &Path, dtypes: &[&'a str], mut bytes: Vec<u8>) -> Result<(&'a str, usize, Vec<u8>)> {
+    let bad =
+        |what: &str| Error::format(path, format!("not a two-dimensional .npy file of {}: {what}", dtypes.join(" or ")));
     if bytes.len() < 10 || &bytes[..6] != b"\x93NUMPY" {
         return Err(bad("it does not begin with NumPy's magic"));
     }
@@ -112,9 +136,10 @@ fn read(path: &Path, dtype: &str, size: usize) -> Result<(usize, Vec<u8>)> {
         .get(start..start + length)
         .and_then(|b| std::str::from_utf8(b).ok())
         .ok_or_else(|| bad("its header is cut short"))?;
-    if !dict.contains(&format!("'{dtype}'")) {
+    let Some(dtype) = dtypes.iter().copied().find(|dtype| dict.contains(&format!("'{dtype}'"))) else {
         return Err(bad(&format!("its header says {}", dict.trim())));
-    }
+    };
+    let size: usize = dtype[2..].parse().expect("a type ends in its size");
     if dict.contains("'fortran_order': True") {
         return Err(bad("it is in Fortran order; save it with numpy.ascontiguousarray"));
     }
@@ -123,7 +148,11 @@ fn read(path: &Path, dtype: &str, size: usize) -> Result<(usize, Vec<u8>)> {
         .and_then(|(_, rest)| rest.split_once(')'))
         .map(|(inside, _)| inside.split(',').filter_map(|n| n.trim().parse().ok()).collect())
         .unwrap_or_default();
-    let [rows, cols] = shape[..] else { return Err(bad(&format!("its header says {}", dict.trim()))) };
+    let (rows, cols) = match shape[..] {
+        [cols] => (1, cols),
+        [rows, cols] => (rows, cols),
+        _ => return Err(bad(&format!("its header says {}", dict.trim()))),
+    };
     let body = bytes.split_off(start + length);
     if cols == 0 || Some(body.len()) != rows.checked_mul(cols).and_then(|n| n.checked_mul(size)) {
         return Err(bad(&format!(
@@ -132,7 +161,7 @@ fn read(path: &Path, dtype: &str, size: usize) -> Result<(usize, Vec<u8>)> {
             body.len()
         )));
     }
-    Ok((cols, body))
+    Ok((dtype, cols, body))
 }
 
 #[cfg(test)]
@@ -153,5 +182,30 @@ mod tests {
         let whole = std::fs::read(&path).unwrap();
         std::fs::write(&path, &whole[..whole.len() - 1]).unwrap();
         assert!(read_f32(&path).unwrap_err().to_string().contains("needs 24 bytes, the file holds 23"));
+    }
+
+    #[test]
+    fn vectors_come_in_any_precision_and_one_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("v.npy");
+        let file = |dtype: &str, shape: &str, body: Vec<u8>| {
+            let dict = format!("{{'descr': '{dtype}', 'fortran_order': False, 'shape': {shape}, }}\n");
+            let mut bytes = MAGIC.to_vec();
+            bytes.extend_from_slice(&(dict.len() as u16).to_le_bytes());
+            bytes.extend_from_slice(dict.as_bytes());
+            bytes.extend(body);
+            std::fs::write(&path, bytes).unwrap();
+            read_vectors(&path)
+        };
+        let rows = Matrix::from_vec(2, vec![0.5, -2.0]);
+        let values = [0.5f32, -2.0];
+        assert_eq!(
+            file("<f8", "(1, 2)", values.iter().flat_map(|&x| f64::from(x).to_le_bytes()).collect()).unwrap(),
+            rows
+        );
+        let halves = values.iter().flat_map(|&x| half::f16::from_f32(x).to_le_bytes()).collect();
+        assert_eq!(file("<f2", "(2,)", halves).unwrap(), rows);
+        assert!(file("<i4", "(2,)", vec![0; 8]).unwrap_err().to_string().contains("<f4 or <f2 or <f8"));
+        assert!(file("<f4", "()", vec![0; 4]).is_err());
     }
 }

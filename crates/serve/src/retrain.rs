@@ -9,9 +9,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use micpq::corpus::{DocId, Document};
+use micpq::disk::Making;
 use micpq::encoder::{Features, pull};
 use micpq::index::{Index, IndexConfig, IndexWriter, Record};
-use micpq::{Error, Matrix, Result, Silent, Watch, disk};
+use micpq::{Error, Matrix, Result, Silent, Watch};
 use train::dataset::Dataset;
 use train::metrics::Labels;
 use train::{TrainConfig, job};
@@ -37,23 +38,16 @@ pub fn run(
 ) -> Result<serde_json::Value> {
     let lost = |_| Error::Interrupted;
     hosted.writes.wait_alone(Hand::remember).map_err(lost)?;
-    let done = prepare(server, hosted, config, sample, job).and_then(|(place, result)| {
+    let done = prepare(server, hosted, config, sample, job).and_then(|(making, result)| {
         job.stage("swapping", None);
-        let (server, own, new) = (server.clone(), hosted.clone(), place.clone());
-        let swapped = hosted.writes.wait_alone(move |hand| swap(&server, &own, hand, &new)).map_err(lost)?;
+        let (server, own) = (server.clone(), hosted.clone());
+        let swapped = hosted.writes.wait_alone(move |hand| swap(&server, &own, hand, making)).map_err(lost)?;
         swapped.map(|()| result)
     });
     if done.is_err() {
         let _ = hosted.writes.wait_alone(|hand| drop(hand.recall()));
-        let _ = std::fs::remove_dir_all(place_of(hosted.dir()));
     }
     done
-}
-
-/// Where the new index is made: beside the old one, so that a rename brings it there.
-fn place_of(dir: &Path) -> PathBuf {
-    let name = dir.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    dir.with_file_name(format!(".{name}.retrained"))
 }
 
 fn prepare(
@@ -62,7 +56,7 @@ fn prepare(
     config: TrainConfig,
     sample: usize,
     job: &Job,
-) -> Result<(PathBuf, serde_json::Value)> {
+) -> Result<(Making, serde_json::Value)> {
     let searcher = hosted.searcher();
     let features = searcher.features(job)?.clone();
     let index = searcher.index();
@@ -87,17 +81,14 @@ fn prepare(
         return Err(Error::Interrupted);
     }
 
-    let place = place_of(hosted.dir());
-    if place.exists() {
-        std::fs::remove_dir_all(&place).map_err(Error::io(&place))?;
-    }
+    let making = Making::begin(hosted.dir())?;
     let settings = IndexConfig {
         store: index.store(),
         keep: index.keep(),
         metrics: trained.metrics.clone(),
         ..IndexConfig::default()
     };
-    let new = Index::create(&place, &trained.model, settings)?;
+    let new = Index::create(&making.path(), &trained.model, settings)?;
     job.stage("indexing", Some(walk.len() as u64));
     // Training has encoded its sample already.
     let known: HashMap<&Vec<u32>, usize> = trained.tokens.iter().zip(0..).collect();
@@ -136,7 +127,7 @@ fn prepare(
         "best": trained.metrics["best"],
         "best_epoch": trained.metrics["best_epoch"],
     });
-    Ok((place, result))
+    Ok((making, result))
 }
 
 fn document(record: Record) -> Document {
@@ -159,32 +150,18 @@ fn cache(server: &Server) -> Result<PathBuf> {
 }
 
 /// On the writer's thread: brings what was changed up to date and puts the new index in the place of the old.
-fn swap(server: &Server, hosted: &Hosted, hand: &mut Hand, place: &Path) -> Result<()> {
+fn swap(server: &Server, hosted: &Hosted, hand: &mut Hand, making: Making) -> Result<()> {
     let changed = hand.recall();
     let old = hand.index();
-    let new = Index::open(place, &Silent)?;
+    let new = Index::open(&making.path(), &Silent)?;
     let mut writer = new.writer()?;
     catch_up(&old, hand.searcher().features(&Silent)?, &mut writer, changed)?;
     writer.commit(&Silent)?;
     writer.close(&Silent)?;
     drop(new);
     hand.release();
-    let dir = hosted.dir();
-    let away = disk::beside(place, ".old");
-    if away.exists() {
-        std::fs::remove_dir_all(&away).map_err(Error::io(&away))?;
-    }
-    std::fs::rename(dir, &away).map_err(Error::io(dir))?;
-    if let Err(error) = std::fs::rename(place, dir).map_err(Error::io(place)) {
-        let _ = std::fs::rename(&away, dir);
-        return Err(error);
-    }
-    disk::sync_directory(dir.parent().unwrap_or(Path::new(".")))?;
-    hosted.reopen(&server.encoders)?;
-    if let Err(error) = std::fs::remove_dir_all(&away) {
-        tracing::warn!(%error, "what is left of the old index could not be removed");
-    }
-    Ok(())
+    making.finish()?;
+    hosted.reopen(&server.encoders)
 }
 
 /// A document that was changed is taken as the old index has it now; filters are applied before, for whatever they hit

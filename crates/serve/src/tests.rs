@@ -140,20 +140,26 @@ async fn documents_go_in_are_found_and_go() {
 
     let path = "/v1/indexes/news/query";
     let found = bench.ok("POST", path, json!({ "vector": vector(7), "k": 3 })).await;
-    let ids = |found: &Value| found["hits"].as_array().unwrap().iter().map(|h| h["id"].as_u64().unwrap()).collect::<Vec<_>>();
+    let ids =
+        |found: &Value| found["hits"].as_array().unwrap().iter().map(|h| h["id"].as_u64().unwrap()).collect::<Vec<_>>();
     assert_eq!(ids(&found)[0], 7, "the second stage ranks the same vector first");
     assert!(found["milliseconds"]["scan"].is_f64() && found["hits"][0]["text"].is_string());
     let like = bench.ok("POST", path, json!({ "document": "7", "k": 40 })).await;
     assert_eq!(ids(&like).len(), 39, "an example is not among its own hits");
-    let filtered = bench.ok("POST", path, json!({ "vector": vector(7), "k": 40, "filter": "place:japan AND year:1987" })).await;
+    let filtered =
+        bench.ok("POST", path, json!({ "vector": vector(7), "k": 40, "filter": "place:japan AND year:1987" })).await;
     assert_eq!(ids(&filtered).len(), (0..40).filter(|i| i % 12 == 0).count());
-    let plain = bench.ok("POST", path, json!({ "vector": vector(7), "documents": false, "explain": true, "rerank": "off" })).await;
+    let plain = bench
+        .ok("POST", path, json!({ "vector": vector(7), "documents": false, "explain": true, "rerank": "off" }))
+        .await;
     assert!(plain["hits"][0]["text"].is_null() && plain["explanation"]["backend"].is_string());
     let shares = plain["hits"][0]["shares"].as_array().unwrap();
     let sum: f64 = shares.iter().map(|s| s.as_f64().unwrap()).sum();
     assert_eq!(shares.len(), 4);
     assert!(sum > 0.0);
-    let words = bench.ok("POST", path, json!({ "vector": vector(7), "words": "germany", "hybrid": 1.0, "snippets": true, "k": 1 })).await;
+    let words = bench
+        .ok("POST", path, json!({ "vector": vector(7), "words": "germany", "hybrid": 1.0, "snippets": true, "k": 1 }))
+        .await;
     assert_eq!(words["hits"][0]["attributes"]["place"], "west germany");
     assert!(!words["hits"][0]["snippet"]["marks"].as_array().unwrap().is_empty());
 
@@ -161,7 +167,8 @@ async fn documents_go_in_are_found_and_go() {
     let whole = ids(&bench.ok("POST", path, json!({ "vector": vector(3), "k": 40, "rerank": "off" })).await);
     let (mut paged, mut after) = (Vec::new(), Value::Null);
     loop {
-        let page = bench.ok("POST", path, json!({ "vector": vector(3), "k": 7, "rerank": "off", "after": after })).await;
+        let page =
+            bench.ok("POST", path, json!({ "vector": vector(3), "k": 7, "rerank": "off", "after": after })).await;
         paged.extend(ids(&page));
         after = page["next"].clone();
         if after.is_null() {
@@ -172,12 +179,16 @@ async fn documents_go_in_are_found_and_go() {
 
     let several = json!({ "queries": [{ "vector": vector(1), "k": 2 }, { "document": 2, "k": 3 }, { "vector": vector(4), "k": 2 }] });
     let answers = bench.ok("POST", "/v1/indexes/news/query/batch", several).await;
-    let lengths: Vec<usize> = answers["answers"].as_array().unwrap().iter().map(|a| a["hits"].as_array().unwrap().len()).collect();
+    let lengths: Vec<usize> =
+        answers["answers"].as_array().unwrap().iter().map(|a| a["hits"].as_array().unwrap().len()).collect();
     assert_eq!(lengths, [2, 3, 2]);
 
     assert_eq!(bench.ok("POST", "/v1/indexes/news/count", json!({ "filter": "long:true" })).await["count"], 8);
     let some = bench.ok("POST", "/v1/indexes/news/documents/get", json!({ "ids": [5, "nobody", "6"] })).await;
-    assert_eq!((&some["documents"][0]["id"], &some["documents"][1], &some["documents"][2]["id"]), (&json!(5), &Value::Null, &json!(6)));
+    assert_eq!(
+        (&some["documents"][0]["id"], &some["documents"][1], &some["documents"][2]["id"]),
+        (&json!(5), &Value::Null, &json!(6))
+    );
     assert_eq!(bench.raw("DELETE", "/v1/indexes/news/documents/5", "", Body::empty()).await.body["documents"], 39);
     assert_eq!(bench.raw("DELETE", "/v1/indexes/news/documents/5", "", Body::empty()).await.code(), "unknown_document");
     assert_eq!(bench.ok("POST", "/v1/indexes/news/documents/delete", json!({ "ids": [1, 2, 5] })).await["changed"], 2);
@@ -232,8 +243,20 @@ async fn what_cannot_be_met_is_refused_with_a_code_and_changes_nothing() {
         ("PUT", put, json!({ "documents": [{ "id": 99 }] }), 422, "bad_document"),
         ("PUT", put, json!({ "documents": [{ "id": -1, "vector": vector(1) }] }), 400, "bad_request"),
         ("PUT", put, json!({ "documents": [document(98), { "id": 99, "vector": [1] }] }), 422, "bad_vector"),
-        ("PUT", put, json!({ "documents": [document(98), { "id": 99, "vector": vector(1), "attributes": { "": 1 } }] }), 422, "bad_document"),
-        ("PUT", put, json!({ "documents": [{ "id": 99, "vector": vector(1), "attributes": { "a": null } }] }), 400, "bad_request"),
+        (
+            "PUT",
+            put,
+            json!({ "documents": [document(98), { "id": 99, "vector": vector(1), "attributes": { "": 1 } }] }),
+            422,
+            "bad_document",
+        ),
+        (
+            "PUT",
+            put,
+            json!({ "documents": [{ "id": 99, "vector": vector(1), "attributes": { "a": null } }] }),
+            400,
+            "bad_request",
+        ),
         ("PUT", put, json!({ "documents": [{ "id": "x".repeat(1025), "vector": vector(1) }] }), 400, "bad_request"),
         ("POST", "/v1/indexes/news/documents/delete", json!({}), 422, "bad_query"),
         ("POST", "/v1/indexes/news/documents/delete", json!({ "filter": "((" }), 422, "bad_filter"),
@@ -322,7 +345,9 @@ async fn many_writers_share_commits_and_lose_nothing() {
     tokio::time::sleep(Duration::from_millis(50)).await;
     let writers = (100..130).map(|i| {
         let bench = bench.clone();
-        tokio::spawn(async move { bench.call("PUT", "/v1/indexes/news/documents", json!({ "documents": [document(i)] })).await.status })
+        tokio::spawn(async move {
+            bench.call("PUT", "/v1/indexes/news/documents", json!({ "documents": [document(i)] })).await.status
+        })
     });
     assert!(futures_util::future::join_all(writers).await.into_iter().all(|status| status.unwrap() == 200));
     held.await.unwrap().unwrap();
@@ -378,7 +403,9 @@ async fn a_full_queue_says_come_again_and_a_slow_answer_is_cut() {
     tokio::task::spawn_blocking(move || begun.recv()).await.unwrap().unwrap();
     let writers = (0..12).map(|i| {
         let bench = bench.clone();
-        tokio::spawn(async move { bench.call("PUT", "/v1/indexes/news/documents", json!({ "documents": [document(i)] })).await })
+        tokio::spawn(async move {
+            bench.call("PUT", "/v1/indexes/news/documents", json!({ "documents": [document(i)] })).await
+        })
     });
     let replies: Vec<Reply> =
         futures_util::future::join_all(writers).await.into_iter().map(|reply| reply.unwrap()).collect();
@@ -424,7 +451,8 @@ async fn what_was_accepted_is_on_disk_when_the_server_is_gone() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn keys_open_what_their_role_opens() {
-    let keys: Vec<(String, String)> = [Role::Read, Role::Write, Role::Admin].into_iter().map(|r| crate::new_key(r).unwrap()).collect();
+    let keys: Vec<(String, String)> =
+        [Role::Read, Role::Write, Role::Admin].into_iter().map(|r| crate::new_key(r).unwrap()).collect();
     let lines: String = keys.iter().map(|(_, lines)| lines.as_str()).collect();
     let bench = Bench::new(|config| {
         config.keys = ServeConfig::load(None, std::iter::empty(), lines.parse().unwrap()).unwrap().keys;
@@ -471,13 +499,15 @@ async fn other_names_and_origins_are_not_answered() {
         ("127.0.0.1.evil.example", 421),
         ("", 421),
     ] {
-        let request = Request::builder().uri("/v1/indexes").header("host", host).header("origin", "http://evil.example");
+        let request =
+            Request::builder().uri("/v1/indexes").header("host", host).header("origin", "http://evil.example");
         let reply = bench.send(request.body(Body::empty()).unwrap()).await;
         assert_eq!(reply.status, status, "{host}");
         assert!(!reply.headers.contains_key("access-control-allow-origin"));
     }
     let bench = Bench::new(|config| config.cors_origins = vec!["https://page.example".into()]);
-    let request = Request::builder().uri("/v1/indexes").header("host", "localhost").header("origin", "https://page.example");
+    let request =
+        Request::builder().uri("/v1/indexes").header("host", "localhost").header("origin", "https://page.example");
     let reply = bench.send(request.body(Body::empty()).unwrap()).await;
     assert_eq!(reply.headers["access-control-allow-origin"], "https://page.example");
 }
@@ -497,7 +527,11 @@ async fn requests_have_ids_and_the_server_tells_how_it_does() {
     assert_eq!((stopping.status, stopping.code()), (503, "stopping"));
     assert_eq!(bench.get("/v1/version").await.body["name"], "micpq");
     let text = bench.get("/metrics").await.text;
-    for part in ["micpq_index_documents{index=\"news\"} 3", "process_resident_memory_bytes", "micpq_queue_depth{index=\"news\",queue=\"query\"} 0"] {
+    for part in [
+        "micpq_index_documents{index=\"news\"} 3",
+        "process_resident_memory_bytes",
+        "micpq_queue_depth{index=\"news\",queue=\"query\"} 0",
+    ] {
         assert!(text.contains(part), "{part}\n{text}");
     }
     let list = bench.get("/v1/indexes").await.body;
@@ -505,7 +539,9 @@ async fn requests_have_ids_and_the_server_tells_how_it_does() {
     assert_eq!(list["indexes"][0]["keep"], "int8");
     assert_eq!(bench.get("/v1/models").await.body["data"][1]["id"], "news/code");
     let api = bench.get("/openapi.json").await;
-    assert!(api.headers["content-type"].to_str().unwrap().starts_with("application/json") && api.body["paths"].is_object());
+    assert!(
+        api.headers["content-type"].to_str().unwrap().starts_with("application/json") && api.body["paths"].is_object()
+    );
     let page = bench.get("/docs").await;
     assert!(page.headers["content-type"].to_str().unwrap().starts_with("text/html"));
 }
@@ -515,7 +551,12 @@ async fn indexes_are_made_copied_dropped_and_found_again() {
     let bench = Bench::new(|_| {});
     bench.fill(5).await;
     let made = bench.call("PUT", "/v1/indexes/copy", json!({ "like": "news", "keep": "none" })).await;
-    assert_eq!((made.status, &made.body["keep"], &made.body["documents"]), (201, &json!("none"), &json!(0)), "{}", made.text);
+    assert_eq!(
+        (made.status, &made.body["keep"], &made.body["documents"]),
+        (201, &json!("none"), &json!(0)),
+        "{}",
+        made.text
+    );
     assert_eq!(bench.call("PUT", "/v1/indexes/copy", json!({ "like": "news" })).await.code(), "index_exists");
     bench.ok("PUT", "/v1/indexes/copy/documents", json!({ "documents": [document(1), document(2)] })).await;
     let snapshot = bench.raw("POST", "/v1/indexes/copy/snapshots", "", Body::empty()).await;
@@ -575,7 +616,11 @@ async fn an_index_shows_what_is_inside() {
     assert_eq!(bench.get("/v1/indexes/news/map?points=50").await.body, map);
     let training = bench.get("/v1/indexes/news/training").await.body;
     assert_eq!((&training["method"], &training["metrics"]), (&json!("test"), &Value::Null));
-    assert_eq!(bench.raw("POST", "/v1/indexes/news/train", "", Body::empty()).await.status, 202, "it begins, and fails for want of an encoder");
+    assert_eq!(
+        bench.raw("POST", "/v1/indexes/news/train", "", Body::empty()).await.status,
+        202,
+        "it begins, and fails for want of an encoder"
+    );
     for _ in 0..100 {
         let job = bench.get("/v1/jobs/1").await.body;
         if job["status"] == "failed" {

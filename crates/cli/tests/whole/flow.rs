@@ -17,7 +17,9 @@ fn text_becomes_an_index_that_finds_its_kind() {
     assert!(kind >= 15, "{kind} of 20 hits are about oil");
     assert!(hits[0]["text"].as_str().unwrap().contains(' '));
     assert!(hits[0]["attributes"]["year"].is_i64() && hits[0]["id"].is_u64());
-    assert!(hits.windows(2).all(|w| w[0]["distance"].as_f64() <= w[1]["distance"].as_f64()));
+    assert!(hits.windows(2).all(|w| w[0]["score"].as_f64() >= w[1]["score"].as_f64()));
+    let by_code = bench.json("search news.micpq 'crude oil barrel price' -k 20 --rerank off");
+    assert!(by_code.windows(2).all(|w| w[0]["distance"].as_f64() <= w[1]["distance"].as_f64()));
 
     let filtered = bench.json("search news.micpq 'crude oil' -k 400 --filter 'year:1988'");
     assert_eq!(filtered.len(), (0..400).filter(|i| i % 3 == 1).count());

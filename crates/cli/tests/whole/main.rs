@@ -3,5 +3,7 @@
 mod bench;
 mod faults;
 mod flow;
+mod search;
 mod serve;
+mod upkeep;
 mod usage;

@@ -39,18 +39,18 @@ impl Server {
         let mut reply = Vec::new();
         let _ = stream.read_to_end(&mut reply);
         let reply = String::from_utf8_lossy(&reply).into_owned();
-        let status = reply.split(' ').nth(1).and_then(|s| s.parse().ok()).unwrap_or_else(|| panic!("a status: {reply:?}"));
+        let status =
+            reply.split(' ').nth(1).and_then(|s| s.parse().ok()).unwrap_or_else(|| panic!("a status: {reply:?}"));
         let (head, body) = reply.split_once("\r\n\r\n").unwrap();
-        let body = if head.to_lowercase().contains("transfer-encoding: chunked") { unchunked(body) } else { body.to_owned() };
+        let body =
+            if head.to_lowercase().contains("transfer-encoding: chunked") { unchunked(body) } else { body.to_owned() };
         (status, body)
     }
 
     fn call(&self, method: &str, path: &str, body: Value) -> (u16, Value) {
         let body = body.to_string();
-        let head = format!(
-            "{method} {path} HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: {}\r\n",
-            body.len()
-        );
+        let head =
+            format!("{method} {path} HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: {}\r\n", body.len());
         let (status, body) = self.send(&head, body.as_bytes());
         (status, serde_json::from_str(&body).unwrap_or(Value::Null))
     }
@@ -142,7 +142,11 @@ fn texts_are_searched_added_streamed_and_embedded() {
     let head = head.replace(&format!("{}\r\n", lines.len()), &format!("{}\r\n", bad.len()));
     let (status, body) = server.send(&head, bad.as_bytes());
     let told: Value = serde_json::from_str(&body).unwrap();
-    assert_eq!((status, &told["error"]["code"], &told["error"]["line"]), (422, &json!("bad_document"), &json!(701)), "{body}");
+    assert_eq!(
+        (status, &told["error"]["code"], &told["error"]["line"]),
+        (422, &json!("bad_document"), &json!(701)),
+        "{body}"
+    );
     assert_eq!(told["error"]["committed"], 700);
     assert_eq!(server.count("news"), 2201);
     let (status, body) = server.send(&head.replace("stream HTTP", "stream?on_error=skip HTTP"), bad.as_bytes());
@@ -285,10 +289,8 @@ fn tls_and_keys_hold_the_door() {
     }
     let key = &bench.json("serve --new-key read")[0];
     std::fs::write(bench.path("serve.toml"), key["config"].as_str().unwrap()).unwrap();
-    let server = Server::start(
-        &bench,
-        "news.micpq --config serve.toml --set tls_certificate=cert.pem --set tls_key=key.pem",
-    );
+    let server =
+        Server::start(&bench, "news.micpq --config serve.toml --set tls_certificate=cert.pem --set tls_key=key.pem");
     let curl = |arguments: &[&str]| -> String {
         let mut curl = Command::new("curl");
         curl.args(["-s", "-o", "/dev/null", "-w", "%{http_code}"]).args(arguments).current_dir(bench.dir.path());

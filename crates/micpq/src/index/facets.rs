@@ -6,6 +6,7 @@ use tantivy::SegmentReader;
 use tantivy::columnar::DynamicColumn;
 
 use super::filter::{Bitmap, matching};
+use super::stats::columnar;
 use super::{Index, STORE, guarded_ours};
 use crate::corpus::Value;
 use crate::{Error, Result};
@@ -56,7 +57,7 @@ impl Index {
                     Some(query) => matching(snapshot.searcher(), reader, query.as_ref())?,
                     None => living(reader),
                 };
-                count(reader, &documents, &mut seen).map_err(Error::io(self.inner.dir.join(STORE)))?;
+                count(reader, &documents, &mut seen)?;
             }
             Ok(())
         })?;
@@ -70,8 +71,9 @@ fn living(reader: &SegmentReader) -> Bitmap {
     bits
 }
 
-fn count(reader: &SegmentReader, documents: &Bitmap, seen: &mut BTreeMap<String, Seen>) -> std::io::Result<()> {
-    for (name, handle) in reader.fast_fields().columnar().list_columns()? {
+fn count(reader: &SegmentReader, documents: &Bitmap, seen: &mut BTreeMap<String, Seen>) -> Result<()> {
+    let unread = |e| Error::io(reader.segment_id().uuid_string() + ".fast")(e);
+    for (name, handle) in columnar(reader)?.list_columns().map_err(unread)? {
         let name = match name.strip_prefix("attributes\u{1}") {
             Some(path) => path.replace('\u{1}', "."),
             None if name == LABELS => name,
@@ -79,7 +81,7 @@ fn count(reader: &SegmentReader, documents: &Bitmap, seen: &mut BTreeMap<String,
         };
         let seen = seen.entry(name).or_default();
         // Not all columns of one name are of one type: each is counted as what it is.
-        match handle.open()? {
+        match handle.open().map_err(unread)? {
             DynamicColumn::Bool(column) => {
                 seen.take(documents, |d| column.values_for_doc(d).map(Key::Bool).collect());
             }
@@ -104,7 +106,7 @@ fn count(reader: &SegmentReader, documents: &Bitmap, seen: &mut BTreeMap<String,
                 let mut text = String::new();
                 for (ordinal, count) in counts.into_iter().enumerate().filter(|(_, count)| *count > 0) {
                     text.clear();
-                    if column.ord_to_str(ordinal as u64, &mut text)? {
+                    if column.ord_to_str(ordinal as u64, &mut text).map_err(unread)? {
                         *seen.counts.entry(Key::Text(text.clone())).or_default() += count;
                     }
                 }

@@ -7,12 +7,13 @@ use tantivy::query::Query;
 use tantivy::snippet::SnippetGenerator;
 
 use super::schema::Stored;
-use super::snapshot::{Near, Scanned, Snapshot, Want};
+use super::snapshot::{Near, Scanned, Snapshot};
 use super::words::Words;
 use super::{Index, Inner, Keep, STORE, Store, guarded, guarded_ours};
 use crate::Result;
 use crate::corpus::DocId;
 use crate::model::{Model, Table};
+use crate::search::Want;
 
 /// What the query layer sees of an index: one commit, whatever writers do meanwhile.
 pub(crate) struct Reader {
@@ -24,8 +25,8 @@ pub(crate) struct Reader {
 pub(crate) type Filter = Box<dyn Query>;
 
 impl Index {
-    pub(crate) fn reader(&self) -> Reader {
-        Reader { inner: self.inner.clone(), snapshot: self.inner.snapshot() }
+    pub(crate) fn reader(&self) -> Result<Reader> {
+        Ok(Reader { inner: self.inner.clone(), snapshot: self.inner.sound()? })
     }
 }
 
@@ -56,12 +57,13 @@ impl Reader {
         guarded_ours(&self.inner.dir.join(STORE), || self.snapshot.find(&self.inner.fields, id))
     }
 
+    /// As [`Snapshot::nearest`].
     pub fn nearest(
         &self,
         tables: &[Table],
         want: &Want,
         filter: Option<&dyn Query>,
-    ) -> Result<(Vec<Vec<Near>>, Vec<Scanned>)> {
+    ) -> Result<Vec<(Vec<Near>, Vec<Scanned>)>> {
         let shape = self.inner.model.shape();
         guarded_ours(&self.inner.dir.join(STORE), || self.snapshot.nearest(shape, tables, want, filter))
     }

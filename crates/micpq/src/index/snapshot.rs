@@ -4,8 +4,10 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
+use rayon::prelude::*;
 use sha2::{Digest, Sha256};
 use tantivy::columnar::{Column, StrColumn};
+use tantivy::index::SegmentId;
 use tantivy::query::Query;
 use tantivy::schema::IndexRecordOption;
 use tantivy::{DocAddress, DocSet, Searcher, SegmentReader, TERMINATED, TantivyDocument};
@@ -17,7 +19,7 @@ use super::segment::Segment;
 use super::{Keep, STORE, tantivy_error};
 use crate::corpus::{DocId, Value};
 use crate::model::{CodeShape, Model, Table};
-use crate::search::{self, CodeBlocks, Found, Part};
+use crate::search::{self, CodeBlocks, Found, Part, Plan, Want};
 use crate::{Error, Result, Watch};
 
 /// A document as the index has it.
@@ -45,24 +47,17 @@ pub(crate) struct Near {
     pub sequence: u64,
 }
 
-/// Which neighbours are wanted.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Want {
-    /// How many.
-    pub k: usize,
-    /// None farther than this.
-    pub within: Option<f32>,
-    /// Only those behind this distance and sequence.
-    pub after: Option<(f32, u64)>,
-}
-
 /// What the scan did with a segment.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Scanned {
     pub segment: String,
     pub documents: usize,
+    /// Living documents that match the filter.
     pub matching: usize,
-    pub how: String,
+    /// What the filter led to; `None` where there is none.
+    pub filter: Option<&'static str>,
+    /// `None` where nothing was to be searched.
+    pub plan: Option<Plan>,
 }
 
 /// The segments of one commit.
@@ -112,6 +107,12 @@ impl Snapshot {
         &self.segments
     }
 
+    /// Looks at every byte of packed codes that was not looked at before. Returns what is damaged, and how.
+    pub fn check(&self) -> Vec<(SegmentId, String)> {
+        let check = |segment: &Segment| segment.check().err().map(|problem| (segment.id, problem));
+        self.segments.par_iter().filter_map(check).collect()
+    }
+
     /// Where the living document of an id lies.
     pub fn find(&self, fields: &Fields, id: &DocId) -> Result<Option<DocAddress>> {
         let term = fields.id_term(id);
@@ -137,39 +138,39 @@ impl Snapshot {
         counts.sum()
     }
 
-    /// The nearest documents of every query, best first, and how each segment was searched.
+    /// The nearest documents of every query, best first, and how each segment was searched for it.
     pub fn nearest(
         &self,
         shape: CodeShape,
         tables: &[Table],
         want: &Want,
         filter: Option<&dyn Query>,
-    ) -> Result<(Vec<Vec<Near>>, Vec<Scanned>)> {
-        search::check(shape, tables, want.k)?;
+    ) -> Result<Vec<(Vec<Near>, Vec<Scanned>)>> {
+        search::check(shape, tables, *want)?;
         let mut views = Vec::with_capacity(self.segments.len());
         let mut scanned = Vec::with_capacity(self.segments.len());
         for (ordinal, (segment, reader)) in self.segments.iter().zip(self.searcher.segment_readers()).enumerate() {
-            let mut tell = |matching: usize, how: &str| {
+            let mut tell = |matching: usize, filter: Option<&'static str>| {
                 let (segment, documents) = (segment.id.uuid_string(), reader.max_doc() as usize);
-                scanned.push(Scanned { segment, documents, matching, how: how.to_owned() });
+                scanned.push(Scanned { segment, documents, matching, filter, plan: None });
             };
             let (blocks, bits) = match filter {
                 None => {
-                    tell(reader.num_docs() as usize, "scanned");
-                    (segment.blocks.clone(), segment.alive.clone())
+                    tell(reader.num_docs() as usize, None);
+                    (segment.blocks.clone(), segment.alive())
                 }
                 Some(query) => {
                     let documents = matching(&self.searcher, reader, query)?;
                     let count = documents.count();
                     if count == 0 {
-                        tell(0, "passed over: nothing matches the filter");
+                        tell(0, Some("nothing matches the filter"));
                         continue;
                     }
                     if count < segment.blocks.len() / RARE || count <= want.k {
-                        tell(count, "the few that match the filter visited alone");
+                        tell(count, Some("the few that match the filter visited alone"));
                         (Arc::new(segment.columns.pack(Some(&documents))), None)
                     } else {
-                        tell(count, "scanned under the filter's bitmap");
+                        tell(count, Some("the filter's bitmap asked inside the scan"));
                         (segment.blocks.clone(), Some(Arc::new(segment.by_rank(documents))))
                     }
                 }
@@ -188,42 +189,21 @@ impl Snapshot {
                 sequence: &*view.sequence,
             })
             .collect();
-        let near = |found: &Found| {
+        let near = |found: Found| {
             let view = &views[found.part];
             let address = DocAddress::new(view.ordinal, view.blocks.number(found.rank));
+            // Of one part alone the scan knows the rank only.
             Near { address, distance: found.distance, sequence: (view.sequence)(found.rank) }
         };
-        let found = tables.iter().map(|table| self.page(shape, &parts, table, want, &near));
-        Ok((found.collect(), scanned))
-    }
-
-    /// One query's part of [`Snapshot::nearest`]: asks for more until enough lie behind the bound.
-    fn page(
-        &self,
-        shape: CodeShape,
-        parts: &[Part],
-        table: &Table,
-        want: &Want,
-        near: &impl Fn(&Found) -> Near,
-    ) -> Vec<Near> {
-        let documents: usize = parts.iter().map(|p| p.blocks.len()).sum();
-        let mut k = want.k;
-        loop {
-            let found = search::nearest(shape, parts, std::slice::from_ref(table), k).pop().unwrap_or_default();
-            let all = found.len() < k || k >= documents;
-            let beyond = |n: &Near| want.within.is_some_and(|r| n.distance > r);
-            let mut page: Vec<Near> = found.iter().map(near).collect();
-            let ended = page.last().is_some_and(beyond);
-            page.retain(|n| {
-                let behind = |(d, s): (f32, u64)| n.distance.total_cmp(&d).then(n.sequence.cmp(&s)).is_gt();
-                !beyond(n) && want.after.is_none_or(behind)
-            });
-            if all || ended || page.len() >= want.k {
-                page.truncate(want.k);
-                return page;
+        let found = search::explained(shape, &parts, tables, *want);
+        let told = found.into_iter().map(|(found, plans)| {
+            let mut scanned = scanned.clone();
+            for (view, plan) in views.iter().zip(plans) {
+                scanned[view.ordinal as usize].plan = Some(plan);
             }
-            k = k.saturating_mul(4).min(documents);
-        }
+            (found.into_iter().map(near).collect(), scanned)
+        });
+        Ok(told.collect())
     }
 
     /// A document that was not found by its code, as if it had been.
@@ -312,17 +292,17 @@ struct View {
 }
 
 /// The columns an id comes back from.
-struct Ids {
+pub(super) struct Ids {
     numbers: Option<Column<u64>>,
     names: Option<StrColumn>,
 }
 
 impl Ids {
-    fn open(reader: &SegmentReader) -> tantivy::Result<Ids> {
+    pub fn open(reader: &SegmentReader) -> tantivy::Result<Ids> {
         Ok(Ids { numbers: reader.fast_fields().column_opt(NUMBER)?, names: reader.fast_fields().str(NAME)? })
     }
 
-    fn get(&self, document: u32) -> std::result::Result<DocId, String> {
+    pub fn get(&self, document: u32) -> std::result::Result<DocId, String> {
         if let Some(number) = self.numbers.as_ref().and_then(|c| c.first(document)) {
             return Ok(DocId::Int(number));
         }

@@ -116,6 +116,14 @@ pub struct SegmentPlan {
     pub documents: usize,
     /// Living documents that match the filter.
     pub matching: usize,
-    /// What was done, in words.
-    pub plan: String,
+    /// What the filter led to, where there is one.
+    pub filter: Option<String>,
+    /// The way through its codes; `None` where nothing was to be searched.
+    pub way: Option<String>,
+    /// Blocks of 32 codes on that way.
+    pub blocks: usize,
+    /// Blocks looked at.
+    pub scanned: usize,
+    /// Documents whose distance was computed in full.
+    pub measured: usize,
 }

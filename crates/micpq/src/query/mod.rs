@@ -17,6 +17,8 @@ mod config;
 mod cursor;
 mod rank;
 mod searcher;
+#[cfg(test)]
+mod tests;
 
 pub use answer::{Answer, Explanation, Hit, SegmentPlan, Snippet, Timings};
 pub use ask::{Embedded, Like, Query};

@@ -14,8 +14,9 @@ use super::cursor::{Cursor, Place};
 use super::rank::{self, Aims, Ranked};
 use crate::corpus::DocId;
 use crate::encoder::Features;
-use crate::index::{Filter, Index, Keep, Near, Reader, Scanned, Store, Want, Words};
+use crate::index::{Filter, Index, Keep, Near, Reader, Scanned, Store, Words};
 use crate::model::{CodeShape, FeatureConfig, Table};
+use crate::search::Want;
 use crate::{Error, Matrix, Result, Watch};
 
 /// How many of each list a hybrid search fuses at least. What lies deeper in both would add less than 1 / 1,060.
@@ -119,7 +120,7 @@ impl Searcher {
         if watch.interrupted() {
             return Err(Error::Interrupted);
         }
-        Search::new(self.index.reader(), queries, config)?.run()
+        Search::new(self.index.reader()?, queries, config)?.run()
     }
 }
 
@@ -151,8 +152,9 @@ pub(crate) fn by_tables(reader: &Reader, tables: &[Table], config: &SearchConfig
     }
     let filter = config.filter.as_deref().map(|text| reader.filter(text)).transpose()?;
     let want = Want { k: config.k, within: config.within, after: None };
-    let (found, _) = reader.nearest(tables, &want, filter.as_deref())?;
-    let pages: Vec<(&Table, Vec<Ranked>)> = tables.iter().zip(found.iter().map(|near| rank::by_code(near))).collect();
+    let found = reader.nearest(tables, &want, filter.as_deref())?;
+    let pages: Vec<(&Table, Vec<Ranked>)> =
+        tables.iter().zip(found.iter().map(|(near, _)| rank::by_code(near))).collect();
     let hits = |(table, page): &(&Table, Vec<Ranked>)| {
         page.iter().map(|ranked| hit(reader, ranked, table, None, config)).collect()
     };
@@ -232,7 +234,8 @@ impl<'a> Search<'a> {
         let begun = Instant::now();
         let want = self.want();
         let tables: Vec<Table> = self.asked.iter().map(|a| a.table.clone()).collect();
-        let (found, scanned) = self.reader.nearest(&tables, &want, self.filter.as_deref())?;
+        let (found, scanned): (Vec<_>, Vec<_>) =
+            self.reader.nearest(&tables, &want, self.filter.as_deref())?.into_iter().unzip();
         self.timings.scan += begun.elapsed();
 
         let begun = Instant::now();
@@ -253,10 +256,10 @@ impl<'a> Search<'a> {
         let work: Vec<(&Asked, Page)> = self.asked.iter().zip(pages).collect();
         let hits = each(&work, |(asked, page)| self.hits(asked, page))?;
         self.timings.fetch = begun.elapsed();
-        let answers = work.iter().zip(hits).map(|((asked, page), hits)| Answer {
+        let answers = work.iter().zip(hits).zip(&scanned).map(|(((asked, page), hits), scanned)| Answer {
             hits,
             next: page.next.map(|place| Cursor { question: asked.question, place }),
-            explanation: self.config.explain.then(|| explain(asked, page, &scanned)),
+            explanation: self.config.explain.then(|| explain(asked, page, scanned)),
             timings: self.timings,
         });
         Ok(answers.collect())
@@ -456,7 +459,11 @@ fn explain(asked: &Asked, page: &Page, scanned: &[Scanned]) -> Explanation {
         segment: s.segment.clone(),
         documents: s.documents,
         matching: s.matching,
-        plan: s.how.clone(),
+        filter: s.filter.map(str::to_owned),
+        way: s.plan.map(|plan| plan.way.to_string()),
+        blocks: s.plan.map_or(0, |plan| plan.blocks),
+        scanned: s.plan.map_or(0, |plan| plan.scanned),
+        measured: s.plan.map_or(0, |plan| plan.measured),
     };
     Explanation {
         segments: scanned.iter().map(plan).collect(),

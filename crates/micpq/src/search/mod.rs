@@ -10,7 +10,6 @@ mod want;
 
 pub use codes::{CodeBlocks, FORMAT as CODES_FORMAT, Owner};
 pub use flat::{Flat, Hit};
-#[allow(unused_imports)] // `explained` is for the surfaces that show what was done.
 pub(crate) use nearest::{Found, Part, explained, nearest};
 pub use plan::{Plan, Way};
 pub use want::Want;

@@ -1,6 +1,5 @@
 //! Indexes as a whole.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use axum::Json;
@@ -8,7 +7,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use micpq::Silent;
 use micpq::encoder::{Features, Pooling, pull};
-use micpq::index::{Bytes, IndexConfig};
+use micpq::index::{Bytes, CopyConfig, IndexConfig, snapshot as snapshot_of};
 use micpq::model::Model;
 use micpq::text::Clean;
 use serde::{Deserialize, Serialize};
@@ -340,15 +339,9 @@ pub async fn snapshot(
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     let name = format!("{}-{}", hosted.name(), now.as_millis());
     let place = folder.join(&name);
-    // Between commits, on the writer's thread: no merge takes files away meanwhile.
-    let documents = hosted.writes.alone(move |hand| copy(hand.index(), place)).await?;
-    let documents = documents.map_err(Problem::of(Code::Storage))?;
+    let copied = super::blocking(move || snapshot_of(hosted.dir(), &place, CopyConfig::default(), &Silent)).await?;
+    let documents = copied.map_err(Problem::of(Code::Storage))?.documents as usize;
     Ok((StatusCode::CREATED, Json(Snapshot { name, documents })))
-}
-
-fn copy(index: micpq::index::Index, place: PathBuf) -> micpq::Result<usize> {
-    let _ = (index, place);
-    Err(micpq::Error::Busy("waits for the engine's own".into()))
 }
 
 /// Copies of an index.
