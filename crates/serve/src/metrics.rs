@@ -136,6 +136,7 @@ impl Metrics {
         let bytes = &info.bytes;
         for (part, value) in [
             ("codes", bytes.codes),
+            ("features", bytes.features),
             ("columns", bytes.columns),
             ("documents", bytes.documents),
             ("terms", bytes.terms),
@@ -151,7 +152,7 @@ impl Metrics {
         for gauge in [&self.documents, &self.deleted, &self.segments] {
             let _ = gauge.remove_label_values(&[index]);
         }
-        for part in ["codes", "columns", "documents", "terms", "model", "other"] {
+        for part in ["codes", "features", "columns", "documents", "terms", "model", "other"] {
             let _ = self.bytes.remove_label_values(&[index, part]);
         }
         for queue in ["query", "write"] {

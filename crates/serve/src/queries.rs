@@ -67,7 +67,11 @@ impl QueryQueue {
         let known = shared.clone();
         let work = move || {
             while let Some(asked) = take(&receiver, &known, batch, window) {
-                answer(&searcher(), asked, &known);
+                // A mistake in one batch must not end the queue; its callers are told that their query was lost.
+                let work = std::panic::AssertUnwindSafe(|| answer(&searcher(), asked, &known));
+                if std::panic::catch_unwind(work).is_err() {
+                    tracing::error!(index = known.index, "a batch of queries ended in a panic");
+                }
             }
         };
         let thread = std::thread::Builder::new().name(format!("query {index}")).spawn(work);

@@ -235,7 +235,7 @@ impl WriteQueue {
         work: impl FnOnce(&mut Hand) -> T + Send + 'static,
     ) -> problem::Answer<T> {
         let (reply, done) = oneshot::channel();
-        let work: Alone = Box::new(move |hand| drop(reply.send(work(hand))));
+        let work: Alone = Box::new(move |hand: &mut Hand| drop(reply.send(work(hand))));
         self.try_send(Message::Alone(work))?;
         done.await.map_err(|_| Problem::internal("the work was lost on its way; the server's log says why"))
     }
@@ -246,7 +246,7 @@ impl WriteQueue {
         work: impl FnOnce(&mut Hand) -> T + Send + 'static,
     ) -> problem::Answer<T> {
         let (reply, done) = oneshot::channel();
-        let work: Alone = Box::new(move |hand| drop(reply.send(work(hand))));
+        let work: Alone = Box::new(move |hand: &mut Hand| drop(reply.send(work(hand))));
         let sender = self.sender.as_ref().ok_or_else(Problem::stopping)?;
         self.waiting.fetch_add(1, Ordering::Relaxed);
         sender.send(Message::Alone(work)).map_err(|_| Problem::stopping())?;
@@ -343,7 +343,13 @@ impl Thread {
         let begun = Instant::now();
         let changes: Vec<&Change> = group.iter().map(|(change, _)| change).collect();
         let count = changes.iter().map(|change| change.len()).sum();
-        match self.hand.commit(&changes) {
+        // A mistake in one commit must not end the queue: nothing of it is kept, and its callers are told.
+        let work = std::panic::AssertUnwindSafe(|| self.hand.commit(&changes));
+        let committed = std::panic::catch_unwind(work).unwrap_or_else(|_| {
+            self.hand.writer = None;
+            Err(Error::Busy("the writer failed and is opened anew; send the write again".into()))
+        });
+        match committed {
             Ok(done) => {
                 self.metrics.commit(&self.index, count, begun.elapsed());
                 for ((_, reply), done) in group.into_iter().zip(done) {

@@ -58,7 +58,7 @@ pub struct Embed {
     #[serde(default)]
     encoding_format: Encoding,
     /// If given, it must be the length vectors have.
-    #[schema(minimum = 1)]
+    #[schema(minimum = 1, maximum = 65536)]
     dimensions: Option<usize>,
     /// Taken and not used, as OpenAI's clients may send it.
     #[serde(default)]

@@ -47,7 +47,7 @@ pub enum Keep {
 /// Bytes on disk by part.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Sizes {
-    /// Ids, codes, kept features and attributes as columns.
+    /// Ids, codes and attributes as columns.
     columns: u64,
     /// Texts, labels and attributes as they came.
     documents: u64,
@@ -55,6 +55,8 @@ pub struct Sizes {
     terms: u64,
     /// Packed codes.
     codes: u64,
+    /// Kept features.
+    features: u64,
     /// The model.
     model: u64,
     /// Everything else.
@@ -68,6 +70,7 @@ impl From<Bytes> for Sizes {
             documents: b.documents,
             terms: b.terms,
             codes: b.codes,
+            features: b.features,
             model: b.model,
             other: b.other,
         }

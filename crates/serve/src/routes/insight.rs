@@ -192,8 +192,8 @@ const LOOKED: usize = 300;
 
 /// Documents and words of a codeword
 #[utoipa::path(get, path = "/v1/indexes/{index}/codebooks/{book}/{word}", tag = "insight", operation_id = "getCodeword",
-    params(("index" = String, Path, description = "Name of the index"), ("book" = usize, Path, description = "Number of the book, from 0"),
-        ("word" = usize, Path, description = "Number of the word, from 0"), CodewordOptions),
+    params(("index" = String, Path, description = "Name of the index"), ("book" = usize, Path, description = "Number of the book, from 0", maximum = 1023),
+        ("word" = usize, Path, description = "Number of the word, from 0", maximum = 255), CodewordOptions),
     responses((status = 200, description = "What it gathers", body = Codeword), Refusals))]
 pub async fn codeword(
     _: MayRead,

@@ -30,9 +30,10 @@ pub struct Train {
     #[schema(minimum = 2, maximum = 65536)]
     batch: Option<usize>,
     /// Seed of everything random.
+    #[schema(maximum = 4294967295)]
     seed: Option<u64>,
     /// Most documents to train on; more are sampled evenly.
-    #[schema(minimum = 2, default = 200000)]
+    #[schema(minimum = 2, maximum = 1000000000, default = 200000)]
     sample: Option<usize>,
 }
 
@@ -53,7 +54,7 @@ impl Train {
 /// of the new model, those written meanwhile too, and the new index takes the place of the old one at once.
 #[utoipa::path(post, path = "/v1/indexes/{index}/train", tag = "jobs", operation_id = "trainIndex",
     params(("index" = String, Path, description = "Name of the index")),
-    request_body = Train, responses((status = 202, description = "It has begun", body = JobView), Refusals))]
+    request_body = Option<Train>, responses((status = 202, description = "It has begun", body = JobView), Refusals))]
 pub async fn train(
     _: MayAdmin,
     State(server): State<Arc<Server>>,
@@ -94,7 +95,7 @@ pub struct Numbered {
 
 /// Look at a job
 #[utoipa::path(get, path = "/v1/jobs/{job}", tag = "jobs", operation_id = "getJob",
-    params(("job" = u64, Path, description = "Number of the job")),
+    params(("job" = u64, Path, description = "Number of the job", maximum = 1000000000)),
     responses((status = 200, description = "The job", body = JobView), Refusals))]
 pub async fn show(
     _: MayRead,
@@ -108,7 +109,7 @@ pub async fn show(
 ///
 /// It stops at the next safe place. A job that has ended stays as it is.
 #[utoipa::path(delete, path = "/v1/jobs/{job}", tag = "jobs", operation_id = "cancelJob",
-    params(("job" = u64, Path, description = "Number of the job")),
+    params(("job" = u64, Path, description = "Number of the job", maximum = 1000000000)),
     responses((status = 202, description = "It was asked to stop", body = JobView), Refusals))]
 pub async fn cancel(
     _: MayAdmin,

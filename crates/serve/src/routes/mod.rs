@@ -62,6 +62,7 @@ pub use documents::{Id, NewDocument};
         (name = "embeddings", description = "Vectors and codes of texts, as OpenAI's clients ask for them"),
         (name = "system", description = "Health, version and measurements"),
     ),
+    components(schemas(crate::problem::Refusal, documents::Attribute)),
     security((), ("bearer" = []), ("api_key" = [])),
 )]
 struct Api;
