@@ -48,6 +48,8 @@ pub enum Command {
     Build(Build),
     /// Search an index
     Search(Search),
+    /// Serve indexes over HTTP, with a page to search them
+    Serve(Serve),
     /// Measure a model on labelled corpora: P@k, MAP, fidelity, beside exact float search
     Eval(Eval),
     /// Turn a corpus into feature vectors, or with --model into codes (.npy)
@@ -464,6 +466,38 @@ impl Search {
             explain: self.explain,
         }
     }
+}
+
+#[derive(Group)]
+#[command(after_help = "\
+Examples:
+  micpq serve news.micpq
+  micpq serve news.micpq notes=/data/notes.micpq --data /data/made --listen 127.0.0.1:8080
+  micpq serve --config serve.toml --set queue=256
+  micpq serve --new-key read                           prints a key, and the lines that let it in
+
+Every option has a name in the config file, MICPQ_SERVE_NAME in the environment, and --set NAME=VALUE here.")]
+pub struct Serve {
+    /// Index directories, each as PATH (named by its file name) or NAME=PATH
+    pub indexes: Vec<String>,
+    /// Options in TOML
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Address and port; port 0 takes a free one. 127.0.0.1:6380 unless said
+    #[arg(long, value_name = "ADDRESS")]
+    pub listen: Option<String>,
+    /// Where indexes and snapshots made over HTTP lie
+    #[arg(long, value_name = "DIR")]
+    pub data: Option<PathBuf>,
+    /// Any option of the config file
+    #[arg(long, value_name = "NAME=VALUE")]
+    pub set: Vec<String>,
+    /// Print a new API key and the lines of the config file that let it in, then end
+    #[arg(long, value_name = "read|write|admin")]
+    pub new_key: Option<serve::config::Role>,
+    /// Print the description of the interface (OpenAPI 3.1), then end
+    #[arg(long)]
+    pub openapi: bool,
 }
 
 #[derive(Group)]

@@ -28,6 +28,7 @@ pub mod metrics;
 
 pub mod random;
 pub mod real;
+pub mod untrained;
 
 mod checkpoint;
 mod cholesky;

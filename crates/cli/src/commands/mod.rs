@@ -7,6 +7,7 @@ mod encoder;
 mod eval;
 mod index;
 mod search;
+mod serve;
 mod train;
 
 use std::path::{Path, PathBuf};
@@ -39,6 +40,7 @@ pub fn run(args: Args) -> Result<()> {
     match args.command {
         Command::Build(a) => build::run(a, json, &progress),
         Command::Search(a) => search::run(a, json, &progress),
+        Command::Serve(a) => serve::run(a, json, &progress),
         Command::Eval(a) => eval::run(a, json, &progress),
         Command::Encode(a) => encode::run(a, json, &progress),
         Command::Train(a) => train::run(a, json, &progress),

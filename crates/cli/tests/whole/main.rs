@@ -5,6 +5,7 @@ mod device;
 mod faults;
 mod flow;
 mod search;
+mod serve;
 mod several;
 mod upkeep;
 mod usage;

@@ -9,6 +9,7 @@
 
 mod backup;
 mod directory;
+mod facets;
 mod filter;
 mod info;
 mod kept;
@@ -25,6 +26,7 @@ mod tests;
 #[cfg(test)]
 mod upkeep_tests;
 mod verify;
+mod walk;
 mod words;
 mod writer;
 
@@ -32,6 +34,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 pub use backup::{Copied, CopyConfig, restore, snapshot};
+pub use facets::Facet;
 pub use info::{Bytes, Info};
 pub use kept::Keep;
 pub use manifest::{FORMAT, OLDEST_FORMAT, Store};
@@ -42,6 +45,7 @@ pub use snapshot::Record;
 pub(crate) use snapshot::{Near, Scanned};
 pub use stats::{AttributeStats, BookStats, CodeStats, SegmentStats, Stats};
 pub use verify::{Problem, verify};
+pub use walk::Walk;
 pub(crate) use words::Words;
 pub use writer::IndexWriter;
 
