@@ -10,6 +10,7 @@
 
 pub mod corpus;
 pub mod encoder;
+pub mod formats;
 pub mod index;
 pub mod model;
 pub mod search;

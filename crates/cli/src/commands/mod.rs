@@ -4,7 +4,10 @@ mod build;
 mod encode;
 mod encoder;
 mod eval;
+pub mod export;
+pub mod import;
 mod index;
+pub mod score;
 mod search;
 mod train;
 
@@ -32,6 +35,9 @@ pub fn run(args: Args) -> Result<()> {
         Command::Encode(a) => encode::run(a, json, &progress),
         Command::Train(a) => train::run(a, json, &progress),
         Command::Index(command) => index::run(command, json, &progress),
+        Command::Export(a) => export::run(a, json, &progress),
+        Command::Import(a) => import::run(a, json, &progress),
+        Command::Score(a) => score::run(a, json, &progress),
         Command::Encoder(command) => encoder::run(command, json, &progress),
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Args::command(), "micpq", &mut std::io::stdout());

@@ -11,6 +11,7 @@ mod directory;
 mod filter;
 mod info;
 mod manifest;
+mod records;
 mod schema;
 mod segment;
 mod snapshot;
@@ -24,6 +25,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 pub use info::{Bytes, Info};
 pub use manifest::{FORMAT, Store};
+pub use records::Records;
 pub use snapshot::{Hit, Record};
 pub use verify::{Problem, verify};
 pub use writer::IndexWriter;
@@ -246,6 +248,11 @@ impl Index {
             Some(address) => snapshot.record(&self.inner.fields, address).map(Some),
             None => Ok(None),
         })
+    }
+
+    /// Every document in the order of insertion; with `documents` as it is stored, otherwise only its id and code.
+    pub fn records(&self, documents: bool) -> Records {
+        Records::new(self.inner.clone(), documents)
     }
 
     /// How many documents match a filter.
