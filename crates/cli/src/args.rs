@@ -62,6 +62,9 @@ pub enum Command {
     /// Fetch and show encoders
     #[command(subcommand)]
     Encoder(EncoderCommand),
+    /// Show and clear what is kept between runs: vectors, views, checkpoints
+    #[command(subcommand)]
+    Cache(CacheCommand),
     /// Print the completion script of a shell
     Completions {
         /// bash, zsh, fish, elvish or powershell
@@ -491,5 +494,24 @@ pub enum EncoderCommand {
         /// Name or directory
         #[arg(default_value = pull::DEFAULT)]
         name: String,
+    },
+}
+
+#[derive(Subcommand)]
+pub enum CacheCommand {
+    /// What is kept, and how large it is
+    List {
+        /// The cache, where it is not the user's own
+        #[arg(long, value_name = "DIR")]
+        cache: Option<PathBuf>,
+    },
+    /// Remove it; the next run computes again what it needs
+    Clear {
+        /// The cache, where it is not the user's own
+        #[arg(long, value_name = "DIR")]
+        cache: Option<PathBuf>,
+        /// Only what nothing was written to for so many days
+        #[arg(long, value_name = "DAYS")]
+        older_than: Option<f64>,
     },
 }

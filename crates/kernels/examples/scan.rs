@@ -103,7 +103,7 @@ impl Data {
             })
         };
         let seeded = |queries: &[&Query]| -> Vec<TopK> {
-            queries.iter().map(|q| TopK::below(K, ceiling(backend, &blocks, q, K, None))).collect()
+            queries.iter().map(|q| TopK::below(K, ceiling(backend, &blocks, q, &mut TopK::new(K), None))).collect()
         };
         let full = |size: usize| {
             self.speed(all.chunks(size), |queries| {
@@ -115,7 +115,8 @@ impl Data {
             let mut best = seeded(query);
             nearest_by_prefix(backend, &blocks, 0..self.n, query[0], &mut best[0], None);
         });
-        let share: usize = all.iter().map(|q| passing(&blocks, q, ceiling(backend, &blocks, q, K, None))).sum();
+        let share: usize =
+            all.iter().map(|q| passing(&blocks, q, ceiling(backend, &blocks, q, &mut TopK::new(K), None))).sum();
         println!(
             "{:8} {:5} {name:5} {:8} {:7.2} {:7.2} {:7.2} {:7.2} {alone:9.2}  {:.3}",
             backend.name(),

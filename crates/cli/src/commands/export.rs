@@ -11,8 +11,9 @@ use micpq::formats::faiss::{Layout, ProductIndex};
 use micpq::formats::npz;
 use micpq::formats::table::{self, TableFormat};
 use micpq::formats::trec::{Qrels, Run};
-use micpq::index::{Index, SearchConfig};
+use micpq::index::Index;
 use micpq::npy::NpyWriter;
+use micpq::query::{Query, SearchConfig, Searcher};
 use micpq::{Error, Silent, Watch, disk};
 
 use crate::args::CorpusArgs;
@@ -165,16 +166,13 @@ fn trec(index: &Index, args: &Export, progress: &Progress) -> Result<u64> {
     let config = SearchConfig { k: args.k, documents: false, ..SearchConfig::default() };
     config.validate()?;
     let queries = queries(args)?;
-    let features = super::features_of(index.model(), progress)?;
+    let searcher = Searcher::new(index.clone(), None)?;
     progress.stage("answering", Some(queries.len() as u64));
     let mut run = Run(BTreeMap::new());
     for group in queries.chunks(GROUP) {
-        let texts: Vec<&str> = group.iter().map(|q| q.text.as_str()).collect();
-        let vectors = features.encode(&texts, &Silent)?;
-        let tables = index.model().tables(&vectors, index.model().config.distance)?;
-        for (query, hits) in group.iter().zip(index.search(&tables, &config)?) {
-            // A run counts upwards: the nearest has the highest score.
-            let found = hits.iter().map(|hit| (hit.id.to_string(), -f64::from(hit.distance))).collect();
+        let asked: Vec<Query> = group.iter().map(|q| Query::text(&q.text)).collect();
+        for (query, answer) in group.iter().zip(searcher.search(&asked, &config, &Silent)?) {
+            let found = answer.hits.iter().map(|hit| (hit.id.to_string(), f64::from(hit.score))).collect();
             run.0.insert(query.id.to_string(), found);
         }
         progress.advance(group.len() as u64);

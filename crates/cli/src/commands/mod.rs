@@ -1,6 +1,7 @@
 //! One file a command.
 
 mod build;
+mod cache;
 mod encode;
 mod encoder;
 mod eval;
@@ -39,6 +40,7 @@ pub fn run(args: Args) -> Result<()> {
         Command::Import(a) => import::run(a, json, &progress),
         Command::Score(a) => score::run(a, json, &progress),
         Command::Encoder(command) => encoder::run(command, json, &progress),
+        Command::Cache(command) => cache::run(command, json),
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Args::command(), "micpq", &mut std::io::stdout());
             Ok(())
@@ -68,14 +70,7 @@ fn chunks(corpus: &mut Corpus) -> impl Iterator<Item = micpq::Result<Vec<Documen
 
 /// The encoder a model was trained with, fetched where it is a registered one that is not here.
 fn features_of(model: &Model, watch: &dyn Watch) -> Result<Features> {
-    let Some(config) = &model.config.features else {
-        return Err(Error::config(
-            "this model was trained on vectors the user brought: it cannot encode text, give it vectors instead",
-        )
-        .into());
-    };
-    pull::locate_or_pull(&config.encoder, watch)?;
-    Ok(Features::of_model(config)?)
+    Ok(Features::for_model(model, watch)?)
 }
 
 /// Where vectors, views and checkpoints are kept between runs.

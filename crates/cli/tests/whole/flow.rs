@@ -103,3 +103,18 @@ fn standard_input_and_codes_alone() {
     assert!(hits[0]["text"].is_null());
     assert_eq!(bench.json("index info piped.micpq")[0]["documents"], 200);
 }
+
+#[test]
+fn the_cache_is_shown_and_cleared_and_nothing_else_is() {
+    let bench = Bench::new();
+    bench.ok(&format!("train news.jsonl {TINY} --epochs 1 --views full:2 -o model"));
+    std::fs::write(bench.path("cache/letter.txt"), "dear all").unwrap();
+    let kept = bench.json("cache list --cache cache");
+    assert!(kept.iter().any(|e| e["name"].as_str().unwrap().contains("views-2") && e["bytes"].as_u64() > Some(1000)));
+    assert!(bench.fails("cache clear --cache cache --older-than=-1", 2).contains("days"));
+    assert_eq!(bench.json("cache clear --cache cache --older-than 30")[0]["removed"], 0);
+    assert_eq!(bench.json("cache clear --cache cache")[0]["removed"], kept.len());
+    assert!(bench.json("cache list --cache cache").is_empty() && bench.path("cache/letter.txt").exists());
+    bench.ok(&format!("train news.jsonl {TINY} --epochs 1 --views full:2 -o again"));
+    assert_eq!(bench.bytes("model/model.safetensors"), bench.bytes("again/model.safetensors"));
+}

@@ -1,7 +1,7 @@
 //! Tables rounded down to bytes: a lower bound of every document's distance in units of the present limit.
 
 use super::layout::{BLOCK, BlocksRef, Shape};
-use super::topk::TopK;
+use super::topk::{Effort, TopK};
 use crate::Backend;
 
 /// A query's table, prepared once for any number of scans.
@@ -163,6 +163,7 @@ impl<'a> Scan<'a> {
         // Measured: all 32 together cost what eight in waiting cost.
         if lanes.count_ones() > 8 {
             let sums = blocks.shape().distances(self.backend, self.query.table(), blocks.block(block));
+            self.best.spend(Effort { blocks: 0, measured: BLOCK });
             let limit = self.best.limit();
             lanes &= sums.iter().enumerate().fold(0, |mask, (lane, &sum)| mask | u32::from(sum <= limit) << lane);
             while lanes != 0 {
@@ -188,6 +189,7 @@ impl<'a> Scan<'a> {
         if count == 0 {
             return;
         }
+        self.best.spend(Effort { blocks: 0, measured: count });
         // Places that hold nobody repeat the first.
         let waiting: [u32; WAITING] = std::array::from_fn(|i| self.waiting[if i < count { i } else { 0 }]);
         let places = waiting.map(|p| p as usize / BLOCK * shape.block_bytes() + p as usize % BLOCK);

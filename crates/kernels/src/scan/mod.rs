@@ -28,4 +28,4 @@ pub use bound::Query;
 pub use layout::{BLOCK, BlocksRef, Shape, pack, prefix_bits, prefix_starts};
 pub use nearest::nearest;
 pub use prefix::{ceiling, nearest_by_prefix, passing};
-pub use topk::{Neighbour, TopK};
+pub use topk::{Effort, Neighbour, TopK};

@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::bound::{Query, Scan};
 use super::find::{Tile, find};
 use super::layout::{BLOCK, BlocksRef};
-use super::topk::TopK;
+use super::topk::{Effort, TopK};
 use crate::Backend;
 
 /// Offers the documents at `positions` to each query's collector. `filter`, a bitmap over keys, leaves only the
@@ -82,6 +82,7 @@ pub(super) fn sweep<const Q: usize>(
     let mut from = positions.start / BLOCK;
     let to = positions.end.div_ceil(BLOCK);
     let mut found = [(0, [0; Q]); FOUND];
+    scans.iter_mut().for_each(|s| s.best.spend(Effort { blocks: to - from, measured: 0 }));
     while from < to {
         let tile: Tile<Q> = Tile {
             tables: std::array::from_fn(|q| scans[q].bound.tables.as_slice()),

@@ -6,7 +6,7 @@ use std::ops::Range;
 use super::bound::{Query, Scan};
 use super::layout::{BLOCK, BlocksRef};
 use super::nearest::{lanes, sweep};
-use super::topk::{Neighbour, TopK};
+use super::topk::{Effort, Neighbour, TopK};
 use crate::Backend;
 
 /// How the directory's prefixes split into the values of a first byte (or its high nibble) and of a second.
@@ -35,14 +35,18 @@ impl Levels {
 /// infinity where there is no directory or no such distance was found cheaply.
 ///
 /// Starting a scan below it spares the rescoring of most documents that a scan from nothing would take and drop.
-pub fn ceiling(backend: Backend, blocks: &BlocksRef, query: &Query, k: usize, filter: Option<&[u64]>) -> f32 {
+///
+/// `best` is an empty collector, which says how many are wanted and from where on; it is left with what the sample cost.
+pub fn ceiling(backend: Backend, blocks: &BlocksRef, query: &Query, best: &mut TopK, filter: Option<&[u64]>) -> f32 {
+    let k = best.k();
     assert_eq!(query.shape(), blocks.shape(), "queries and blocks of one shape");
     let Some(levels) = Levels::of(blocks) else { return f32::INFINITY };
     // One document in 1,024: twice as many rescored in the scan as after a sample sixteen times as large, which cost
     // more than it saved (16 books, noise, 1M documents; with fewer books much more).
-    let sample = (blocks.len() / 1024).clamp(2 * k, (2 * k).max(1 << 16));
+    let twice = k.saturating_mul(2);
+    let sample = (blocks.len() / 1024).clamp(twice, twice.max(1 << 16));
     // Where few documents pass the filter, a sample that holds k of them would cost as much as the scan.
-    let most = 16 * sample;
+    let most = sample.saturating_mul(16);
     if k == 0 || most > blocks.len() {
         return f32::INFINITY;
     }
@@ -64,13 +68,13 @@ pub fn ceiling(backend: Backend, blocks: &BlocksRef, query: &Query, k: usize, fi
     let mut heap = std::collections::BinaryHeap::new();
     let entry = |i: usize, j: usize| std::cmp::Reverse((Bits::of(first[i].0 + second[j].0), i, j));
     heap.push(entry(0, 0));
-    let mut best = TopK::new(k);
     let mut seen = 0;
     while let Some(std::cmp::Reverse((_, i, j))) = heap.pop() {
         let bucket = blocks.bucket(first[i].1 * levels.second + second[j].1);
         seen += bucket.len();
         for block in bucket.start / BLOCK..bucket.end.div_ceil(BLOCK) {
             let sums = blocks.shape().distances(backend, query.table(), blocks.block(block));
+            best.spend(Effort { blocks: 0, measured: BLOCK });
             let limit = best.limit();
             let mut near = sums.iter().enumerate().fold(0, |m, (lane, &sum)| m | u32::from(sum <= limit) << lane);
             near &= lanes(block, &bucket);

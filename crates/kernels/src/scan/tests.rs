@@ -102,9 +102,13 @@ impl Case {
             for seeded in [false, true] {
                 let mut best: Vec<TopK> = queries
                     .iter()
-                    .map(
-                        |q| if seeded { TopK::below(k, ceiling(backend, &blocks, q, k, filter)) } else { TopK::new(k) },
-                    )
+                    .map(|q| {
+                        if seeded {
+                            TopK::below(k, ceiling(backend, &blocks, q, &mut TopK::new(k), filter))
+                        } else {
+                            TopK::new(k)
+                        }
+                    })
                     .collect();
                 // In two parts, the second beginning inside a block.
                 let middle = blocks.len() / 2;

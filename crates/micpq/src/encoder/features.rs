@@ -6,7 +6,7 @@ use std::path::Path;
 use rayon::prelude::*;
 
 use super::{Dropout, Encoder, pull};
-use crate::model::FeatureConfig;
+use crate::model::{FeatureConfig, Model};
 use crate::text::Clean;
 use crate::watch::Watch;
 use crate::{Error, Matrix, Result};
@@ -61,6 +61,17 @@ impl Features {
             ));
         }
         Ok(features)
+    }
+
+    /// Loads the encoder of a model, fetching a registered one that is not here yet.
+    pub fn for_model(model: &Model, watch: &dyn Watch) -> Result<Self> {
+        let Some(config) = &model.config.features else {
+            return Err(Error::config(
+                "this model was trained on vectors the user brought: it cannot encode text, give it vectors instead",
+            ));
+        };
+        pull::locate_or_pull(&config.encoder, watch)?;
+        Features::of_model(config)
     }
 
     /// The settings, as a model records them.

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::{CODES, FORMAT, Inner, MODEL, STORE, Store};
+use super::{CODES, Inner, Keep, MODEL, STORE, Store};
 use crate::model::CodeShape;
 use crate::{Error, Result};
 
@@ -23,6 +23,8 @@ pub struct Info {
     pub shape: CodeShape,
     /// What is kept of a document.
     pub store: Store,
+    /// How features are kept.
+    pub keep: Keep,
     /// Bytes on disk.
     pub bytes: Bytes,
 }
@@ -30,7 +32,7 @@ pub struct Info {
 /// Bytes on disk, by part.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Bytes {
-    /// Ids, sequence and codes, and attributes as columns.
+    /// Ids, sequence and codes, kept features, and attributes as columns.
     pub columns: u64,
     /// Texts, labels and attributes as they came.
     pub documents: u64,
@@ -65,13 +67,14 @@ pub(super) fn of(inner: &Inner) -> Result<Info> {
     each_file(&inner.dir.join(MODEL), |_, size| bytes.model += size)?;
     each_file(&inner.dir, |_, size| bytes.other += size)?;
     Ok(Info {
-        format: FORMAT,
+        format: inner.manifest.format(),
         documents: snapshot.searcher().num_docs() as usize,
         deleted: readers.iter().map(|r| r.num_deleted_docs() as usize).sum(),
         segments: readers.len(),
         model: inner.model.fingerprint().to_string(),
         shape: inner.model.shape(),
         store: inner.manifest.store(),
+        keep: inner.manifest.keep(),
         bytes,
     })
 }

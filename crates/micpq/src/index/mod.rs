@@ -10,7 +10,9 @@
 mod directory;
 mod filter;
 mod info;
+mod kept;
 mod manifest;
+mod reader;
 mod records;
 mod schema;
 mod segment;
@@ -18,20 +20,26 @@ mod snapshot;
 #[cfg(test)]
 mod tests;
 mod verify;
+mod words;
 mod writer;
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 pub use info::{Bytes, Info};
-pub use manifest::{FORMAT, Store};
+pub use kept::Keep;
+pub use manifest::{FORMAT, OLDEST_FORMAT, Store};
+pub(crate) use reader::{Filter, Reader};
 pub use records::Records;
-pub use snapshot::{Hit, Record};
+pub use snapshot::Record;
+pub(crate) use snapshot::{Near, Scanned, Want};
 pub use verify::{Problem, verify};
+pub(crate) use words::Words;
 pub use writer::IndexWriter;
 
 use crate::corpus::DocId;
 use crate::model::{Model, Table};
+pub use crate::query::{Hit, SearchConfig};
 use crate::{Error, Result, Watch};
 use manifest::Manifest;
 use schema::Fields;
@@ -42,38 +50,12 @@ use snapshot::Snapshot;
 pub struct IndexConfig {
     /// What is kept of a document.
     pub store: Store,
+    /// How features are kept for the second stage of a search.
+    pub keep: Keep,
     /// Whether an index already there is replaced.
     pub replace: bool,
     /// What is known of the model, kept beside it.
     pub metrics: serde_json::Value,
-}
-
-/// What is searched for.
-#[derive(Clone, Debug, PartialEq)]
-pub struct SearchConfig {
-    /// Documents wanted for a query.
-    pub k: usize,
-    /// Only documents that match, in tantivy's query language: `places:japan AND year:[1987 TO 1988]`. Words without a
-    /// field are looked for in the text; parts without an operator must all match.
-    pub filter: Option<String>,
-    /// Whether hits bring text, labels and attributes, or only ids.
-    pub documents: bool,
-}
-
-impl Default for SearchConfig {
-    fn default() -> Self {
-        SearchConfig { k: 10, filter: None, documents: true }
-    }
-}
-
-impl SearchConfig {
-    /// Refuses what cannot be asked for.
-    pub fn validate(&self) -> Result<()> {
-        if self.k == 0 {
-            return Err(Error::config("k is 0; ask for at least one neighbour"));
-        }
-        Ok(())
-    }
 }
 
 /// An open index. Clones share everything, and any number of threads may search.
@@ -137,10 +119,10 @@ impl Index {
             std::fs::create_dir(place.join(name)).map_err(Error::io(place))?;
         }
         model.write_into(&place.join(MODEL), &config.metrics)?;
-        let (schema, _) = schema::build(model.shape(), config.store);
+        let (schema, _) = schema::build(model.shape(), config.store, config.keep);
         let store = place.join(STORE);
         tantivy::Index::create_in_dir(&store, schema).map_err(|e| tantivy_error(&store, e))?;
-        let manifest = Manifest::new(model, config.store, place)?;
+        let manifest = Manifest::new(model, config.store, config.keep, place)?;
         crate::disk::write_synced(&Manifest::path(place), manifest.to_json().as_bytes())?;
 
         if occupied {
@@ -160,7 +142,7 @@ impl Index {
         let model = Model::load(&dir.join(MODEL))?;
         manifest.check_model(dir, &model)?;
         let tantivy = Index::open_store(dir)?;
-        let (expected, fields) = schema::build(model.shape(), manifest.store());
+        let (expected, fields) = schema::build(model.shape(), manifest.store(), manifest.keep());
         if tantivy.schema() != expected {
             return Err(Error::format(
                 dir.join(STORE),
@@ -170,7 +152,7 @@ impl Index {
         let store = dir.join(STORE);
         let reader =
             guarded(&store, || tantivy.reader_builder().reload_policy(tantivy::ReloadPolicy::Manual).try_into())?;
-        let snapshot = Snapshot::open(dir, model.shape(), reader.searcher(), None, watch)?;
+        let snapshot = Snapshot::open(dir, &model, manifest.keep(), reader.searcher(), None, watch)?;
         let inner = Inner {
             dir: dir.to_path_buf(),
             manifest,
@@ -204,6 +186,17 @@ impl Index {
         self.inner.manifest.store()
     }
 
+    /// How it keeps features.
+    pub fn keep(&self) -> Keep {
+        self.inner.manifest.keep()
+    }
+
+    /// Names of the attributes that some document has.
+    pub fn attributes(&self) -> Result<Vec<String>> {
+        let snapshot = self.inner.snapshot();
+        guarded_ours(&self.inner.dir.join(STORE), || Ok(snapshot.attributes()?.iter().cloned().collect()))
+    }
+
     /// Refuses a model other than the one the codes come from.
     pub fn expect_model(&self, model: &Model) -> Result<()> {
         self.inner.manifest.expect_model(&self.inner.dir, model.fingerprint())
@@ -229,16 +222,11 @@ impl Index {
         IndexWriter::open(self.inner.clone())
     }
 
-    /// The nearest documents of every query, best first. Equal distances are ordered by insertion.
+    /// The nearest documents of every table by their codes, best first. Equal distances are ordered by insertion.
+    ///
+    /// Words, kept features and cursors need more than a table: those are [`crate::query::Searcher`]'s.
     pub fn search(&self, tables: &[Table], config: &SearchConfig) -> Result<Vec<Vec<Hit>>> {
-        config.validate()?;
-        let filter = config.filter.as_deref().map(|text| self.inner.parse_filter(text)).transpose()?;
-        let snapshot = self.inner.snapshot();
-        let shape = self.inner.model.shape();
-        guarded_ours(&self.inner.dir.join(STORE), || {
-            let found = snapshot.nearest(shape, tables, config.k, filter.as_deref())?;
-            snapshot.hits(&self.inner.fields, found, config.documents)
-        })
+        crate::query::by_tables(&self.reader(), tables, config)
     }
 
     /// A document by its id, with its code.
@@ -257,8 +245,9 @@ impl Index {
 
     /// How many documents match a filter.
     pub fn count(&self, filter: &str) -> Result<usize> {
-        let query = self.inner.parse_filter(filter)?;
-        self.inner.snapshot().count(query.as_ref())
+        let snapshot = self.inner.snapshot();
+        let query = self.inner.parse_filter(filter, Some(&snapshot))?;
+        snapshot.count(query.as_ref())
     }
 
     /// Counts and sizes.
@@ -281,13 +270,15 @@ impl Inner {
         if searcher.generation().segments() == old.searcher().generation().segments() {
             return Ok(false);
         }
-        let new = Snapshot::open(&self.dir, self.model.shape(), searcher, Some(&old), watch)?;
+        let new = Snapshot::open(&self.dir, &self.model, self.manifest.keep(), searcher, Some(&old), watch)?;
         *self.snapshot.write().expect("no thread panics while it holds this") = Arc::new(new);
         Ok(true)
     }
 
-    fn parse_filter(&self, text: &str) -> Result<Box<dyn tantivy::query::Query>> {
-        filter::parse(&self.tantivy, &self.fields, self.manifest.store(), text)
+    /// Understands a filter. With a snapshot, one that names an attribute no document there has is refused.
+    fn parse_filter(&self, text: &str, snapshot: Option<&Snapshot>) -> Result<Filter> {
+        let known = snapshot.map(Snapshot::attributes).transpose()?;
+        filter::parse(&self.tantivy, &self.fields, self.manifest.store(), text, known)
     }
 }
 

@@ -86,7 +86,7 @@ impl Twin {
 
     fn check(&self, index: &Index, k: usize, filter: Option<&str>, keep: impl Fn(&Document) -> bool) {
         let tables = tables(index.model(), 5, 77);
-        let config = SearchConfig { k, filter: filter.map(str::to_owned), documents: true };
+        let config = SearchConfig { k, filter: filter.map(str::to_owned), ..SearchConfig::default() };
         let found = index.search(&tables, &config).unwrap();
         for (hits, table) in found.iter().zip(&tables) {
             let got: Vec<(DocId, f32)> = hits.iter().map(|h| (h.id.clone(), h.distance)).collect();
@@ -183,7 +183,14 @@ fn segments_deletes_updates_and_filters_are_brute_force() {
             twin.check(&index, 20, Some("places:nowhere"), |_| false);
             twin.check(&index, 20, Some("year: IN [1984 1986]"), |d| year(d, 1984, 1984) || year(d, 1986, 1986));
             twin.check(&index, 20, Some("author:* AND year:>=1989"), |d| year(d, 1989, 1989));
-            twin.check(&index, 20, Some("nothing:*"), |_| false);
+            for misspelt in
+                ["nothing:*", "NOT plcaes:japan", "yaer:[1 TO 2]", "attributes.plcaes:japan", "draft:true OR yaer:3"]
+            {
+                let config = SearchConfig { filter: Some(misspelt.into()), ..SearchConfig::default() };
+                let said = index.search(&tables(&model, 1, 1), &config).unwrap_err().to_string();
+                assert!(said.contains("known: author, draft, places, score, year"), "{said}");
+                assert!(index.count(misspelt).is_err());
+            }
         }
         twin.check(&index, 3, Some("id:doc-1234"), |d| d.id == DocId::Str("doc-1234".into()));
         twin.check(&index, 3, Some("id:1233"), |d| d.id == DocId::Int(1233));

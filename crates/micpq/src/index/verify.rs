@@ -79,7 +79,7 @@ impl Check<'_> {
         let store = self.dir.join(STORE);
         let index = super::guarded(&store, || tantivy::Index::open_in_dir(&store))?;
         let metas = super::guarded(&store, || index.load_metas())?;
-        let (schema, _) = schema::build(model.shape(), manifest.store());
+        let (schema, _) = schema::build(model.shape(), manifest.store(), manifest.keep());
         let next = self.metas(&metas, &schema)?;
         self.managed(&metas)?;
 

@@ -82,6 +82,12 @@ impl Table {
         }
         sum
     }
+
+    /// Each book's part of the distance of one packed code, in book order.
+    pub fn shares(&self, code: &[u8]) -> Vec<f32> {
+        let words = self.shape.words();
+        (0..self.shape.books()).map(|m| self.values[m * words + self.shape.word(code, m)]).collect()
+    }
 }
 
 /// `M` books of `K` words: `[books, words, dim]`.

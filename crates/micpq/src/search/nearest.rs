@@ -5,12 +5,13 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use kernels::Backend;
-use kernels::scan::{self, Query, TopK};
+use kernels::scan::{self, BLOCK, Effort, Neighbour, Query, TopK};
 use rayon::prelude::*;
 
 use super::codes::{CodeBlocks, kernel_shape, positions_of};
+use super::plan::{Plan, Way};
+use super::want::Want;
 use crate::model::{CodeShape, Table};
-use crate::{Error, Result};
 
 /// Some of the documents: a segment of an index, or all codes in memory.
 pub(crate) struct Part<'a> {
@@ -19,6 +20,25 @@ pub(crate) struct Part<'a> {
     pub filter: Option<&'a [u64]>,
     /// The insertion sequence of a rank, by which equal distances of different parts are ordered. Rising with the rank.
     pub sequence: &'a (dyn Fn(u32) -> u64 + Sync),
+}
+
+impl Part<'_> {
+    /// The first of this part's order behind a distance and sequence.
+    fn first_after(&self, (distance, sequence): (f32, u64)) -> Neighbour {
+        let (mut from, mut to) = (0, self.blocks.len() as u32);
+        while from < to {
+            let middle = from + (to - from) / 2;
+            if (self.sequence)(middle) <= sequence { from = middle + 1 } else { to = middle }
+        }
+        Neighbour { distance: distance + 0.0, key: from }
+    }
+
+    fn untouched(&self) -> Plan {
+        let documents = self.blocks.len();
+        let blocks = documents.div_ceil(BLOCK);
+        let filtered = self.filter.is_some();
+        Plan { way: Way::Blocks, documents, blocks, scanned: 0, measured: 0, filtered }
+    }
 }
 
 /// A document found: its distance, its place in insertion order, and where it lies.
@@ -48,6 +68,8 @@ struct Progress {
     /// Bits of a distance that `k` documents do not exceed. Distances are not negative, so their bits compare alike.
     ceiling: AtomicU32,
     found: Mutex<Vec<Found>>,
+    /// What was done in each part.
+    plans: Mutex<Vec<Plan>>,
 }
 
 impl Progress {
@@ -59,7 +81,9 @@ impl Progress {
         self.ceiling.fetch_min(distance.to_bits(), Ordering::Relaxed);
     }
 
+    /// Takes over what a scan of (some of) a part found, `sequence` giving each its place among equals.
     fn take(&self, k: usize, part: usize, best: TopK, sequence: &(dyn Fn(u32) -> u64 + Sync)) {
+        self.spend(part, best.effort());
         if best.is_empty() {
             return;
         }
@@ -71,44 +95,44 @@ impl Progress {
             rank: n.key,
         }));
         if found.len() > k.saturating_mul(2) {
-            keep_best(&mut found, k);
+            found.select_nth_unstable_by(k - 1, order);
+            found.truncate(k);
             self.lower(found[k - 1].distance);
         }
     }
-}
 
-fn keep_best(found: &mut Vec<Found>, k: usize) {
-    let order = |a: &Found, b: &Found| a.distance.total_cmp(&b.distance).then(a.sequence.cmp(&b.sequence));
-    found.sort_unstable_by(order);
-    found.truncate(k);
-}
-
-/// Refuses what cannot be searched for.
-pub(crate) fn check(shape: CodeShape, tables: &[Table], k: usize) -> Result<()> {
-    if k == 0 {
-        return Err(Error::config("k is 0; ask for at least one neighbour"));
+    fn spend(&self, part: usize, effort: Effort) {
+        let mut plans = self.plans.lock().expect("no thread panics while it holds this");
+        plans[part].scanned += effort.blocks;
+        plans[part].measured += effort.measured;
     }
-    for (i, table) in tables.iter().enumerate() {
-        if table.shape() != shape {
-            return Err(Error::config(format!(
-                "query {i} measures codes of {:?}, these are of {shape:?}; make it with the model of these codes",
-                table.shape()
-            )));
-        }
-        if let Some(v) = table.values().iter().find(|v| !v.is_finite() || **v < 0.0) {
-            return Err(Error::config(format!(
-                "query {i} has a distance of {v} to a codeword: its vector holds a value that is not a finite number"
-            )));
-        }
+
+    fn goes(&self, part: usize, way: Way) {
+        self.plans.lock().expect("no thread panics while it holds this")[part].way = way;
     }
-    Ok(())
 }
 
-/// The `k` nearest documents of every query over all parts, best first. The result is that of brute force, whatever
-/// the number of threads: the order of documents is total, and a limit only passes over what lies beyond it.
+fn order(a: &Found, b: &Found) -> std::cmp::Ordering {
+    a.distance.total_cmp(&b.distance).then(a.sequence.cmp(&b.sequence))
+}
+
+/// The documents that every query wants over all parts, best first. The result is that of brute force, whatever the
+/// number of threads: the order of documents is total, and a limit only passes over what lies beyond it.
 ///
-/// [`check`] must have let shape, tables and `k` pass.
-pub(crate) fn nearest(shape: CodeShape, parts: &[Part], tables: &[Table], k: usize) -> Vec<Vec<Found>> {
+/// [`super::check`] must have let shape, tables and wish pass.
+pub(crate) fn nearest(shape: CodeShape, parts: &[Part], tables: &[Table], want: impl Into<Want>) -> Vec<Vec<Found>> {
+    explained(shape, parts, tables, want).into_iter().map(|(found, _)| found).collect()
+}
+
+/// As [`nearest`], and for every query what was done in each part.
+pub(crate) fn explained(
+    shape: CodeShape,
+    parts: &[Part],
+    tables: &[Table],
+    want: impl Into<Want>,
+) -> Vec<(Vec<Found>, Vec<Plan>)> {
+    let want: Want = want.into();
+    let k = want.k;
     let shape = kernel_shape(shape);
     let backend = Backend::active();
     let documents: usize = parts.iter().map(|p| p.blocks.len()).sum();
@@ -116,16 +140,34 @@ pub(crate) fn nearest(shape: CodeShape, parts: &[Part], tables: &[Table], k: usi
     let parallel = |codes: usize| codes > SERIAL && rayon::current_num_threads() > 1;
     let many = tables.len() > 1 && parallel(documents.saturating_mul(tables.len()));
     let queries: Vec<Query> = map(many, tables, |t| Query::new(shape, t.values()));
+    let plans: Vec<Plan> = parts.iter().map(Part::untouched).collect();
+    // Distances are below infinity, and a distance of minus zero is one of zero.
+    let within = want.within.unwrap_or(f32::INFINITY) + 0.0;
     let progress: Vec<Progress> = tables
         .iter()
-        .map(|_| Progress { ceiling: AtomicU32::new(f32::INFINITY.to_bits()), found: Mutex::default() })
+        .map(|_| Progress {
+            ceiling: AtomicU32::new(within.to_bits()),
+            found: Mutex::default(),
+            plans: Mutex::new(plans.clone()),
+        })
         .collect();
+    // Where each part's order begins: within a part ranks rise with sequences.
+    let firsts: Vec<Option<Neighbour>> = parts.iter().map(|p| want.after.map(|after| p.first_after(after))).collect();
+    let collector = |q: usize, p: usize| {
+        let best = TopK::below(k, progress[q].ceiling());
+        match firsts[p] {
+            Some(first) => best.starting(first),
+            None => best,
+        }
+    };
     let numbers: Vec<usize> = (0..queries.len()).collect();
 
     // A first ceiling, from the most promising documents of the largest part.
-    if let Some(largest) = parts.iter().max_by_key(|p| p.blocks.len()) {
+    if let Some((p, largest)) = parts.iter().enumerate().max_by_key(|(_, p)| p.blocks.len()) {
         each(many, &numbers, |&q| {
-            progress[q].lower(scan::ceiling(backend, &largest.blocks.view(), &queries[q], k, largest.filter));
+            let mut best = collector(q, p);
+            progress[q].lower(scan::ceiling(backend, &largest.blocks.view(), &queries[q], &mut best, largest.filter));
+            progress[q].spend(p, best.effort());
         });
     }
 
@@ -138,9 +180,10 @@ pub(crate) fn nearest(shape: CodeShape, parts: &[Part], tables: &[Table], k: usi
             numbers.iter().partition(|&&q| (passing[q] as f64) < PRUNED * view.len() as f64);
 
         each(many && alone.len() > 1, &alone, |&q| {
+            progress[q].goes(p, Way::Prefixes);
             let ranges = split(view.len(), passing[q], alone.len());
             each(ranges.len() > 1, &ranges, |range| {
-                let mut best = TopK::below(k, progress[q].ceiling());
+                let mut best = collector(q, p);
                 scan::nearest_by_prefix(backend, &view, range.clone(), &queries[q], &mut best, part.filter);
                 progress[q].take(k, p, best, &sequence);
             });
@@ -155,7 +198,7 @@ pub(crate) fn nearest(shape: CodeShape, parts: &[Part], tables: &[Table], k: usi
         each(spread, &starts, |&start| {
             let range = start..(start + unit).min(view.len());
             each(spread, &groups, |group| {
-                let mut best: Vec<TopK> = group.iter().map(|&q| TopK::below(k, progress[q].ceiling())).collect();
+                let mut best: Vec<TopK> = group.iter().map(|&q| collector(q, p)).collect();
                 let queries: Vec<&Query> = group.iter().map(|&q| &queries[q]).collect();
                 scan::nearest(backend, &view, range.clone(), &queries, &mut best, part.filter);
                 for (&q, best) in group.iter().zip(best) {
@@ -165,14 +208,16 @@ pub(crate) fn nearest(shape: CodeShape, parts: &[Part], tables: &[Table], k: usi
         });
     }
 
-    progress
-        .into_iter()
-        .map(|progress| {
-            let mut found = progress.found.into_inner().expect("no thread panics while it holds this");
-            keep_best(&mut found, k);
-            found
-        })
-        .collect()
+    let answer = |progress: Progress| {
+        let mut found = progress.found.into_inner().expect("no thread panics while it holds this");
+        found.sort_unstable_by(order);
+        found.truncate(k);
+        if let [part] = parts {
+            found.iter_mut().for_each(|f| f.sequence = (part.sequence)(f.rank));
+        }
+        (found, progress.plans.into_inner().expect("no thread panics while it holds this"))
+    };
+    progress.into_iter().map(answer).collect()
 }
 
 /// Ranges of positions for one query that goes alone: one, unless it alone must keep the cores busy.
