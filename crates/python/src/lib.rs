@@ -28,7 +28,7 @@ mod _micpq {
     #[pymodule_export]
     use crate::index::Index;
     #[pymodule_export]
-    use crate::model::Model;
+    use crate::model::{Flat, Model};
     #[pymodule_export]
     use crate::training::{build, train, train_vectors};
     #[pymodule_export]

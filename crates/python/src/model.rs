@@ -7,7 +7,7 @@ use micpq::encoder::Features;
 use micpq::formats::faiss::{Layout, ProductIndex};
 use micpq::formats::npz;
 use micpq::model::{Distance, Model as Engine};
-use micpq::search::Flat;
+use micpq::search::Flat as Memory;
 use micpq::{Error, Matrix, Result, Watch};
 use numpy::{PyArray2, PyReadonlyArray1, PyReadonlyArray2};
 use pyo3::prelude::*;
@@ -204,40 +204,20 @@ impl Model {
         rows(py, refined, self.model.shape().width())
     }
 
-    /// The nearest codes of every query vector: distances `[queries, k]` and rows `[queries, k]`.
-    #[pyo3(signature = (codes, queries, k, distance=None))]
-    #[allow(clippy::type_complexity)]
-    fn nearest<'py>(
-        &self,
-        py: Python<'py>,
-        codes: PyReadonlyArray2<'py, u8>,
-        queries: PyReadonlyArray2<'py, f32>,
-        k: usize,
-        distance: Option<&str>,
-    ) -> PyResult<(Bound<'py, PyArray2<f32>>, Bound<'py, PyArray2<i64>>)> {
-        let distance: Distance = distance.map_or(Ok(self.model.config.distance), str::parse).map_err(raise)?;
-        let ((values, width), (packed, bytes)) = (floats(&queries)?, bytes(&codes)?);
-        let shape = self.model.shape();
-        let (distances, found, k) = work::run(py, None, None, |_| {
-            if bytes != shape.code_bytes() {
+    /// Codes in memory, ready to be searched.
+    fn flat(&self, py: Python<'_>, codes: PyReadonlyArray2<'_, u8>) -> PyResult<Flat> {
+        let (packed, bytes) = bytes(&codes)?;
+        let model = self.model.clone();
+        work::run(py, None, None, |_| {
+            if bytes != model.shape().code_bytes() {
                 return Err(Error::config(format!(
                     "these codes have {bytes} bytes, those of this model {}; encode with this model",
-                    shape.code_bytes()
+                    model.shape().code_bytes()
                 )));
             }
-            let flat = Flat::new(shape, packed)?;
-            let k = k.min(flat.len().max(1));
-            let (mut distances, mut found) = (Vec::new(), Vec::new());
-            each_chunk(values, width, |chunk: &Matrix| {
-                for hits in flat.search(&self.model.tables(chunk, distance)?, k)? {
-                    distances.extend(hits.iter().map(|hit| hit.distance));
-                    found.extend(hits.iter().map(|hit| hit.row as i64));
-                }
-                Ok(())
-            })?;
-            Ok((distances, found, k.min(flat.len())))
-        })?;
-        Ok((rows(py, distances, k)?, rows(py, found, k)?))
+            let flat = Memory::new(model.shape(), packed)?;
+            Ok(Flat { model, flat })
+        })
     }
 
     /// Writes codes as a FAISS index, the refinement beside it.
@@ -281,5 +261,46 @@ impl Model {
             take(&mut out, &features.encode(&texts, watch)?)
         })?;
         Ok(out)
+    }
+}
+
+/// Codes in memory, searched exactly by vectors.
+#[pyclass(frozen, module = "micpq._micpq")]
+pub struct Flat {
+    model: Arc<Engine>,
+    flat: Memory,
+}
+
+#[pymethods]
+impl Flat {
+    fn __len__(&self) -> usize {
+        self.flat.len()
+    }
+
+    /// The nearest codes of every query vector: distances `[queries, k]` and rows `[queries, k]`.
+    #[pyo3(signature = (queries, k, distance=None))]
+    #[allow(clippy::type_complexity)]
+    fn search<'py>(
+        &self,
+        py: Python<'py>,
+        queries: PyReadonlyArray2<'py, f32>,
+        k: usize,
+        distance: Option<&str>,
+    ) -> PyResult<(Bound<'py, PyArray2<f32>>, Bound<'py, PyArray2<i64>>)> {
+        let distance: Distance = distance.map_or(Ok(self.model.config.distance), str::parse).map_err(raise)?;
+        let (values, width) = floats(&queries)?;
+        let k = k.min(self.flat.len());
+        let (mut distances, mut found) = (Vec::new(), Vec::new());
+        let work = |_: &dyn Watch| {
+            each_chunk(values, width, |chunk: &Matrix| {
+                for hits in self.flat.search(&self.model.tables(chunk, distance)?, k.max(1))? {
+                    distances.extend(hits.iter().map(|hit| hit.distance));
+                    found.extend(hits.iter().map(|hit| hit.row as i64));
+                }
+                Ok(())
+            })
+        };
+        if values.len() / width < 64 { work::quick(py, None, work)? } else { work::run(py, None, None, work)? };
+        Ok((rows(py, distances, k)?, rows(py, found, k)?))
     }
 }

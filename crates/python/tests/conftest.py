@@ -1,5 +1,4 @@
 import os
-from pathlib import Path
 
 import pytest
 from bench import news, write_encoder
@@ -50,6 +49,5 @@ def shared(documents, model, place):
 
 
 @pytest.fixture(autouse=True)
-def doctest_names(request, doctest_namespace, encoder, documents, tmp_path, monkeypatch):
+def in_a_folder_of_its_own(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    doctest_namespace.update(NEWS=documents, ENCODER=encoder, Path=Path)

@@ -8,7 +8,7 @@ use micpq::corpus::{Corpus, DocId, Document};
 use micpq::encoder::Pooling;
 use micpq::formats::faiss::ProductIndex;
 use micpq::formats::vectors::{VectorFile, is_vectors};
-use micpq::index::{Index, IndexConfig, Store};
+use micpq::index::{Index, IndexConfig, Keep, Store};
 use micpq::model::Model;
 use micpq::{Error, Matrix, Watch};
 use train::vectors::{VectorJob, VectorViews};
@@ -43,6 +43,9 @@ pub struct Import {
     /// Noise of the views trained on, in units of the vectors' own spread
     #[arg(long, value_name = "SCALE", default_value_t = VectorViews::NOISE)]
     pub noise: f64,
+    /// How vectors are kept for the second stage of a search: int8, f16 or none
+    #[arg(long, default_value_t = Keep::Int8)]
+    pub keep: Keep,
     /// Replace an index that is already there
     #[arg(long)]
     pub force: bool,
@@ -98,9 +101,11 @@ fn faiss(args: &Import, progress: &Progress) -> Result<()> {
         }
     };
     let bytes = model.shape().code_bytes();
-    let mut filler = Filler::create(args, &model, made.len(), progress)?;
+    // A FAISS file holds codes alone: there are no features to keep.
+    let mut filler = Filler::create(args, &model, Keep::None, made.len(), progress)?;
     for (i, code) in made.codes.chunks_exact(bytes).enumerate() {
-        filler.add(|| made.id(i), code)?;
+        let document = filler.document(made.id(i))?;
+        filler.writer.add(&document, code)?;
     }
     filler.finish()
 }
@@ -123,13 +128,12 @@ fn vectors(args: &Import, progress: &Progress) -> Result<()> {
         ))
         .into());
     }
-    let mut filler = Filler::create(args, &model, file.rows(), progress)?;
+    let mut filler = Filler::create(args, &model, args.keep, file.rows(), progress)?;
     for start in (0..file.rows()).step_by(CHUNK) {
         let vectors = file.read(start..(start + CHUNK).min(file.rows()))?;
-        let codes = model.encode(&vectors)?;
-        for (i, code) in codes.chunks_exact(model.shape().code_bytes()).enumerate() {
-            filler.add(|| DocId::Int((start + i) as u64), code)?;
-        }
+        let ids = (start..start + vectors.rows()).map(|row| DocId::Int(row as u64));
+        let documents: Vec<Document> = ids.map(|id| filler.document(id)).collect::<Result<_>>()?;
+        filler.writer.add_features(&documents, &vectors)?;
     }
     filler.finish()
 }
@@ -175,40 +179,37 @@ struct Filler<'a> {
 }
 
 impl<'a> Filler<'a> {
-    fn create(args: &'a Import, model: &Model, rows: usize, progress: &'a Progress) -> Result<Self> {
+    fn create(args: &'a Import, model: &Model, keep: Keep, rows: usize, progress: &'a Progress) -> Result<Self> {
         let documents = match &args.documents {
             Some(path) => Some((Corpus::open(path, &args.corpus.config())?, path.as_path())),
             None => None,
         };
         let store = if documents.is_some() { Store::All } else { Store::Codes };
         let metrics = args.model.as_deref().map_or(Ok(serde_json::Value::Null), metrics_of)?;
-        let config = IndexConfig { store, replace: args.force, metrics, ..IndexConfig::default() };
+        let config = IndexConfig { store, keep, replace: args.force, metrics };
         let index = Index::create(&args.output, model, config)?;
         let writer = index.writer()?;
         progress.stage("indexing", Some(rows as u64));
         Ok(Filler { index, writer, documents, rows, added: 0, progress })
     }
 
-    fn add(&mut self, id: impl FnOnce() -> DocId, code: &[u8]) -> Result<()> {
+    /// The next row's document.
+    fn document(&mut self, id: DocId) -> Result<Document> {
         let document = match &mut self.documents {
-            None => Document { id: id(), text: String::new(), labels: Vec::new(), attributes: Vec::new() },
+            None => Document { id, text: String::new(), labels: Vec::new(), attributes: Vec::new() },
             Some((corpus, path)) => corpus.next().transpose()?.ok_or_else(|| {
                 Error::input(
                     path.display(),
-                    format!(
-                        "has {} documents, there are {} rows; both must be in the same order",
-                        self.added, self.rows
-                    ),
+                    format!("has {} documents, there are {} rows; both must be in the same order", self.added, self.rows),
                 )
             })?,
         };
-        self.writer.add(&document, code)?;
         self.added += 1;
         self.progress.advance(1);
         if self.progress.interrupted() {
             return Err(Error::Interrupted.into());
         }
-        Ok(())
+        Ok(document)
     }
 
     fn finish(mut self) -> Result<()> {

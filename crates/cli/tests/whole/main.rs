@@ -3,4 +3,5 @@
 mod bench;
 mod faults;
 mod flow;
+mod formats;
 mod usage;

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from ._index import Hit, Hits, Index, build, open
 from ._micpq import __version__, set_threads, threads
-from ._model import Model, train
+from ._model import Flat, Model, train
 from .errors import (
     ArgumentError,
     BusyError,
@@ -32,6 +32,7 @@ __all__ = [
     "ClosedError",
     "ConfigError",
     "Error",
+    "Flat",
     "FormatError",
     "Hit",
     "Hits",

@@ -137,11 +137,7 @@ class Model:
         >>> distances.shape, rows.dtype
         ((2, 5), dtype('int64'))
         """
-        k = _inputs.count(k, "k")
-        if k == 0:
-            raise ConfigError("k is 0; ask for at least one neighbour")
-        packed = _inputs.codes(codes, self.code_bytes)
-        return self._native.nearest(packed, _inputs.vectors(queries, "queries", self.inputs), k, distance)
+        return Flat(self, codes).search(queries, k, distance=distance)
 
     def to_faiss(
         self, path: str | os.PathLike[str], codes: Any, *, ids: Any = None, fastscan: bool = False
@@ -160,6 +156,38 @@ class Model:
 
     def __repr__(self) -> str:
         return f"Model({self.bits} bits, vectors of {self.inputs} values, {self.fingerprint})"
+
+
+class Flat:
+    """Codes in memory, searched exactly: an index without files, for codes of vectors.
+
+    >>> import numpy, micpq
+    >>> vectors = numpy.random.default_rng(0).normal(size=(200, 8)).astype("float32")
+    >>> model = micpq.train(features=vectors, bits=16, epochs=2)
+    >>> flat = micpq.Flat(model, model.encode(features=vectors))
+    >>> distances, rows = flat.search(vectors[:2], k=5)
+    >>> len(flat), rows.shape
+    (200, (2, 5))
+    """
+
+    def __init__(self, model: Model, codes: Any) -> None:
+        if not isinstance(model, Model):
+            raise ArgumentError(f"model is a micpq.Model, not {type(model).__name__}")
+        self.model = model
+        self._native = model._native.flat(_inputs.codes(codes, model.code_bytes))
+
+    def __len__(self) -> int:
+        return len(self._native)
+
+    def search(
+        self, queries: Any, k: int = 10, *, distance: str | None = None
+    ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
+        """The ``k`` nearest codes of every query vector: distances and row numbers, ``[queries, k]`` each (fewer columns
+        where there are fewer codes). Equal distances are ordered by row."""
+        k = _inputs.count(k, "k")
+        if k == 0:
+            raise ConfigError("k is 0; ask for at least one neighbour")
+        return self._native.search(_inputs.vectors(queries, "queries", self.model.inputs), k, distance)
 
 
 def train(
