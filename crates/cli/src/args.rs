@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args as Group, Parser, Subcommand};
 use micpq::corpus::{CorpusConfig, Format, OnError};
 use micpq::encoder::{Features, Pooling, pull};
-use micpq::index::Store;
+use micpq::index::{CopyConfig, Store};
 use micpq::model::{CodeShape, Distance};
 use micpq::text::Clean;
 use micpq::{Result, Watch};
@@ -50,7 +50,7 @@ pub enum Command {
     Encode(Encode),
     /// Train a model on a corpus
     Train(Train),
-    /// Make and keep an index: create, add, delete, info, verify, compact
+    /// Make and keep an index: create, add, delete, info, stats, verify, compact, snapshot, restore, migrate
     #[command(subcommand)]
     Index(Index),
     /// Write an index as FAISS, Parquet, Arrow, JSONL, a BEIR folder, a TREC run or plain codes
@@ -477,6 +477,60 @@ pub enum Index {
         /// Index directory
         index: PathBuf,
     },
+    /// Look at every document: how codes are spread, what attributes there are, what everything weighs
+    Stats {
+        /// Index directory
+        index: PathBuf,
+    },
+    /// Copy the last commit to another directory while readers and a writer go on
+    Snapshot {
+        /// Index directory
+        index: PathBuf,
+        /// Directory to make
+        to: PathBuf,
+        #[command(flatten)]
+        copy: CopyArgs,
+    },
+    /// Check a snapshot and make an index of it
+    Restore {
+        /// Directory of the snapshot
+        snapshot: PathBuf,
+        /// Index directory to make
+        index: PathBuf,
+        #[command(flatten)]
+        copy: CopyArgs,
+    },
+    /// Encode the texts again with another model and swap the new index in when it is whole
+    #[command(after_help = "\
+The old index is searched until the new one takes its place; it is not written to meanwhile. Interrupted, the same
+command goes on where it was.")]
+    Migrate {
+        /// Index directory
+        index: PathBuf,
+        /// Directory of the new model
+        #[arg(long, value_name = "DIR")]
+        model: PathBuf,
+        /// Documents a commit: so much an interrupted migration does again
+        #[arg(long, default_value_t = 20_000, value_name = "N")]
+        commit_every: usize,
+    },
+}
+
+/// How an index is copied.
+#[derive(Group, Clone)]
+pub struct CopyArgs {
+    /// Replace an index that is already there
+    #[arg(long)]
+    pub replace: bool,
+    /// Copy every file; otherwise files are shared by hard links where the file system allows it
+    #[arg(long)]
+    pub copy: bool,
+}
+
+impl CopyArgs {
+    pub fn config(&self) -> CopyConfig {
+        CopyConfig { replace: self.replace, own_files: self.copy }
+    }
 }
 
 #[derive(Subcommand)]

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use super::stats::columnar;
 use super::{CODES, Inner, Keep, MODEL, STORE, Store};
 use crate::model::CodeShape;
 use crate::{Error, Result};
@@ -40,6 +41,8 @@ pub struct Bytes {
     pub terms: u64,
     /// Packed codes.
     pub codes: u64,
+    /// Features kept for the second stage of a search, which lie among the columns.
+    pub features: u64,
     /// The model.
     pub model: u64,
     /// Everything else.
@@ -49,9 +52,12 @@ pub struct Bytes {
 impl Bytes {
     /// All of it.
     pub fn total(&self) -> u64 {
-        self.columns + self.documents + self.terms + self.codes + self.model + self.other
+        self.columns + self.documents + self.terms + self.codes + self.features + self.model + self.other
     }
 }
+
+/// The column of kept features.
+const FEATURE: &str = "_feature";
 
 pub(super) fn of(inner: &Inner) -> Result<Info> {
     let snapshot = inner.snapshot();
@@ -66,6 +72,12 @@ pub(super) fn of(inner: &Inner) -> Result<Info> {
     each_file(&inner.dir.join(CODES), |_, size| bytes.codes += size)?;
     each_file(&inner.dir.join(MODEL), |_, size| bytes.model += size)?;
     each_file(&inner.dir, |_, size| bytes.other += size)?;
+    for reader in readers {
+        let columns = columnar(reader)?.read_columns(FEATURE).map_err(Error::io(inner.dir.join(STORE)))?;
+        bytes.features += columns.iter().map(|column| column.num_bytes().get_bytes()).sum::<u64>();
+    }
+    // Less than the files they lie in, unless a merge took one away in between.
+    bytes.columns = bytes.columns.saturating_sub(bytes.features);
     Ok(Info {
         format: inner.manifest.format(),
         documents: snapshot.searcher().num_docs() as usize,

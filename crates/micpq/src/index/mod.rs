@@ -7,18 +7,24 @@
 //!
 //! Any number of processes read; one writes. A reader sees the commit it opened or last [`Index::reload`]ed.
 
+mod backup;
 mod directory;
 mod filter;
 mod info;
 mod kept;
+mod kinship;
 mod manifest;
+mod migrate;
 mod reader;
 mod records;
 mod schema;
 mod segment;
 mod snapshot;
+mod stats;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod upkeep_tests;
 mod verify;
 mod words;
 mod writer;
@@ -26,24 +32,29 @@ mod writer;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
+pub use backup::{Copied, CopyConfig, restore, snapshot};
 pub use info::{Bytes, Info};
 pub use kept::Keep;
 pub use manifest::{FORMAT, OLDEST_FORMAT, Store};
+pub use migrate::{MigrateConfig, Migrated, migrate};
 pub(crate) use reader::{Filter, Reader};
 pub use records::Records;
 pub use snapshot::Record;
 pub(crate) use snapshot::{Near, Scanned, Want};
+pub use stats::{AttributeStats, BookStats, CodeStats, SegmentStats, Stats};
 pub use verify::{Problem, verify};
 pub(crate) use words::Words;
 pub use writer::IndexWriter;
 
 use crate::corpus::DocId;
-use crate::model::{Model, Table};
+use crate::disk::Making;
+use crate::model::{CodeShape, Model, Table};
 pub use crate::query::{Hit, SearchConfig};
 use crate::{Error, Result, Watch};
 use manifest::Manifest;
 use schema::Fields;
 use snapshot::Snapshot;
+use tantivy::directory::DirectoryLock;
 
 /// How an index is made.
 #[derive(Clone, Debug, Default)]
@@ -74,6 +85,7 @@ pub(crate) struct Inner {
     snapshot: RwLock<Arc<Snapshot>>,
     // Held while a newer snapshot is made: of two reloads at once, the slower would bring back the older commit.
     reloading: Mutex<()>,
+    warnings: Mutex<Vec<String>>,
 }
 
 impl std::fmt::Debug for Index {
@@ -92,29 +104,11 @@ pub(crate) const CODES: &str = "codes";
 impl Index {
     /// Makes an empty index. It appears whole or not at all.
     pub fn create(dir: &Path, model: &Model, config: IndexConfig) -> Result<Index> {
-        let parent = dir.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        std::fs::create_dir_all(parent).map_err(Error::io(parent))?;
-        let occupied = match std::fs::read_dir(dir) {
-            Ok(mut entries) => entries.next().is_some(),
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => false,
-            Err(e) => return Err(Error::io(dir)(e)),
-        };
-        if occupied && !Manifest::path(dir).exists() {
-            return Err(Error::format(dir, "exists and is not an index; name another place"));
-        }
-        if occupied && !config.replace {
-            return Err(Error::format(
-                dir,
-                "already holds an index; add to it, name another place or ask to replace it",
-            ));
-        }
-        // Held until the old index is out of the way: nobody may be writing to it. One that cannot be opened has no writer.
-        let old = if occupied { Index::open_store(dir).ok() } else { None };
-        let lock = old.as_ref().map(|old| writer::lock(old, dir)).transpose()?;
-
-        let temporary =
-            tempfile::Builder::new().prefix(".micpq-index").tempdir_in(parent).map_err(Error::io(parent))?;
-        let place = temporary.path();
+        let making = Making::begin(dir)?;
+        // Held until the old index is out of the way: nobody may be writing to it.
+        let _lock = free_place(dir, config.replace)?;
+        let place = &making.path();
+        std::fs::create_dir(place).map_err(Error::io(place))?;
         for name in [STORE, MODEL, CODES] {
             std::fs::create_dir(place.join(name)).map_err(Error::io(place))?;
         }
@@ -125,23 +119,30 @@ impl Index {
         let manifest = Manifest::new(model, config.store, config.keep, place)?;
         crate::disk::write_synced(&Manifest::path(place), manifest.to_json().as_bytes())?;
 
-        if occupied {
-            let trash = tempfile::Builder::new().prefix(".micpq-old").tempdir_in(parent).map_err(Error::io(parent))?;
-            std::fs::rename(dir, trash.path().join("index")).map_err(Error::io(dir))?;
-            drop(lock);
-        }
-        std::fs::rename(place, dir).map_err(Error::io(dir))?;
-        let _ = temporary.keep();
-        crate::disk::sync_directory(parent)?;
+        making.finish()?;
         Index::open(dir, &crate::Silent)
     }
 
-    /// Opens an index for reading. A damaged file of packed codes is made again, with a note to `watch`.
+    /// Opens an index for reading, without reading more of it than where things lie. A file of packed codes that cannot
+    /// be used is made again, with a note to `watch`; damage inside one is found when it is first searched (see
+    /// [`Index::warnings`]).
     pub fn open(dir: &Path, watch: &dyn Watch) -> Result<Index> {
+        loop {
+            let opened = Index::open_once(dir, watch);
+            // Another index may have been put in this place between the looks at its parts.
+            match (&opened, Manifest::read(dir)) {
+                (Ok(index), Ok(now)) if index.inner.manifest == now => return opened,
+                (Ok(_), Ok(_)) => {}
+                _ => return opened,
+            }
+        }
+    }
+
+    fn open_once(dir: &Path, watch: &dyn Watch) -> Result<Index> {
         let manifest = Manifest::read(dir)?;
         let model = Model::load(&dir.join(MODEL))?;
         manifest.check_model(dir, &model)?;
-        let tantivy = Index::open_store(dir)?;
+        let tantivy = Index::open_store(dir, Some(model.shape()))?;
         let (expected, fields) = schema::build(model.shape(), manifest.store(), manifest.keep());
         if tantivy.schema() != expected {
             return Err(Error::format(
@@ -162,13 +163,13 @@ impl Index {
             reader,
             snapshot: RwLock::new(Arc::new(snapshot)),
             reloading: Mutex::new(()),
+            warnings: Mutex::default(),
         };
         Ok(Index { inner: Arc::new(inner) })
     }
 
-    fn open_store(dir: &Path) -> Result<tantivy::Index> {
-        let store = dir.join(STORE);
-        guarded(&store, || tantivy::Index::open(directory::StoreDirectory::open(&store)?))
+    fn open_store(dir: &Path, shape: Option<CodeShape>) -> Result<tantivy::Index> {
+        guarded(&dir.join(STORE), || tantivy::Index::open(directory::StoreDirectory::open(dir, shape)?))
     }
 
     /// Where it lies.
@@ -226,7 +227,7 @@ impl Index {
     ///
     /// Words, kept features and cursors need more than a table: those are [`crate::query::Searcher`]'s.
     pub fn search(&self, tables: &[Table], config: &SearchConfig) -> Result<Vec<Vec<Hit>>> {
-        crate::query::by_tables(&self.reader(), tables, config)
+        crate::query::by_tables(&self.reader()?, tables, config)
     }
 
     /// A document by its id, with its code.
@@ -250,6 +251,16 @@ impl Index {
         snapshot.count(query.as_ref())
     }
 
+    /// What searches have found damaged since the last call, and made again.
+    pub fn warnings(&self) -> Vec<String> {
+        std::mem::take(&mut *self.inner.warnings.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Looks at every document: how codes are spread, what attributes there are.
+    pub fn stats(&self, watch: &dyn Watch) -> Result<Stats> {
+        stats::of(&self.inner, watch)
+    }
+
     /// Counts and sizes.
     pub fn info(&self) -> Result<Info> {
         info::of(&self.inner)
@@ -261,11 +272,53 @@ impl Inner {
         self.snapshot.read().expect("no thread panics while it holds this").clone()
     }
 
+    /// The present commit, every byte of its packed codes looked at once. Damaged ones are made again from the store.
+    fn sound(&self) -> Result<Arc<Snapshot>> {
+        let snapshot = self.snapshot();
+        if snapshot.check().is_empty() {
+            return Ok(snapshot);
+        }
+        let _alone = self.reloading.lock().unwrap_or_else(PoisonError::into_inner);
+        let snapshot = self.snapshot();
+        let damaged = snapshot.check();
+        if damaged.is_empty() {
+            return Ok(snapshot);
+        }
+        let mut warnings = self.warnings.lock().unwrap_or_else(PoisonError::into_inner);
+        for (segment, problem) in damaged {
+            let path = segment::codes_path(&self.dir, segment);
+            warnings.push(format!("{}: {problem}; made again from the store", path.display()));
+        }
+        drop(warnings);
+        let searcher = snapshot.searcher().clone();
+        let new =
+            Snapshot::open(&self.dir, &self.model, self.manifest.keep(), searcher, Some(&snapshot), &crate::Silent)?;
+        let new = Arc::new(new);
+        *self.snapshot.write().expect("no thread panics while it holds this") = new.clone();
+        // Written and mapped again a moment ago: should that be damaged too, there is nothing left to search.
+        match new.check().into_iter().next() {
+            None => Ok(new),
+            Some((segment, problem)) => Err(Error::format(segment::codes_path(&self.dir, segment), problem)),
+        }
+    }
+
+    /// A document of a snapshot of this index.
+    fn record(&self, snapshot: &Snapshot, address: tantivy::DocAddress) -> Result<Record> {
+        guarded_ours(&self.dir.join(STORE), || snapshot.record(&self.fields, address))
+    }
+
     fn reload(&self, watch: &dyn Watch) -> Result<bool> {
         let _alone = self.reloading.lock().unwrap_or_else(PoisonError::into_inner);
         let store = self.dir.join(STORE);
         guarded(&store, || self.reader.reload())?;
         let searcher = self.reader.searcher();
+        // Behind the reload: what it has brought is of the directory that is there now, or of an older one.
+        if Manifest::read(&self.dir)? != self.manifest {
+            return Err(Error::format(
+                &self.dir,
+                "is another index now: it was replaced or migrated to another model; open it again",
+            ));
+        }
         let old = self.snapshot();
         if searcher.generation().segments() == old.searcher().generation().segments() {
             return Ok(false);
@@ -279,6 +332,29 @@ impl Inner {
     fn parse_filter(&self, text: &str, snapshot: Option<&Snapshot>) -> Result<Filter> {
         let known = snapshot.map(Snapshot::attributes).transpose()?;
         filter::parse(&self.tantivy, &self.fields, self.manifest.store(), text, known)
+    }
+}
+
+/// That an index may be put at `dir`: nothing is there, or an index that may be replaced, whose writer's lock is
+/// returned. One that cannot be opened has no writer.
+fn free_place(dir: &Path, replace: bool) -> Result<Option<DirectoryLock>> {
+    let occupied = match std::fs::read_dir(dir) {
+        Ok(mut entries) => entries.next().is_some(),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => false,
+        Err(e) => return Err(Error::io(dir)(e)),
+    };
+    if !occupied {
+        return Ok(None);
+    }
+    if !Manifest::path(dir).exists() {
+        return Err(Error::format(dir, "exists and is not an index; name another place"));
+    }
+    if !replace {
+        return Err(Error::format(dir, "already holds an index; add to it, name another place or ask to replace it"));
+    }
+    match Index::open_store(dir, None) {
+        Ok(old) => writer::lock(&old, dir).map(Some),
+        Err(_) => Ok(None),
     }
 }
 

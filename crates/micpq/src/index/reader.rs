@@ -24,8 +24,8 @@ pub(crate) struct Reader {
 pub(crate) type Filter = Box<dyn Query>;
 
 impl Index {
-    pub(crate) fn reader(&self) -> Reader {
-        Reader { inner: self.inner.clone(), snapshot: self.inner.snapshot() }
+    pub(crate) fn reader(&self) -> Result<Reader> {
+        Ok(Reader { inner: self.inner.clone(), snapshot: self.inner.sound()? })
     }
 }
 

@@ -188,7 +188,7 @@ fn attributes_object(document: &Document) -> Result<BTreeMap<String, OwnedValue>
 
 /// Text, labels and attributes of a stored document.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Stored {
+pub(crate) struct Stored {
     pub text: Option<String>,
     pub labels: Vec<String>,
     pub attributes: Vec<(String, Value)>,

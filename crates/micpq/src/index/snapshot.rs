@@ -4,8 +4,10 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
+use rayon::prelude::*;
 use sha2::{Digest, Sha256};
 use tantivy::columnar::{Column, StrColumn};
+use tantivy::index::SegmentId;
 use tantivy::query::Query;
 use tantivy::schema::IndexRecordOption;
 use tantivy::{DocAddress, DocSet, Searcher, SegmentReader, TERMINATED, TantivyDocument};
@@ -112,6 +114,12 @@ impl Snapshot {
         &self.segments
     }
 
+    /// Looks at every byte of packed codes that was not looked at before. Returns what is damaged, and how.
+    pub fn check(&self) -> Vec<(SegmentId, String)> {
+        let check = |segment: &Segment| segment.check().err().map(|problem| (segment.id, problem));
+        self.segments.par_iter().filter_map(check).collect()
+    }
+
     /// Where the living document of an id lies.
     pub fn find(&self, fields: &Fields, id: &DocId) -> Result<Option<DocAddress>> {
         let term = fields.id_term(id);
@@ -156,7 +164,7 @@ impl Snapshot {
             let (blocks, bits) = match filter {
                 None => {
                     tell(reader.num_docs() as usize, "scanned");
-                    (segment.blocks.clone(), segment.alive.clone())
+                    (segment.blocks.clone(), segment.alive())
                 }
                 Some(query) => {
                     let documents = matching(&self.searcher, reader, query)?;
@@ -325,17 +333,17 @@ struct View {
 }
 
 /// The columns an id comes back from.
-struct Ids {
+pub(super) struct Ids {
     numbers: Option<Column<u64>>,
     names: Option<StrColumn>,
 }
 
 impl Ids {
-    fn open(reader: &SegmentReader) -> tantivy::Result<Ids> {
+    pub fn open(reader: &SegmentReader) -> tantivy::Result<Ids> {
         Ok(Ids { numbers: reader.fast_fields().column_opt(NUMBER)?, names: reader.fast_fields().str(NAME)? })
     }
 
-    fn get(&self, document: u32) -> std::result::Result<DocId, String> {
+    pub fn get(&self, document: u32) -> std::result::Result<DocId, String> {
         if let Some(number) = self.numbers.as_ref().and_then(|c| c.first(document)) {
             return Ok(DocId::Int(number));
         }

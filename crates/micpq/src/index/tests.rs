@@ -30,20 +30,20 @@ pub(super) fn model(shape: CodeShape, seed: u64) -> Model {
     Model::new(config, refine, codebooks).unwrap()
 }
 
-fn features(n: usize, seed: u64) -> Matrix {
+pub(super) fn features(n: usize, seed: u64) -> Matrix {
     Matrix::from_vec(4, (0..4 * n as u64).map(|i| (mix(seed, i) >> 40) as f32 / (1 << 23) as f32 - 1.0).collect())
 }
 
-fn tables(model: &Model, n: usize, seed: u64) -> Vec<Table> {
+pub(super) fn tables(model: &Model, n: usize, seed: u64) -> Vec<Table> {
     model.tables(&features(n, seed), Distance::Norm).unwrap()
 }
 
 /// Few distinct codes, so that ties are the rule.
-fn code(model: &Model, i: u64) -> Vec<u8> {
+pub(super) fn code(model: &Model, i: u64) -> Vec<u8> {
     model.encode(&features(1, mix(5, i) % 40)).unwrap()
 }
 
-fn document(i: u64) -> Document {
+pub(super) fn document(i: u64) -> Document {
     let id = if i.is_multiple_of(3) { DocId::Int(i) } else { DocId::Str(format!("doc-{i}")) };
     Document {
         id,
@@ -61,19 +61,19 @@ fn document(i: u64) -> Document {
 
 /// What the index should hold, in the order of insertion.
 #[derive(Clone, Default)]
-struct Twin {
+pub(super) struct Twin {
     next: u64,
-    documents: BTreeMap<u64, (Document, Vec<u8>)>,
+    pub documents: BTreeMap<u64, (Document, Vec<u8>)>,
 }
 
 impl Twin {
-    fn add(&mut self, document: Document, code: Vec<u8>) {
+    pub fn add(&mut self, document: Document, code: Vec<u8>) {
         self.delete(&document.id);
         self.documents.insert(self.next, (document, code));
         self.next += 1;
     }
 
-    fn delete(&mut self, id: &DocId) {
+    pub fn delete(&mut self, id: &DocId) {
         self.documents.retain(|_, (d, _)| d.id != *id);
     }
 
@@ -84,7 +84,7 @@ impl Twin {
         all.into_iter().take(k).map(|(distance, _, d)| (d.id.clone(), distance)).collect()
     }
 
-    fn check(&self, index: &Index, k: usize, filter: Option<&str>, keep: impl Fn(&Document) -> bool) {
+    pub fn check(&self, index: &Index, k: usize, filter: Option<&str>, keep: impl Fn(&Document) -> bool) {
         let tables = tables(index.model(), 5, 77);
         let config = SearchConfig { k, filter: filter.map(str::to_owned), ..SearchConfig::default() };
         let found = index.search(&tables, &config).unwrap();
@@ -105,11 +105,11 @@ impl Twin {
     }
 }
 
-fn scratch() -> tempfile::TempDir {
+pub(super) fn scratch() -> tempfile::TempDir {
     tempfile::tempdir().unwrap()
 }
 
-fn clean(dir: &Path) {
+pub(super) fn clean(dir: &Path) {
     let problems = verify(dir, &Silent).unwrap();
     assert!(problems.is_empty(), "{problems:?}");
 }
@@ -346,7 +346,7 @@ fn queries_and_documents_that_cannot_be_are_refused_with_a_reason() {
     let index = Index::create(&path, &model, IndexConfig::default()).unwrap();
     let query = tables(&model, 1, 1);
     let ask = |k: usize, filter: &str| {
-        let config = SearchConfig { k, filter: Some(filter.into()), documents: true };
+        let config = SearchConfig { k, filter: Some(filter.into()), documents: true, ..SearchConfig::default() };
         index.search(&query, &config).map(|hits| hits[0].len()).map_err(|e| e.to_string())
     };
     assert_eq!(ask(5, "places:japan"), Ok(0));
@@ -407,7 +407,7 @@ fn sample(dir: &Path, store: Store) -> PathBuf {
     path
 }
 
-fn all_files(dir: &Path) -> Vec<PathBuf> {
+pub(super) fn all_files(dir: &Path) -> Vec<PathBuf> {
     let mut files = Vec::new();
     let mut left = vec![dir.to_path_buf()];
     while let Some(dir) = left.pop() {
@@ -420,7 +420,7 @@ fn all_files(dir: &Path) -> Vec<PathBuf> {
     files
 }
 
-fn flip(path: &Path, bit: usize) {
+pub(super) fn flip(path: &Path, bit: usize) {
     let mut bytes = std::fs::read(path).unwrap();
     bytes[bit / 8] ^= 1 << (bit % 8);
     std::fs::write(path, bytes).unwrap();
@@ -497,7 +497,9 @@ fn damaged_packed_codes_are_made_again_and_told_of() {
     let path = sample(dir.path(), Store::Codes);
     let answer = |watch: &dyn Watch| {
         let index = Index::open(&path, watch).unwrap();
-        index.search(&tables(index.model(), 3, 1), &SearchConfig::default()).unwrap()
+        let found = index.search(&tables(index.model(), 3, 1), &SearchConfig::default()).unwrap();
+        index.warnings().iter().for_each(|warning| watch.note(warning));
+        found
     };
     let expected = answer(&Silent);
     let files: Vec<PathBuf> =

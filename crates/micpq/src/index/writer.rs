@@ -273,7 +273,9 @@ impl IndexWriter {
             let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
             // A process that was killed leaves its half; one at work needs less than this.
             let stale = name.starts_with(TEMPORARY) && age(&path).is_some_and(|age| age > Duration::from_secs(600));
-            let dead = name.ends_with(".codes") && !living.contains(&path);
+            // Codes are packed before their segment is committed: while it has columns, it may come to be.
+            let columns = self.inner.dir.join(STORE).join(&name).with_extension("fast");
+            let dead = name.ends_with(".codes") && !living.contains(&path) && !columns.exists();
             if stale || dead {
                 match std::fs::remove_file(&path) {
                     Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(Error::io(&path)(e)),
@@ -294,8 +296,7 @@ fn start(inner: &Inner) -> Result<tantivy::IndexWriter> {
     let threads = std::thread::available_parallelism().map_or(1, usize::from).min(8);
     let writer =
         inner.tantivy.writer_with_num_threads(threads, threads * MEMORY).map_err(|e| tantivy_error(&store, e))?;
-    let mut policy = LogMergePolicy::default();
-    policy.set_del_docs_ratio_before_merge(DELETED);
+    let mut policy = merge_policy();
     // A merge takes eight segments or more of like size; what it makes must not outgrow the column of features.
     policy.set_max_docs_before_merge((most_documents(inner) / 16).min(10_000_000));
     writer.set_merge_policy(Box::new(policy));
@@ -320,6 +321,18 @@ fn groups(metas: &[SegmentMeta], most: usize) -> Vec<Vec<SegmentId>> {
         groups.last_mut().expect("begun with one").push(meta.id());
     }
     groups
+}
+
+/// When segments become one. A level holds segments up to eight times as large as its smallest, beginning with all up to
+/// a thousand documents, and is merged when it has eight: at most seven stay in each, so that 10 million documents lie in
+/// about 30 segments however small the commits were, and each document is rewritten once a level.
+fn merge_policy() -> LogMergePolicy {
+    let mut policy = LogMergePolicy::default();
+    policy.set_min_num_segments(8);
+    policy.set_min_layer_size(1000);
+    policy.set_level_log_size(3.0);
+    policy.set_del_docs_ratio_before_merge(DELETED);
+    policy
 }
 
 /// The writer's lock of an index, without a writer.

@@ -64,16 +64,10 @@ impl Model {
                 return Err(Error::format(dir, "exists and is not a model; name another place"));
             }
         }
-        let temporary =
-            tempfile::Builder::new().prefix(".micpq-model").tempdir_in(parent).map_err(Error::io(parent))?;
-        self.write_into(temporary.path(), metrics)?;
-        let old = tempfile::Builder::new().prefix(".micpq-old").tempdir_in(parent).map_err(Error::io(parent))?;
-        if dir.exists() {
-            std::fs::rename(dir, old.path().join("model")).map_err(Error::io(dir))?;
-        }
-        std::fs::rename(temporary.path(), dir).map_err(Error::io(dir))?;
-        let _ = temporary.keep();
-        crate::disk::sync_directory(parent)
+        let making = crate::disk::Making::begin(dir)?;
+        std::fs::create_dir(making.path()).map_err(Error::io(making.path()))?;
+        self.write_into(&making.path(), metrics)?;
+        making.finish()
     }
 
     /// Writes the four files into an existing directory.

@@ -119,7 +119,7 @@ impl Searcher {
         if watch.interrupted() {
             return Err(Error::Interrupted);
         }
-        Search::new(self.index.reader(), queries, config)?.run()
+        Search::new(self.index.reader()?, queries, config)?.run()
     }
 }
 

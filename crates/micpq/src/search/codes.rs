@@ -95,13 +95,26 @@ impl CodeBlocks {
         CodeBlocks { shape, len, bits, numbered: numbers.is_some(), image: Image::Memory(image) }
     }
 
-    /// Takes a mapped file, whole and unharmed, of the owner's codes of `shape`; otherwise says what is wrong with it.
+    /// Takes a mapped file of the owner's codes of `shape`, by what its header says; otherwise says what is wrong with
+    /// it. The rest is not read: [`CodeBlocks::check`] does, and must before anything is scanned.
     pub fn from_map(shape: CodeShape, owner: Owner, map: Map) -> std::result::Result<CodeBlocks, String> {
         let shape = kernel_shape(shape);
         let mut blocks = CodeBlocks { shape, len: 0, bits: 0, numbered: false, image: Image::Mapped(map) };
         blocks.read_header(owner)?;
-        blocks.check_contents()?;
         Ok(blocks)
+    }
+
+    /// Whether every byte is as it was written; otherwise what is wrong.
+    pub fn check(&self) -> std::result::Result<(), String> {
+        if let Image::Memory(_) = self.image {
+            return Ok(());
+        }
+        let written = u32::from_le_bytes(self.image[12..16].try_into().expect("four bytes"));
+        let found = crc32fast::hash(&self.image[CHECKED..]);
+        if written != found {
+            return Err(format!("is damaged: its checksum is {found:08x}, {written:08x} is written in it"));
+        }
+        self.check_contents()
     }
 
     fn read_header(&mut self, owner: Owner) -> std::result::Result<(), String> {
@@ -112,10 +125,6 @@ impl CodeBlocks {
         let field = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
         if field(8) != FORMAT {
             return Err(format!("has format {}, this program reads {FORMAT}", field(8)));
-        }
-        let found = crc32fast::hash(&bytes[CHECKED..]);
-        if field(12) != found {
-            return Err(format!("is damaged: its checksum is {found:08x}, {:08x} is written in it", field(12)));
         }
         let (books, words) = (field(16) as usize, field(20) as usize);
         if (books, words) != (self.shape.books(), self.shape.words()) {
