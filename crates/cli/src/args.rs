@@ -59,6 +59,12 @@ pub enum Command {
     /// Make and keep an index: create, add, delete, info, stats, verify, compact, snapshot, restore, migrate
     #[command(subcommand)]
     Index(Index),
+    /// Write an index as FAISS, Parquet, Arrow, JSONL, a BEIR folder, a TREC run or plain codes
+    Export(crate::commands::export::Export),
+    /// Make an index of a FAISS product quantizer, or of vectors of any encoder
+    Import(crate::commands::import::Import),
+    /// Score a TREC run: nDCG@10, Recall@100, MAP
+    Score(crate::commands::score::Score),
     /// Fetch and show encoders
     #[command(subcommand)]
     Encoder(EncoderCommand),
@@ -333,19 +339,12 @@ impl TrainingArgs {
     }
 }
 
-/// The options with one of them changed, by the name it is recorded under.
+/// The options with one of them changed.
 fn with_option(config: &TrainConfig, pair: &str) -> Result<TrainConfig> {
-    let mut record = serde_json::to_value(config).expect("options have a JSON form");
-    let options = record.as_object_mut().expect("options are an object");
     let bad = |problem: String| micpq::Error::config(format!("--set {pair}: {problem}"));
     let (name, value) = pair.split_once('=').ok_or_else(|| bad("write it as NAME=VALUE".into()))?;
-    if !options.contains_key(name) {
-        let known: Vec<&str> = options.keys().map(String::as_str).collect();
-        return Err(bad(format!("no option is called {name}; known: {}", known.join(", "))));
-    }
     let value = serde_json::from_str(value).unwrap_or_else(|_| serde_json::Value::String(value.to_owned()));
-    options.insert(name.to_owned(), value);
-    serde_json::from_value(record).map_err(|e| bad(e.to_string()))
+    config.with_option(name, value).map_err(|e| bad(e.to_string()))
 }
 
 #[derive(Group)]

@@ -5,7 +5,10 @@ mod cache;
 mod encode;
 mod encoder;
 mod eval;
+pub mod export;
+pub mod import;
 mod index;
+pub mod score;
 mod search;
 mod serve;
 mod train;
@@ -45,6 +48,9 @@ pub fn run(args: Args) -> Result<()> {
         Command::Encode(a) => encode::run(a, json, &progress),
         Command::Train(a) => train::run(a, json, &progress),
         Command::Index(command) => index::run(command, json, &progress),
+        Command::Export(a) => export::run(a, json, &progress),
+        Command::Import(a) => import::run(a, json, &progress),
+        Command::Score(a) => score::run(a, json, &progress),
         Command::Encoder(command) => encoder::run(command, json, &progress),
         Command::Cache(command) => cache::run(command, json),
         Command::Completions { shell } => {

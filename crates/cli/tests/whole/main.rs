@@ -4,6 +4,7 @@ mod bench;
 mod device;
 mod faults;
 mod flow;
+mod formats;
 mod search;
 mod serve;
 mod several;

@@ -45,7 +45,7 @@ pub use snapshot::Record;
 pub(crate) use snapshot::{Near, Scanned};
 pub use stats::{AttributeStats, BookStats, CodeStats, SegmentStats, Stats};
 pub use verify::{Problem, verify};
-pub use walk::Walk;
+pub use walk::{Records, Walk};
 pub(crate) use words::Words;
 pub use writer::IndexWriter;
 
