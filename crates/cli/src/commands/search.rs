@@ -5,7 +5,7 @@ use std::io::{BufRead, IsTerminal, Write};
 use anyhow::Result;
 use micpq::corpus::{Corpus, DocId, Value};
 use micpq::query::{Answer, Hit, Like, Query, SearchConfig, Searcher, Snippet};
-use micpq::{Error, npy};
+use micpq::{Error, Watch, npy};
 use serde_json::json;
 
 use super::chunks;
