@@ -328,7 +328,9 @@ impl Inner {
 
     /// Understands a filter. With a snapshot, one that names an attribute no document there has is refused.
     fn parse_filter(&self, text: &str, snapshot: Option<&Snapshot>) -> Result<Filter> {
-        let known = snapshot.map(Snapshot::attributes).transpose()?;
+        // An index that is still empty knows no attributes, and nothing can be said of a name.
+        let filled = snapshot.filter(|snapshot| snapshot.searcher().num_docs() > 0);
+        let known = filled.map(Snapshot::attributes).transpose()?;
         filter::parse(&self.tantivy, &self.fields, self.manifest.store(), text, known)
     }
 }
