@@ -75,14 +75,15 @@ fn fit(
         validation.map(|set| set.dataset(usize::MAX, options.config.seed, &mut names, watch)).transpose()?;
     let cache = options.cache()?;
     let job = Job {
-        config: options.config.clone(),
+        views: options.config.views,
         dropout: options.dropout,
         features,
         corpus: &corpus,
         validation: validation.as_ref(),
+        test: None,
         cache: &cache,
     };
-    let fitted = job::run(&job, watch)?;
+    let fitted = job.prepare(watch)?.train(&options.config, watch)?;
     // Who asked to stop gets the exception; the checkpoint stays, and the same call goes on from it.
     if fitted.interrupted { Err(Error::Interrupted) } else { Ok(fitted) }
 }

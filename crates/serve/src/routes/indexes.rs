@@ -6,7 +6,7 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use micpq::Silent;
-use micpq::encoder::{Features, Pooling, pull};
+use micpq::encoder::{Features, Pooling, Precision, pull};
 use micpq::index::{Bytes, CopyConfig, IndexConfig, snapshot as snapshot_of};
 use micpq::model::Model;
 use micpq::text::Clean;
@@ -256,8 +256,8 @@ impl Create {
                 format!("encoder \"{name}\" is not on this server; fetch it there with \"micpq encoder pull\""),
             ));
         }
-        let features =
-            Features::new(name, Pooling::Mean, None, Clean::None, true).map_err(Problem::of(Code::UnknownModel))?;
+        let features = Features::new(name, Pooling::Mean, None, Clean::None, true, Precision::default())
+            .map_err(Problem::of(Code::UnknownModel))?;
         let model = train::untrained::model(features.config(), self.bits.map_or(128, usize::from));
         Ok((model.map_err(Problem::of(Code::BadQuery))?, serde_json::Value::Null))
     }
