@@ -8,7 +8,7 @@ use arrow_pyarrow::IntoPyArrow;
 use micpq::corpus::DocId;
 use micpq::encoder::Features;
 use micpq::formats::table::{self, Columns, TableFormat};
-use micpq::index::{Index as Engine, IndexConfig, Record, verify};
+use micpq::index::{CopyConfig, Index as Engine, IndexConfig, Record, snapshot, verify};
 use micpq::query::{Like, Query, Searcher};
 use micpq::{Error, Result};
 use numpy::{PyReadonlyArray1, PyReadonlyArray2};
@@ -212,6 +212,12 @@ impl Index {
         work::run(py, None, None, |watch| Ok(verify(&self.dir, watch)?.iter().map(ToString::to_string).collect()))
     }
 
+    /// Copies the last commit to another place.
+    fn save(&self, py: Python<'_>, to: PathBuf) -> PyResult<()> {
+        self.searcher()?;
+        work::run(py, None, None, |watch| snapshot(&self.dir, &to, CopyConfig::default(), watch).map(drop))
+    }
+
     /// Answers queries: each a list of examples and the words of a hybrid search.
     #[pyo3(signature = (queries, options, stop=None))]
     fn search<'py>(
@@ -241,7 +247,7 @@ impl Index {
             let index = searcher.index();
             let mut columns = Columns::new(codes.then(|| index.model().shape().code_bytes()));
             let mut records: Vec<Record> = Vec::with_capacity(index.len());
-            for record in index.records(true) {
+            for record in index.records(true)? {
                 let record = record?;
                 columns.see(&record);
                 records.push(record);
@@ -262,7 +268,7 @@ impl Index {
         let searcher = self.searcher()?;
         let (ids, codes) = work::run(py, None, None, |_| {
             let (mut ids, mut codes) = (Vec::new(), Vec::new());
-            for record in searcher.index().records(false) {
+            for record in searcher.index().records(false)? {
                 let record = record?;
                 ids.push(record.id);
                 codes.extend_from_slice(&record.code);

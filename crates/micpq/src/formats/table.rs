@@ -337,14 +337,14 @@ pub fn write_index(
     let mut columns = Columns::new(codes.then(|| index.model().shape().code_bytes()));
     // One reader for both looks: a commit between them does not show.
     if format != TableFormat::Jsonl {
-        let records = index.records(true);
+        let records = index.records(true)?;
         watch.stage("looking at attributes", Some(records.len() as u64));
         for record in records {
             columns.see(&record?);
             advance(watch)?;
         }
     }
-    let records = index.records(true);
+    let records = index.records(true)?;
     watch.stage("writing", Some(records.len() as u64));
     let mut writer = TableWriter::create(path, format, columns)?;
     let mut count = 0;

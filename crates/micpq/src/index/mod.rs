@@ -240,7 +240,7 @@ impl Index {
     }
 
     /// Every document in the order of insertion; with `documents` as it is stored, otherwise only its id and code.
-    pub fn records(&self, documents: bool) -> Records {
+    pub fn records(&self, documents: bool) -> Result<Records> {
         Records::new(self.inner.clone(), documents)
     }
 

@@ -423,13 +423,7 @@ class Index:
         target = _inputs.path(path)
         if target.exists():
             raise ConfigError(f"{target} exists; name another place")
-        self._native.count(None)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".micpq-copy", dir=target.parent) as place:
-            copy = os.path.join(place, "index")
-            shutil.copytree(self.path, copy, ignore=shutil.ignore_patterns("*.lock"))
-            _micpq.Index.open(copy).close()
-            os.rename(copy, target)
+        self._native.save(target)
         return Index(_micpq.Index.open(target), self._encoder)
 
     # What goes out
