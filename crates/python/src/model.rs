@@ -300,7 +300,11 @@ impl Flat {
                 Ok(())
             })
         };
-        if values.len() / width < 64 { work::quick(py, None, work)? } else { work::run(py, None, None, work)? };
+        if values.len() / width < 64 {
+            work::quick(py, None, work)?
+        } else {
+            work::run(py, None, None, work)?
+        };
         Ok((rows(py, distances, k)?, rows(py, found, k)?))
     }
 }

@@ -247,6 +247,8 @@ class Index:
             if isinstance(like, (str, int)):
                 like = {like: 1.0}
             elif not isinstance(like, Mapping):
+                if isinstance(like, (type, bytes)) or not isinstance(like, Iterable):
+                    raise ArgumentError(f"like is an id, ids, or ids with weights, not {like!r}")
                 like = {id: 1.0 for id in like}
             examples.extend(("document", id, float(weight)) for id, weight in like.items())
         return examples, words
@@ -387,7 +389,9 @@ class Index:
             if not texts:
                 return 0
             features = self._encoder(texts)
-        array = None if features is None else _inputs.vectors(features, width=self.model.inputs)
+        array = None
+        if features is not None:
+            array = _inputs.vectors(features, width=self.model.inputs, rows=documents.count())
         return self._native.add(documents, array, reporter(progress))
 
     def delete(self, ids: Id | Iterable[Id] | None = None, *, filter: str | None = None) -> int:
@@ -530,7 +534,10 @@ def build(
         if not texts:
             raise InputError("documents: there are none; give at least two")
         features = function(texts)
-    array = None if features is None else _inputs.vectors(features, width=None if model is None else model.inputs)
+    array = None
+    if features is not None:
+        width = None if model is None else model.inputs
+        array = _inputs.vectors(features, width=width, rows=documents.count())
     said = _inputs.options({"bits": bits, **rest})
     temporary = path is None
     place = _inputs.path(tempfile.mkdtemp(prefix="micpq-") if path is None else path)
