@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use micpq::corpus::CorpusConfig;
 use micpq::encoder::{Device, Features, Pooling, Precision, pull};
 use micpq::index::{Keep, Store};
+use micpq::model::CodeShape;
 use micpq::query::SearchConfig;
 use micpq::text::Clean;
 use micpq::{Error, Result, Watch};
@@ -163,6 +164,9 @@ impl Training {
             replace: o.flag("replace")?.unwrap_or(false),
             config: o.given.iter().try_fold(base, |config, (name, value)| config.with_option(name, value.clone()))?,
         };
+        if training.config.words == 16 {
+            CodeShape::micpq(training.config.bits)?;
+        }
         training.config.validate()?;
         Ok(training)
     }

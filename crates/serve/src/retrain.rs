@@ -13,9 +13,9 @@ use micpq::disk::Making;
 use micpq::encoder::{Features, pull};
 use micpq::index::{Index, IndexConfig, IndexWriter, Record};
 use micpq::{Error, Matrix, Result, Silent, Watch};
+use train::TrainConfig;
 use train::dataset::Dataset;
 use train::metrics::Labels;
-use train::{TrainConfig, job};
 
 use crate::hosted::Hosted;
 use crate::jobs::Job;

@@ -3,12 +3,12 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
+use micpq::Error;
 use micpq::corpus::{Corpus, CorpusConfig};
 use micpq::encoder::Features;
-use micpq::{Error, Matrix};
 use train::config::TrainConfig;
 use train::dataset::{Dataset, LabelNames};
-use train::job::{Job, Trained};
+use train::job::{Job, Trained, Vectors};
 
 use crate::args::{Train, TrainingArgs};
 use crate::output;

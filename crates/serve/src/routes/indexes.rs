@@ -171,8 +171,9 @@ pub struct IndexList {
 #[utoipa::path(get, path = "/v1/indexes", tag = "indexes", operation_id = "listIndexes",
     responses((status = 200, description = "All indexes", body = IndexList), Refusals))]
 pub async fn list(_: MayRead, State(server): State<Arc<Server>>) -> Answer<Json<IndexList>> {
-    let listed =
-        super::blocking(move || server.indexes().iter().map(|hosted| IndexView::of(&server, hosted)).collect());
+    let listed = super::blocking(move || -> Answer<Vec<IndexView>> {
+        server.indexes().iter().map(|hosted| IndexView::of(&server, hosted)).collect()
+    });
     Ok(Json(IndexList { indexes: listed.await?? }))
 }
 
