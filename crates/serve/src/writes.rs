@@ -229,6 +229,18 @@ impl WriteQueue {
         Ok(done)
     }
 
+    /// As [`WriteQueue::wait_alone`] without blocking the thread.
+    #[cfg(test)]
+    pub async fn alone<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut Hand) -> T + Send + 'static,
+    ) -> problem::Answer<T> {
+        let (reply, done) = oneshot::channel();
+        let work: Alone = Box::new(move |hand: &mut Hand| drop(reply.send(work(hand))));
+        self.try_send(Message::Alone(work))?;
+        done.await.map_err(|_| Problem::internal("the work was lost on its way; the server's log says why"))
+    }
+
     /// Runs work on the writer's thread, between commits, and waits for it: not for a thread that serves requests.
     pub fn wait_alone<T: Send + 'static>(
         &self,
