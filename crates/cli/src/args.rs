@@ -4,9 +4,10 @@ use std::path::PathBuf;
 
 use clap::{Args as Group, Parser, Subcommand};
 use micpq::corpus::{CorpusConfig, Format, OnError};
-use micpq::encoder::{Device, Features, Pooling, pull};
-use micpq::index::Store;
+use micpq::encoder::{Device, Features, Pooling, Precision, pull};
+use micpq::index::{CopyConfig, Keep, Store};
 use micpq::model::{CodeShape, Distance};
+use micpq::query::{Cursor, Rerank, SearchConfig};
 use micpq::text::Clean;
 use micpq::{Result, Watch};
 use train::config::TrainConfig;
@@ -47,18 +48,29 @@ pub enum Command {
     Build(Build),
     /// Search an index
     Search(Search),
+    /// Serve indexes over HTTP, with a page to search them
+    Serve(Serve),
     /// Measure a model on labelled corpora: P@k, MAP, fidelity, beside exact float search
     Eval(Eval),
     /// Turn a corpus into feature vectors, or with --model into codes (.npy)
     Encode(Encode),
     /// Train a model on a corpus
     Train(Train),
-    /// Make and keep an index: create, add, delete, info, verify, compact
+    /// Make and keep an index: create, add, delete, info, stats, verify, compact, snapshot, restore, migrate
     #[command(subcommand)]
     Index(Index),
+    /// Write an index as FAISS, Parquet, Arrow, JSONL, a BEIR folder, a TREC run or plain codes
+    Export(crate::commands::export::Export),
+    /// Make an index of a FAISS product quantizer, or of vectors of any encoder
+    Import(crate::commands::import::Import),
+    /// Score a TREC run: nDCG@10, Recall@100, MAP
+    Score(crate::commands::score::Score),
     /// Fetch and show encoders
     #[command(subcommand)]
     Encoder(EncoderCommand),
+    /// Show and clear what is kept between runs: vectors, views, checkpoints
+    #[command(subcommand)]
+    Cache(CacheCommand),
     /// Print the completion script of a shell
     Completions {
         /// bash, zsh, fish, elvish or powershell
@@ -160,14 +172,33 @@ pub struct FeatureArgs {
     /// Scale vectors to unit length
     #[arg(long)]
     pub unit_length: bool,
+    #[command(flatten)]
+    pub computing: ComputingArgs,
+}
+
+/// How the encoder computes.
+#[derive(Group, Clone, Copy, Default)]
+#[command(next_help_heading = "Features")]
+pub struct ComputingArgs {
+    /// Numbers of the encoder's matrix products: f32, bf16, int8, or auto (the fastest that loses nothing worth naming);
+    /// unless said, a model's own, and f32 where there is none yet
+    #[arg(long, value_name = "f32|bf16|int8|auto")]
+    pub precision: Option<Precision>,
 }
 
 impl FeatureArgs {
     /// Loads the encoder to where `--device` says, fetching a registered one that is not here yet.
     pub fn load(&self, watch: &dyn Watch) -> Result<Features> {
         pull::locate_or_pull(&self.encoder, watch)?;
-        Features::new(&self.encoder, self.pooling, self.max_tokens, self.clean, self.unit_length)?
-            .on(crate::commands::device(), watch)
+        Features::new(
+            &self.encoder,
+            self.pooling,
+            self.max_tokens,
+            self.clean,
+            self.unit_length,
+            self.computing.precision.unwrap_or_default(),
+        )?
+        .on(crate::commands::device(), watch)
     }
 }
 
@@ -308,19 +339,12 @@ impl TrainingArgs {
     }
 }
 
-/// The options with one of them changed, by the name it is recorded under.
+/// The options with one of them changed.
 fn with_option(config: &TrainConfig, pair: &str) -> Result<TrainConfig> {
-    let mut record = serde_json::to_value(config).expect("options have a JSON form");
-    let options = record.as_object_mut().expect("options are an object");
     let bad = |problem: String| micpq::Error::config(format!("--set {pair}: {problem}"));
     let (name, value) = pair.split_once('=').ok_or_else(|| bad("write it as NAME=VALUE".into()))?;
-    if !options.contains_key(name) {
-        let known: Vec<&str> = options.keys().map(String::as_str).collect();
-        return Err(bad(format!("no option is called {name}; known: {}", known.join(", "))));
-    }
     let value = serde_json::from_str(value).unwrap_or_else(|_| serde_json::Value::String(value.to_owned()));
-    options.insert(name.to_owned(), value);
-    serde_json::from_value(record).map_err(|e| bad(e.to_string()))
+    config.with_option(name, value).map_err(|e| bad(e.to_string()))
 }
 
 #[derive(Group)]
@@ -341,6 +365,9 @@ pub struct Build {
     /// What the index keeps: all (ids, codes, texts, attributes) or codes (ids and codes alone)
     #[arg(long, default_value = "all")]
     pub store: Store,
+    /// How features are kept on disk for the second stage of a search: int8 (a byte a value), f16, or none
+    #[arg(long, value_name = "int8|f16|none", default_value = "int8")]
+    pub keep: Keep,
     /// Replace an index that is already there
     #[arg(long)]
     pub force: bool,
@@ -357,27 +384,119 @@ pub struct Build {
 Examples:
   micpq search news.micpq \"oil prices\" -k 5
   micpq search news.micpq \"oil prices\" --filter \"places:japan AND year:[1987 TO 1988]\"
+  micpq search news.micpq \"opec quota\" --hybrid 0.3 --snippets     the words count too, and are marked
+  micpq search news.micpq --like 4711 --like 815 --fuse             documents like these two
+  micpq search news.micpq --vector queries.npy --json
+  micpq search news.micpq \"oil prices\" --after CURSOR             the next page
   micpq search news.micpq --queries questions.txt --json
   micpq search news.micpq                              asks for queries until end of input")]
 pub struct Search {
     /// Index directory
     pub index: PathBuf,
-    /// What to look for; without it and without --queries, queries are read from standard input
-    pub query: Option<String>,
+    /// What to look for; without any query, they are read from standard input
+    pub query: Vec<String>,
     /// A corpus of queries; every hit then carries the query's id
     #[arg(long, value_name = "FILE")]
     pub queries: Option<PathBuf>,
-    /// Hits a query
-    #[arg(short, default_value_t = 10)]
+    /// Documents like the one with this id; given several times, several queries
+    #[arg(long, value_name = "ID")]
+    pub like: Vec<String>,
+    /// Queries as feature vectors, a row each; - is standard input
+    #[arg(long, value_name = "FILE.npy")]
+    pub vector: Option<PathBuf>,
+    /// Make one query of all the texts, ids and vectors given: hits are near to all of them
+    #[arg(long)]
+    pub fuse: bool,
+    /// Weights of the fused queries: texts, then ids, then vectors
+    #[arg(long, value_name = "W,W,...", value_delimiter = ',', requires = "fuse")]
+    pub weights: Vec<f32>,
+    /// Hits a query, 1 to 10000
+    #[arg(short, default_value_t = SearchConfig::default().k)]
     pub k: usize,
     /// Only documents that match this filter, in the query language of tantivy: places:japan, year:[1987 TO 1988]
     #[arg(long)]
     pub filter: Option<String>,
+    /// Only documents whose code is no farther than this
+    #[arg(long, value_name = "DISTANCE")]
+    pub within: Option<f32>,
+    /// The page after the one this cursor came with
+    #[arg(long, value_name = "CURSOR")]
+    pub after: Option<Cursor>,
+    /// Weight of the words (BM25) beside the codes, 0 to 1
+    #[arg(long, value_name = "W", default_value_t = SearchConfig::default().hybrid)]
+    pub hybrid: f32,
+    /// Words of the hybrid search and of snippets; the query's own unless said
+    #[arg(long, value_name = "TEXT")]
+    pub words: Option<String>,
+    /// Rank the first N candidates again by kept features: auto (200 where the index keeps them), off, or N
+    #[arg(long, value_name = "N|off", default_value_t = SearchConfig::default().rerank)]
+    pub rerank: Rerank,
+    /// Show the part of each text that matches, its words marked
+    #[arg(long)]
+    pub snippets: bool,
+    /// Say how the answer came about: segments, stages, each book's share of a distance
+    #[arg(long)]
+    pub explain: bool,
+    /// Only ids and distances
+    #[arg(long)]
+    pub ids: bool,
     /// Distance; the model's own unless said
     #[arg(long)]
     pub distance: Option<Distance>,
     #[command(flatten)]
     pub source: CorpusArgs,
+    #[command(flatten)]
+    pub computing: ComputingArgs,
+}
+
+impl Search {
+    /// The engine's own options.
+    pub fn config(&self) -> SearchConfig {
+        SearchConfig {
+            k: self.k,
+            filter: self.filter.clone(),
+            within: self.within,
+            after: self.after,
+            hybrid: self.hybrid,
+            rerank: self.rerank,
+            distance: self.distance,
+            documents: !self.ids,
+            snippets: self.snippets,
+            explain: self.explain,
+        }
+    }
+}
+
+#[derive(Group)]
+#[command(after_help = "\
+Examples:
+  micpq serve news.micpq
+  micpq serve news.micpq notes=/data/notes.micpq --data /data/made --listen 127.0.0.1:8080
+  micpq serve --config serve.toml --set queue=256
+  micpq serve --new-key read                           prints a key, and the lines that let it in
+
+Every option has a name in the config file, MICPQ_SERVE_NAME in the environment, and --set NAME=VALUE here.")]
+pub struct Serve {
+    /// Index directories, each as PATH (named by its file name) or NAME=PATH
+    pub indexes: Vec<String>,
+    /// Options in TOML
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Address and port; port 0 takes a free one. 127.0.0.1:6380 unless said
+    #[arg(long, value_name = "ADDRESS")]
+    pub listen: Option<String>,
+    /// Where indexes and snapshots made over HTTP lie
+    #[arg(long, value_name = "DIR")]
+    pub data: Option<PathBuf>,
+    /// Any option of the config file
+    #[arg(long, value_name = "NAME=VALUE")]
+    pub set: Vec<String>,
+    /// Print a new API key and the lines of the config file that let it in, then end
+    #[arg(long, value_name = "read|write|admin")]
+    pub new_key: Option<serve::config::Role>,
+    /// Print the description of the interface (OpenAPI 3.1), then end
+    #[arg(long)]
+    pub openapi: bool,
 }
 
 #[derive(Group)]
@@ -408,6 +527,8 @@ pub struct Eval {
     pub cache: Option<PathBuf>,
     #[command(flatten)]
     pub source: CorpusArgs,
+    #[command(flatten)]
+    pub computing: ComputingArgs,
 }
 
 #[derive(Group)]
@@ -473,11 +594,16 @@ pub enum Index {
         /// What the index keeps: all or codes
         #[arg(long, default_value = "all")]
         store: Store,
+        /// How features are kept on disk for the second stage of a search: int8, f16 or none
+        #[arg(long, value_name = "int8|f16|none", default_value = "int8")]
+        keep: Keep,
         /// Replace an index that is already there
         #[arg(long)]
         force: bool,
         #[command(flatten)]
         source: CorpusArgs,
+        #[command(flatten)]
+        computing: ComputingArgs,
     },
     /// Add documents; one with a known id replaces the old one
     Add {
@@ -490,6 +616,8 @@ pub enum Index {
         commit_every: usize,
         #[command(flatten)]
         source: CorpusArgs,
+        #[command(flatten)]
+        computing: ComputingArgs,
     },
     /// Delete documents by id or by filter
     Delete {
@@ -516,6 +644,60 @@ pub enum Index {
         /// Index directory
         index: PathBuf,
     },
+    /// Look at every document: how codes are spread, what attributes there are, what everything weighs
+    Stats {
+        /// Index directory
+        index: PathBuf,
+    },
+    /// Copy the last commit to another directory while readers and a writer go on
+    Snapshot {
+        /// Index directory
+        index: PathBuf,
+        /// Directory to make
+        to: PathBuf,
+        #[command(flatten)]
+        copy: CopyArgs,
+    },
+    /// Check a snapshot and make an index of it
+    Restore {
+        /// Directory of the snapshot
+        snapshot: PathBuf,
+        /// Index directory to make
+        index: PathBuf,
+        #[command(flatten)]
+        copy: CopyArgs,
+    },
+    /// Encode the texts again with another model and swap the new index in when it is whole
+    #[command(after_help = "\
+The old index is searched until the new one takes its place; it is not written to meanwhile. Interrupted, the same
+command goes on where it was.")]
+    Migrate {
+        /// Index directory
+        index: PathBuf,
+        /// Directory of the new model
+        #[arg(long, value_name = "DIR")]
+        model: PathBuf,
+        /// Documents a commit: so much an interrupted migration does again
+        #[arg(long, default_value_t = 20_000, value_name = "N")]
+        commit_every: usize,
+    },
+}
+
+/// How an index is copied.
+#[derive(Group, Clone)]
+pub struct CopyArgs {
+    /// Replace an index that is already there
+    #[arg(long)]
+    pub replace: bool,
+    /// Copy every file; otherwise files are shared by hard links where the file system allows it
+    #[arg(long)]
+    pub copy: bool,
+}
+
+impl CopyArgs {
+    pub fn config(&self) -> CopyConfig {
+        CopyConfig { replace: self.replace, own_files: self.copy }
+    }
 }
 
 #[derive(Subcommand)]
@@ -533,5 +715,24 @@ pub enum EncoderCommand {
         /// Name or directory
         #[arg(default_value = pull::DEFAULT)]
         name: String,
+    },
+}
+
+#[derive(Subcommand)]
+pub enum CacheCommand {
+    /// What is kept, and how large it is
+    List {
+        /// The cache, where it is not the user's own
+        #[arg(long, value_name = "DIR")]
+        cache: Option<PathBuf>,
+    },
+    /// Remove it; the next run computes again what it needs
+    Clear {
+        /// The cache, where it is not the user's own
+        #[arg(long, value_name = "DIR")]
+        cache: Option<PathBuf>,
+        /// Only what nothing was written to for so many days
+        #[arg(long, value_name = "DAYS")]
+        older_than: Option<f64>,
     },
 }

@@ -6,10 +6,11 @@ use std::time::Instant;
 
 use anyhow::Result;
 use micpq::corpus::{Corpus, CorpusConfig};
+use micpq::disk::{self, Making};
 use micpq::encoder::Features;
 use micpq::index::{Index, IndexConfig};
 use micpq::model::Model;
-use micpq::{Error, Watch, disk};
+use micpq::{Error, Watch};
 use train::dataset::{Dataset, LabelNames};
 
 use super::index::{Known, add_all, metrics_of};
@@ -29,15 +30,16 @@ pub fn run(args: Build, json: bool, progress: &Progress) -> Result<()> {
         .into());
     }
     let config = args.training.config(args.features.pooling)?;
-    let partial = disk::beside(&args.output, ".partial");
-    let spooled = spool(&args.corpus, &partial)?;
+    // What is made on the way lies in a folder that goes with this process, or is cleared away by the next build.
+    let making = Making::begin(&args.output)?;
+    let spooled = spool(&args.corpus, making.folder())?;
     let path = spooled.as_deref().unwrap_or(&args.corpus);
     let source = args.source.config();
 
     let (model, features, known, metrics) = match &args.model {
         Some(dir) => {
             let model = Model::load(dir)?;
-            let features = features_of(&model, progress)?;
+            let features = features_of(&model, args.features.computing, progress)?;
             (model, features, Known::default(), metrics_of(dir)?)
         }
         None => {
@@ -45,7 +47,7 @@ pub fn run(args: Build, json: bool, progress: &Progress) -> Result<()> {
             let corpus = read(path, &source, &args, progress)?;
             let (trained, (clean, tokens)) = training::fit(&args.training, &config, &features, &corpus, progress)?;
             if trained.interrupted {
-                let model = partial.with_extension("model");
+                let model = disk::beside(&args.output, ".model");
                 trained.model.save(&model, &trained.metrics)?;
                 eprintln!(
                     "stopped in training: the best model so far is {}; the same command goes on from here, or index with it at once: micpq build {} --model {} -o {}",
@@ -61,11 +63,8 @@ pub fn run(args: Build, json: bool, progress: &Progress) -> Result<()> {
         }
     };
     let trained_at = begun.elapsed().as_secs_f64();
-    let added = fill(&partial, path, &source, &model, &features, &known, &args, &metrics, progress)?;
-    swap(&partial, &args.output)?;
-    if let Some(path) = spooled {
-        std::fs::remove_file(&path).map_err(Error::io(&path))?;
-    }
+    let added = fill(&making.path(), path, &source, &model, &features, &known, &args, &metrics, progress)?;
+    making.finish()?;
     progress.finish();
 
     let index = Index::open(&args.output, progress)?;
@@ -118,15 +117,11 @@ fn fill(
     metrics: &serde_json::Value,
     progress: &Progress,
 ) -> Result<u64> {
-    // What an earlier build that was killed has left.
-    if partial.exists() {
-        std::fs::remove_dir_all(partial).map_err(Error::io(partial))?;
-    }
-    let config = IndexConfig { store: args.store, metrics: metrics.clone(), ..IndexConfig::default() };
+    let config = IndexConfig { store: args.store, keep: args.keep, metrics: metrics.clone(), ..IndexConfig::default() };
     let index = Index::create(partial, model, config)?;
     let mut corpus = Corpus::open(path, source)?;
     progress.stage("indexing", None);
-    let added = add_all(&index, model, features, &mut corpus, known, 200_000, progress).map_err(|problem| {
+    let added = add_all(&index, features, &mut corpus, known, 200_000, progress).map_err(|problem| {
         match problem.downcast_ref() {
             // Half an index is not left behind as a whole one: what is kept is the training.
             Some(Error::Interrupted) => anyhow::Error::new(Error::Interrupted).context(
@@ -139,26 +134,12 @@ fn fill(
     Ok(added)
 }
 
-/// Puts the finished index in its place; one that was there is removed only after.
-fn swap(partial: &Path, output: &Path) -> Result<()> {
-    let old = output.exists().then(|| disk::beside(output, ".old"));
-    if let Some(old) = &old {
-        std::fs::rename(output, old).map_err(Error::io(output))?;
-    }
-    std::fs::rename(partial, output).map_err(Error::io(output))?;
-    disk::sync_directory(output.parent().unwrap_or(Path::new(".")))?;
-    if let Some(old) = old {
-        std::fs::remove_dir_all(&old).map_err(Error::io(&old))?;
-    }
-    Ok(())
-}
-
 /// Standard input is read twice, once to train and once to index, so it is kept in a file meanwhile.
-fn spool(corpus: &Path, beside: &Path) -> Result<Option<PathBuf>> {
+fn spool(corpus: &Path, folder: &Path) -> Result<Option<PathBuf>> {
     if corpus != Path::new("-") {
         return Ok(None);
     }
-    let path = disk::beside(beside, ".input");
+    let path = folder.join("input");
     let mut file = File::create(&path).map_err(Error::io(&path))?;
     std::io::copy(&mut std::io::stdin().lock(), &mut file).map_err(Error::io("standard input"))?;
     Ok(Some(path))

@@ -51,7 +51,7 @@ fn goldens(name: &str) {
         worst = worst.max(error(cls.row(i), &f32s(&file, &format!("{i}.cls"))));
         worst = worst.max(error(mean.row(i), &f32s(&file, &format!("{i}.mean"))));
         let expected = f32s(&file, &format!("{i}.layer_cls"));
-        encoder.bert.forward(&[sequence], None, &mut bert::Scratch::default(), |layer, states| {
+        encoder.bert.forward(&[sequence], None, &mut bert::Scratch::default(), 1, |layer, states| {
             let width = encoder.width();
             worst = worst.max(error(&states[..width], &expected[layer * width..(layer + 1) * width]));
         });
@@ -258,7 +258,7 @@ fn dropout_keeps_the_expected_value_of_the_embeddings() {
     let encoder = Tiny::new().load().unwrap();
     let ids: &[u32] = &[2, 7, 5, 8, 4, 3];
     let mut clean = Vec::new();
-    encoder.bert.forward(&[ids], None, &mut bert::Scratch::default(), |l, s| {
+    encoder.bert.forward(&[ids], None, &mut bert::Scratch::default(), 1, |l, s| {
         if l == 0 {
             clean = s.to_vec()
         }
@@ -267,7 +267,7 @@ fn dropout_keeps_the_expected_value_of_the_embeddings() {
     let n = 4000;
     for seed in 0..n {
         let dropout = Some(Dropout::new(0.3, seed, 1, &[0]));
-        encoder.bert.forward(&[ids], dropout, &mut bert::Scratch::default(), |l, states| {
+        encoder.bert.forward(&[ids], dropout, &mut bert::Scratch::default(), 1, |l, states| {
             if l == 0 {
                 sum.iter_mut().zip(states).for_each(|(s, v)| *s += f64::from(*v));
             }

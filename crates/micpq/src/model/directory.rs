@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::{CodeShape, Codebooks, Dense, Distance, Model, Refine, card};
-use crate::encoder::Pooling;
+use crate::encoder::{Pooling, Precision};
 use crate::text::Clean;
 use crate::{Error, Result};
 
@@ -32,6 +32,10 @@ pub struct FeatureConfig {
     /// Whether vectors are scaled to unit length.
     #[serde(default)]
     pub unit_length: bool,
+    /// The numbers the encoder's products ran in. Without a word it is `f32`, so that models from before there was a
+    /// choice keep their fingerprint.
+    #[serde(default, skip_serializing_if = "Precision::is_f32")]
+    pub precision: Precision,
 }
 
 /// Everything needed to use a model and to make it again.
@@ -64,16 +68,10 @@ impl Model {
                 return Err(Error::format(dir, "exists and is not a model; name another place"));
             }
         }
-        let temporary =
-            tempfile::Builder::new().prefix(".micpq-model").tempdir_in(parent).map_err(Error::io(parent))?;
-        self.write_into(temporary.path(), metrics)?;
-        let old = tempfile::Builder::new().prefix(".micpq-old").tempdir_in(parent).map_err(Error::io(parent))?;
-        if dir.exists() {
-            std::fs::rename(dir, old.path().join("model")).map_err(Error::io(dir))?;
-        }
-        std::fs::rename(temporary.path(), dir).map_err(Error::io(dir))?;
-        let _ = temporary.keep();
-        crate::disk::sync_directory(parent)
+        let making = crate::disk::Making::begin(dir)?;
+        std::fs::create_dir(making.path()).map_err(Error::io(making.path()))?;
+        self.write_into(&making.path(), metrics)?;
+        making.finish()
     }
 
     /// Writes the four files into an existing directory.
