@@ -162,6 +162,10 @@ impl Gpu {
         };
         let report = self.bert.views(&sequences, pooling, &views, &mut slices, &progress).map_err(|e| match e {
             cuda::Error::Interrupted => Error::Interrupted,
+            cuda::Error::Range { precision, .. } => Error::device(format!(
+                "{}: the encoder's states leave the range of {precision}; take --device cpu with this encoder",
+                self.name
+            )),
             other => Error::device(format!(
                 "{}: {other}. What is finished is kept: the same command goes on from there",
                 self.name
@@ -266,7 +270,11 @@ mod tests {
             outs: &mut [&mut [f32]],
             progress: &dyn Fn(usize) -> bool,
         ) -> cuda::Result<cuda::Report> {
-            if self.calls.fetch_add(1, Ordering::Relaxed) == self.fail_at {
+            let call = self.calls.fetch_add(1, Ordering::Relaxed);
+            if call == 1000 {
+                return Err(cuda::Error::Range { precision: "f16", other: "bf16" });
+            }
+            if call == self.fail_at {
                 return Err(cuda::Error::Failed {
                     doing: "waiting for the GPU".into(),
                     said: "CUDA_ERROR_DEVICE_UNAVAILABLE".into(),
@@ -330,6 +338,9 @@ mod tests {
         assert!(said.contains("Test GPU") && said.contains("kept") && said.contains("DEVICE_UNAVAILABLE"), "{said}");
         assert!(encode(&Silent).is_ok());
         assert!(matches!(encode(&Notes(Mutex::default(), true)), Err(Error::Interrupted)));
+        let narrow = stand(usize::MAX, 0);
+        let said = (0..=1000).find_map(|_| narrow.encode(&[[10u32]], Pooling::Cls, &[None], 4, &Silent).err());
+        assert!(said.unwrap().to_string().contains("range of f16; take --device cpu"));
     }
 
     #[test]
