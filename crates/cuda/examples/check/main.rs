@@ -3,7 +3,8 @@
 //!     check FOLDER [--batch TOKENS]... [--quick] [--time]
 //!
 //! FOLDER holds `config.json` and `model.safetensors` of a BERT-family encoder, `goldens.json` and `goldens.safetensors`
-//! made of it by Hugging Face transformers in float64, and `tokens.safetensors` (`ids`, `starts`: i32). Ends with 1 where something is off.
+//! made of it by Hugging Face transformers in float64, and `tokens.safetensors` (`ids`, `starts`: i32). Ends with 1 where
+//! something is off.
 
 mod reference;
 
@@ -41,12 +42,11 @@ fn main() -> Outcome<()> {
     let device = Device::open(0)?;
     let tokens = Tokens::read(&options.folder.join("tokens.safetensors"))?;
     let mut table = Vec::new();
-    let mut failed = false;
     let name = options.folder.file_name().map_or("encoder".into(), |n| n.to_string_lossy().into_owned());
     let encoder = Encoder::read(&options.folder)?;
     println!("\n{name}: {:?}", encoder.shape);
     let (free, _) = device.memory()?;
-    failed |= !options.time && !compare(&device, &encoder, &tokens, &options)?;
+    let failed = !options.time && !compare(&device, &encoder, &tokens, &options)?;
     for &batch in &options.batches {
         table.extend(time(&device, &encoder, &tokens, &name, batch, options.quick, free)?);
     }
