@@ -71,7 +71,10 @@ fn bert_base_agrees_with_its_goldens() {
 }
 
 /// The engine's own way to a GPU, against the same goldens and against the CPU's views.
-fn goldens_on_a_gpu(name: &str) {
+///
+/// `tolerance` is what f16 states cost on an H200 and half as much again: 1.6e-3 with MiniLM's six layers, 6.3e-3 with
+/// BERT-base's twelve, whose states hold a few values far larger than the rest.
+fn goldens_on_a_gpu(name: &str, tolerance: f64) {
     let (Some(shared), Ok(dir)) = (shared(), pull::locate(name)) else {
         println!("skipped: goldens or weights of {name} are not on this machine");
         return;
@@ -102,18 +105,18 @@ fn goldens_on_a_gpu(name: &str) {
             }
         }
         println!("{name}, {part}, f16 on a GPU: {golden:.1e} from the goldens, views {dropped:.1e} from the CPU's");
-        assert!(golden < 4e-3 && dropped < 8e-3);
+        assert!(golden < tolerance && dropped < tolerance);
     }
 }
 
 #[test]
 fn minilm_on_a_gpu_agrees_with_its_goldens() {
-    goldens_on_a_gpu("all-MiniLM-L6-v2");
+    goldens_on_a_gpu("all-MiniLM-L6-v2", 2.4e-3);
 }
 
 #[test]
 fn bert_base_on_a_gpu_agrees_with_its_goldens() {
-    goldens_on_a_gpu("bert-base-uncased");
+    goldens_on_a_gpu("bert-base-uncased", 9.5e-3);
 }
 
 #[test]
