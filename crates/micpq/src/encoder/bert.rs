@@ -179,6 +179,7 @@ impl Bert {
         trace(0, states);
 
         let groups = groups(sequences);
+        let inner = self.layers.first().map_or(0, |layer| layer.feed_in.outputs());
         for (l, layer) in self.layers.iter().enumerate() {
             let site = 1 + 3 * l as u64;
             let mut first = 0;
@@ -188,9 +189,11 @@ impl Bert {
                 let states = &mut states[first * hidden..(first + tokens) * hidden];
                 first += tokens;
 
-                wide.resize(tokens * 3 * hidden, 0.0);
-                context.resize(tokens * hidden, 0.0);
-                let blocks = states.chunks(BLOCK * hidden).zip(wide.chunks_mut(BLOCK * 3 * hidden));
+                let wide = space(wide, tokens * (3 * hidden).max(inner));
+                let context = space(context, tokens * hidden);
+                let narrow = space(narrow, BLOCK * hidden);
+                let blocks =
+                    states.chunks(BLOCK * hidden).zip(wide[..tokens * 3 * hidden].chunks_mut(BLOCK * 3 * hidden));
                 for (x, y) in blocks {
                     layer.attention_in.apply(x, y, rows, Epilogue::Bias);
                 }
@@ -204,14 +207,14 @@ impl Bert {
 
                 let mut keys = Keys::new(dropout, from, group);
                 for (x, state) in context.chunks(BLOCK * hidden).zip(states.chunks_mut(BLOCK * hidden)) {
-                    narrow.resize(state.len(), 0.0);
+                    let narrow = &mut narrow[..state.len()];
                     layer.attention_out.apply(x, narrow, rows, Epilogue::Bias);
                     let block = keys.block(state.len() / hidden);
                     keys.drop(block.clone(), narrow, hidden, site + 1, backend);
                     let norm = &layer.attention_norm;
                     add_layer_norm(backend, state, narrow, &norm.scale, &norm.shift, self.epsilon);
 
-                    wide.resize(state.len() / hidden * layer.feed_in.outputs(), 0.0);
+                    let wide = &mut wide[..state.len() / hidden * inner];
                     match self.activation {
                         Activation::Gelu => layer.feed_in.apply(state, wide, rows, Epilogue::BiasGelu),
                         Activation::GeluTanh => layer.feed_in.apply(state, wide, rows, Epilogue::BiasGeluTanh),
@@ -227,6 +230,14 @@ impl Bert {
         }
         states
     }
+}
+
+/// The first `n` values of a buffer, which is made longer where it must be and never cleared: all of them are written.
+fn space(buffer: &mut Vec<f32>, n: usize) -> &mut [f32] {
+    if buffer.len() < n {
+        buffer.resize(n, 0.0);
+    }
+    &mut buffer[..n]
 }
 
 /// Whole sequences of together at most [`GROUP`] tokens, or one longer.

@@ -87,9 +87,7 @@ impl Linear {
         // Every thread takes as many neighbouring panels, into a space of its own: rows of y interleave.
         let outputs = self.outputs();
         let each = panels.div_ceil(*share);
-        let span = |i: usize| {
-            (i * each * PANEL).min(outputs)..((i + 1) * each * PANEL).min(outputs)
-        };
+        let span = |i: usize| (i * each * PANEL).min(outputs)..((i + 1) * each * PANEL).min(outputs);
         parts.par_iter_mut().enumerate().for_each(|(i, space)| {
             space.resize(rows * span(i).len(), 0.0);
             part((i * each).min(panels)..((i + 1) * each).min(panels), space);
