@@ -8,7 +8,7 @@ MICPQ := target/release/micpq
 MICPQ_SHARED ?= $(abspath ../shared)
 export MICPQ_SHARED
 
-.PHONY: help build demo test fmt lint unit encoders bench-search clean
+.PHONY: help build demo test fmt lint unit encoders bench-search bench-encode clean
 
 help:  ## what there is to do
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 22
@@ -43,6 +43,16 @@ bench-search: .venv/faiss  ## our exact scan against FAISS, into benchmarks/resu
 	.venv/bin/python benchmarks/search/bench.py $(ARGS)
 
 .venv/faiss: benchmarks/search/requirements.txt
+	python3 -m venv .venv
+	.venv/bin/pip install --quiet --disable-pip-version-check -r $<
+	@touch $@
+
+# ARGS go to the harness: make bench-encode ARGS="--encoders minilm --threads 1 --quick".
+bench-encode: encoders .venv/encode  ## our encoder against PyTorch, ONNX Runtime and OpenVINO, into benchmarks/results/encode.md
+	$(CARGO) build --release --workspace --examples
+	.venv/bin/python benchmarks/encode/bench.py $(ARGS)
+
+.venv/encode: benchmarks/encode/requirements.txt
 	python3 -m venv .venv
 	.venv/bin/pip install --quiet --disable-pip-version-check -r $<
 	@touch $@

@@ -6,6 +6,8 @@ use kernels::dropout::{Rate, drop_row, mix};
 use kernels::gemm::Epilogue;
 use kernels::rows::{add_layer_norm, layer_norm};
 
+use rayon::prelude::*;
+
 use super::linear::{Linear, Rows};
 use super::weights::{Embedding, EncoderConfig, Weights};
 use super::{Pooling, Precision};
@@ -117,7 +119,9 @@ impl Bert {
             }
             Ok(Linear::new(&weight, bias, inputs, precision))
         };
-        let layers = (0..config.num_hidden_layers)
+        // Side by side, since a first query waits for it; of several bad tensors the first layer's is named.
+        let layers: Vec<Result<Layer>> = (0..config.num_hidden_layers)
+            .into_par_iter()
             .map(|i| {
                 let at = |part: &str| format!("encoder.layer.{i}.{part}");
                 let qkv = ["query", "key", "value"].map(|part| at(&format!("attention.self.{part}")));
@@ -130,7 +134,8 @@ impl Bert {
                     feed_norm: norm(&at("output"))?,
                 })
             })
-            .collect::<Result<Vec<_>>>()?;
+            .collect();
+        let layers = layers.into_iter().collect::<Result<Vec<_>>>()?;
         let table = |name: &str, rows: usize| weights.embedding(&format!("embeddings.{name}.weight"), rows, hidden);
         Ok(Bert {
             hidden,
@@ -142,11 +147,16 @@ impl Bert {
                 _ => Activation::Gelu,
             },
             words: table("word_embeddings", config.vocab_size)?,
-            positions: table("position_embeddings", config.max_position_embeddings)?,
-            types: table("token_type_embeddings", config.type_vocab_size)?,
+            positions: table("position_embeddings", config.max_position_embeddings)?.check_all()?,
+            types: table("token_type_embeddings", config.type_vocab_size)?.check_all()?,
             norm: norm("embeddings")?,
             layers,
         })
+    }
+
+    /// Refuses token `id` when its embedding is damaged.
+    pub fn check_word(&self, id: u32) -> Result<()> {
+        self.words.check_row(id as usize)
     }
 
     /// Last hidden states `[tokens of all sequences, hidden]`. `trace` sees the states after the embeddings (layer 0)
