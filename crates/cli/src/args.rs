@@ -48,6 +48,8 @@ pub enum Command {
     Build(Build),
     /// Search an index
     Search(Search),
+    /// Serve indexes over HTTP, with a page to search them
+    Serve(Serve),
     /// Measure a model on labelled corpora: P@k, MAP, fidelity, beside exact float search
     Eval(Eval),
     /// Turn a corpus into feature vectors, or with --model into codes (.npy)
@@ -57,6 +59,12 @@ pub enum Command {
     /// Make and keep an index: create, add, delete, info, stats, verify, compact, snapshot, restore, migrate
     #[command(subcommand)]
     Index(Index),
+    /// Write an index as FAISS, Parquet, Arrow, JSONL, a BEIR folder, a TREC run or plain codes
+    Export(crate::commands::export::Export),
+    /// Make an index of a FAISS product quantizer, or of vectors of any encoder
+    Import(crate::commands::import::Import),
+    /// Score a TREC run: nDCG@10, Recall@100, MAP
+    Score(crate::commands::score::Score),
     /// Fetch and show encoders
     #[command(subcommand)]
     Encoder(EncoderCommand),
@@ -331,19 +339,12 @@ impl TrainingArgs {
     }
 }
 
-/// The options with one of them changed, by the name it is recorded under.
+/// The options with one of them changed.
 fn with_option(config: &TrainConfig, pair: &str) -> Result<TrainConfig> {
-    let mut record = serde_json::to_value(config).expect("options have a JSON form");
-    let options = record.as_object_mut().expect("options are an object");
     let bad = |problem: String| micpq::Error::config(format!("--set {pair}: {problem}"));
     let (name, value) = pair.split_once('=').ok_or_else(|| bad("write it as NAME=VALUE".into()))?;
-    if !options.contains_key(name) {
-        let known: Vec<&str> = options.keys().map(String::as_str).collect();
-        return Err(bad(format!("no option is called {name}; known: {}", known.join(", "))));
-    }
     let value = serde_json::from_str(value).unwrap_or_else(|_| serde_json::Value::String(value.to_owned()));
-    options.insert(name.to_owned(), value);
-    serde_json::from_value(record).map_err(|e| bad(e.to_string()))
+    config.with_option(name, value).map_err(|e| bad(e.to_string()))
 }
 
 #[derive(Group)]
@@ -464,6 +465,38 @@ impl Search {
             explain: self.explain,
         }
     }
+}
+
+#[derive(Group)]
+#[command(after_help = "\
+Examples:
+  micpq serve news.micpq
+  micpq serve news.micpq notes=/data/notes.micpq --data /data/made --listen 127.0.0.1:8080
+  micpq serve --config serve.toml --set queue=256
+  micpq serve --new-key read                           prints a key, and the lines that let it in
+
+Every option has a name in the config file, MICPQ_SERVE_NAME in the environment, and --set NAME=VALUE here.")]
+pub struct Serve {
+    /// Index directories, each as PATH (named by its file name) or NAME=PATH
+    pub indexes: Vec<String>,
+    /// Options in TOML
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Address and port; port 0 takes a free one. 127.0.0.1:6380 unless said
+    #[arg(long, value_name = "ADDRESS")]
+    pub listen: Option<String>,
+    /// Where indexes and snapshots made over HTTP lie
+    #[arg(long, value_name = "DIR")]
+    pub data: Option<PathBuf>,
+    /// Any option of the config file
+    #[arg(long, value_name = "NAME=VALUE")]
+    pub set: Vec<String>,
+    /// Print a new API key and the lines of the config file that let it in, then end
+    #[arg(long, value_name = "read|write|admin")]
+    pub new_key: Option<serve::config::Role>,
+    /// Print the description of the interface (OpenAPI 3.1), then end
+    #[arg(long)]
+    pub openapi: bool,
 }
 
 #[derive(Group)]

@@ -5,8 +5,12 @@ mod cache;
 mod encode;
 mod encoder;
 mod eval;
+pub mod export;
+pub mod import;
 mod index;
+pub mod score;
 mod search;
+mod serve;
 mod train;
 
 use std::path::{Path, PathBuf};
@@ -39,10 +43,14 @@ pub fn run(args: Args) -> Result<()> {
     match args.command {
         Command::Build(a) => build::run(a, json, &progress),
         Command::Search(a) => search::run(a, json, &progress),
+        Command::Serve(a) => serve::run(a, json, &progress),
         Command::Eval(a) => eval::run(a, json, &progress),
         Command::Encode(a) => encode::run(a, json, &progress),
         Command::Train(a) => train::run(a, json, &progress),
         Command::Index(command) => index::run(command, json, &progress),
+        Command::Export(a) => export::run(a, json, &progress),
+        Command::Import(a) => import::run(a, json, &progress),
+        Command::Score(a) => score::run(a, json, &progress),
         Command::Encoder(command) => encoder::run(command, json, &progress),
         Command::Cache(command) => cache::run(command, json),
         Command::Completions { shell } => {

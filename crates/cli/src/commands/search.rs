@@ -114,7 +114,9 @@ impl Session<'_> {
     }
 
     fn ask(&self, queries: &[Query]) -> Result<Vec<Answer>> {
-        Ok(self.searcher.search(queries, &self.config, self.progress)?)
+        let answers = self.searcher.search(queries, &self.config, self.progress)?;
+        self.searcher.index().warnings().iter().for_each(|warning| self.progress.note(warning));
+        Ok(answers)
     }
 
     fn prompt(&self) -> Result<()> {

@@ -3,9 +3,11 @@
 //! A faithful view is a pass through the encoder with dropout ([`FullViews`]: all of them made once and kept on disk); a
 //! cheap one is the clean vector with noise of the same shape ([`NoiseViews`], fitted on the passes of a sample).
 
+mod brought;
 mod cache;
 mod noise;
 
+pub use brought::BroughtViews;
 pub use cache::{CacheKey, ViewCache};
 pub use noise::{NoiseModel, NoiseViews};
 
