@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 
 use arrow::array::RecordBatchReader;
-use arrow_pyarrow::{FromPyArrow, RecordBatchStreamReader};
+use arrow::ffi_stream::RecordBatchStreamReader;
+use arrow_pyarrow::FromPyArrow;
 use micpq::corpus::{Corpus, CorpusConfig, Document};
 use micpq::{Error, Result, Watch};
 use pyo3::prelude::*;

@@ -19,6 +19,7 @@ pub fn raise(error: Error) -> PyErr {
         Error::Format { .. } => "FormatError",
         Error::Busy(_) => "BusyError",
         Error::Io { .. } => "StorageError",
+        Error::Device(_) => "DeviceError",
         Error::Interrupted => "StoppedError",
     };
     exception(name, error.to_string())

@@ -8,7 +8,7 @@ use arrow_pyarrow::IntoPyArrow;
 use micpq::corpus::DocId;
 use micpq::encoder::Features;
 use micpq::formats::table::{self, Columns, TableFormat};
-use micpq::index::{Index as Engine, IndexConfig, Record, verify};
+use micpq::index::{CopyConfig, Index as Engine, IndexConfig, Record, snapshot, verify};
 use micpq::query::{Like, Query, Searcher};
 use micpq::{Error, Result};
 use numpy::{PyReadonlyArray1, PyReadonlyArray2};
@@ -210,6 +210,12 @@ impl Index {
     fn verify(&self, py: Python<'_>) -> PyResult<Vec<String>> {
         self.searcher()?;
         work::run(py, None, None, |watch| Ok(verify(&self.dir, watch)?.iter().map(ToString::to_string).collect()))
+    }
+
+    /// Copies the last commit to another place.
+    fn save(&self, py: Python<'_>, to: PathBuf) -> PyResult<()> {
+        self.searcher()?;
+        work::run(py, None, None, |watch| snapshot(&self.dir, &to, CopyConfig::default(), watch).map(drop))
     }
 
     /// Answers queries: each a list of examples and the words of a hybrid search.

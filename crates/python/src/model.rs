@@ -47,7 +47,7 @@ impl Model {
         if self.features.get().is_none() {
             let _alone = self.loading.lock().unwrap_or_else(PoisonError::into_inner);
             if self.features.get().is_none() {
-                let _ = self.features.set(Arc::new(Features::for_model(&self.model, watch)?));
+                let _ = self.features.set(Arc::new(Features::for_model(&self.model, None, watch)?));
             }
         }
         Ok(self.features.get().expect("set above"))
@@ -300,7 +300,11 @@ impl Flat {
                 Ok(())
             })
         };
-        if values.len() / width < 64 { work::quick(py, None, work)? } else { work::run(py, None, None, work)? };
+        if values.len() / width < 64 {
+            work::quick(py, None, work)?
+        } else {
+            work::run(py, None, None, work)?
+        };
         Ok((rows(py, distances, k)?, rows(py, found, k)?))
     }
 }

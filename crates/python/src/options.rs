@@ -3,8 +3,9 @@
 use std::path::PathBuf;
 
 use micpq::corpus::CorpusConfig;
-use micpq::encoder::{Features, Pooling, pull};
+use micpq::encoder::{Device, Features, Pooling, Precision, pull};
 use micpq::index::{Keep, Store};
+use micpq::model::CodeShape;
 use micpq::query::SearchConfig;
 use micpq::text::Clean;
 use micpq::{Error, Result, Watch};
@@ -118,6 +119,10 @@ pub struct Training {
     pub max_tokens: Option<usize>,
     pub clean: Clean,
     pub unit_length: bool,
+    /// Numbers of the encoder's matrix products.
+    pub precision: Precision,
+    /// Where the encoder runs.
+    pub device: Device,
     pub dropout: f64,
     pub noise: f64,
     pub sample: usize,
@@ -148,6 +153,8 @@ impl Training {
             max_tokens: o.count("max_tokens")?,
             clean: o.word("clean")?.unwrap_or_default(),
             unit_length: o.flag("unit_length")?.unwrap_or(false),
+            precision: o.word("precision")?.unwrap_or_default(),
+            device: o.word("device")?.unwrap_or_default(),
             dropout: o.number("dropout")?.unwrap_or(0.3),
             noise: o.number("noise")?.unwrap_or(train::vectors::VectorViews::NOISE),
             sample: o.count("sample")?.unwrap_or(200_000),
@@ -157,6 +164,9 @@ impl Training {
             replace: o.flag("replace")?.unwrap_or(false),
             config: o.given.iter().try_fold(base, |config, (name, value)| config.with_option(name, value.clone()))?,
         };
+        if training.config.words == 16 {
+            CodeShape::micpq(training.config.bits)?;
+        }
         training.config.validate()?;
         Ok(training)
     }
@@ -164,7 +174,8 @@ impl Training {
     /// Loads the encoder, fetching a registered one that is not here yet.
     pub fn features(&self, watch: &dyn Watch) -> Result<Features> {
         pull::locate_or_pull(&self.encoder, watch)?;
-        Features::new(&self.encoder, self.pooling, self.max_tokens, self.clean, self.unit_length)
+        Features::new(&self.encoder, self.pooling, self.max_tokens, self.clean, self.unit_length, self.precision)?
+            .on(self.device, watch)
     }
 
     /// Where vectors, views and checkpoints are kept between runs.

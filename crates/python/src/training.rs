@@ -3,6 +3,9 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use ::train::dataset::LabelNames;
+use ::train::job::{Job, Trained, Vectors};
+use ::train::vectors::{VectorJob, VectorViews};
 use micpq::corpus::Document;
 use micpq::encoder::Features;
 use micpq::index::{Index as Engine, IndexConfig};
@@ -10,9 +13,6 @@ use micpq::model::Model as EngineModel;
 use micpq::{Error, Matrix, Result, Watch};
 use numpy::PyReadonlyArray2;
 use pyo3::prelude::*;
-use train::dataset::LabelNames;
-use train::job::{self, Job};
-use train::vectors::{VectorJob, VectorViews};
 
 use crate::arrays::floats;
 use crate::documents::Documents;
@@ -36,7 +36,7 @@ pub fn train(
     let options = Training::parse(options).map_err(raise)?;
     work::run(py, report, stop, |watch| {
         let features = Arc::new(options.features(watch)?);
-        let fitted = fit(&options, documents, validation, &features, watch)?;
+        let (fitted, _) = fit(&options, documents, validation, &features, watch)?;
         Ok(Model::new(fitted.model, fitted.metrics, Some(features)))
     })
 }
@@ -68,23 +68,24 @@ fn fit(
     validation: Option<&Documents>,
     features: &Features,
     watch: &dyn Watch,
-) -> Result<job::Trained> {
+) -> Result<(Trained, Vectors)> {
     let mut names = LabelNames::default();
     let corpus = documents.dataset(options.sample, options.config.seed, &mut names, watch)?;
     let validation =
         validation.map(|set| set.dataset(usize::MAX, options.config.seed, &mut names, watch)).transpose()?;
     let cache = options.cache()?;
     let job = Job {
-        config: options.config.clone(),
+        views: options.config.views,
         dropout: options.dropout,
         features,
         corpus: &corpus,
         validation: validation.as_ref(),
+        test: None,
         cache: &cache,
     };
-    let fitted = job::run(&job, watch)?;
+    let fitted = job.fit(&options.config, watch)?;
     // Who asked to stop gets the exception; the checkpoint stays, and the same call goes on from it.
-    if fitted.interrupted { Err(Error::Interrupted) } else { Ok(fitted) }
+    if fitted.0.interrupted { Err(Error::Interrupted) } else { Ok(fitted) }
 }
 
 fn fit_vectors(
@@ -102,7 +103,7 @@ fn fit_vectors(
         views: views.map_or(VectorViews::Noise(options.noise), VectorViews::Given),
         cache: Some(&cache),
     };
-    let fitted = train::vectors::run(&job, watch)?;
+    let fitted = ::train::vectors::run(&job, watch)?;
     if fitted.interrupted { Err(Error::Interrupted) } else { Ok((fitted.model, fitted.metrics)) }
 }
 
@@ -143,8 +144,8 @@ pub fn build(
             }
             (None, None) => {
                 let features = Arc::new(options.features(watch)?);
-                let fitted = fit(&options, documents, None, &features, watch)?;
-                known = Some(fitted.clean);
+                let (fitted, (clean, _)) = fit(&options, documents, None, &features, watch)?;
+                known = Some(clean);
                 (fitted.model, fitted.metrics, Some(features))
             }
         };

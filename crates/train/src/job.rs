@@ -58,7 +58,18 @@ pub struct Trained {
     pub interrupted: bool,
 }
 
+/// Clean vectors of a corpus, one a text, and the token sequences they are found by: an index of the same texts need not
+/// encode them again.
+pub type Vectors = (Matrix, Vec<Vec<u32>>);
+
 impl<'a> Job<'a> {
+    /// Trains one model and gives the corpus's vectors with it: what whoever indexes the corpus next wants.
+    pub fn fit(&self, config: &TrainConfig, watch: &dyn Watch) -> Result<(Trained, Vectors)> {
+        let prepared = self.prepare(watch)?;
+        let trained = prepared.train(config, watch)?;
+        Ok((trained, prepared.into_vectors()))
+    }
+
     /// Encodes the corpus and makes its views, or takes them from the cache.
     pub fn prepare(&'a self, watch: &dyn Watch) -> Result<Prepared<'a>> {
         if self.corpus.texts.len() < 2 {
@@ -181,9 +192,8 @@ impl Prepared<'_> {
         }
     }
 
-    /// Clean vectors of the corpus, one a text, and the token sequences they are found by: an index of the same texts
-    /// need not encode them again.
-    pub fn into_vectors(self) -> (Matrix, Vec<Vec<u32>>) {
+    /// The corpus's own vectors.
+    pub fn into_vectors(self) -> Vectors {
         drop(self.views);
         self.passes.into_parts()
     }

@@ -98,7 +98,7 @@ pub fn run(args: Export, json: bool, progress: &Progress) -> Result<()> {
 
 /// Ids and codes of all documents.
 fn bare(index: &Index, watch: &dyn Watch) -> Result<(Vec<DocId>, Vec<u8>)> {
-    let records = index.records(false);
+    let records = index.records(false)?;
     let (mut ids, mut codes) = (Vec::with_capacity(records.len()), Vec::new());
     watch.stage("reading codes", Some(records.len() as u64));
     for record in records {
@@ -188,7 +188,7 @@ fn beir(index: &Index, args: &Export, progress: &Progress) -> Result<u64> {
     let queries = if args.queries.is_some() { queries(args)? } else { Vec::new() };
     let mut writer = BeirWriter::create(&args.output)?;
     let mut by_label: BTreeMap<String, Vec<String>> = BTreeMap::new();
-    let records = index.records(true);
+    let records = index.records(true)?;
     progress.stage("writing", Some(records.len() as u64));
     let mut count = 0;
     for record in records {

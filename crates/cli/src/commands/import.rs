@@ -200,7 +200,10 @@ impl<'a> Filler<'a> {
             Some((corpus, path)) => corpus.next().transpose()?.ok_or_else(|| {
                 Error::input(
                     path.display(),
-                    format!("has {} documents, there are {} rows; both must be in the same order", self.added, self.rows),
+                    format!(
+                        "has {} documents, there are {} rows; both must be in the same order",
+                        self.added, self.rows
+                    ),
                 )
             })?,
         };

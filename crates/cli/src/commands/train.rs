@@ -3,12 +3,12 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
+use micpq::Error;
 use micpq::corpus::{Corpus, CorpusConfig};
 use micpq::encoder::Features;
-use micpq::{Error, Matrix};
 use train::config::TrainConfig;
 use train::dataset::{Dataset, LabelNames};
-use train::job::{Job, Trained};
+use train::job::{Job, Trained, Vectors};
 
 use crate::args::{Train, TrainingArgs};
 use crate::output;
@@ -84,9 +84,6 @@ fn finished(output: &Path, trained: &Trained, json: bool) -> Result<()> {
     ))
 }
 
-/// Clean vectors of a corpus and the token sequences they are found by.
-pub type Vectors = (Matrix, Vec<Vec<u32>>);
-
 /// Trains one model without labels, as `build` does.
 pub fn fit(
     args: &TrainingArgs,
@@ -98,9 +95,7 @@ pub fn fit(
     let cache = super::cache_dir(args.cache.as_deref())?;
     let dropout = args.dropout.unwrap_or(TrainingArgs::DROPOUT);
     let job = Job { views: config.views, dropout, features, corpus, validation: None, test: None, cache: &cache };
-    let prepared = job.prepare(progress)?;
-    let trained = prepared.train(config, progress)?;
-    Ok((trained, prepared.into_vectors()))
+    Ok(job.fit(config, progress)?)
 }
 
 /// The run in half a line.

@@ -203,7 +203,8 @@ impl VectorFile {
             return Err(Error::format(&self.path, format!("rows {rows:?} gave {} values", values.len())));
         }
         let matrix = Matrix::from_vec(self.width, values);
-        match matrix.iter().position(|row| !row.iter().all(|v| v.is_finite())) {
+        let odd = matrix.iter().position(|row| !row.iter().all(|v| v.is_finite()));
+        match odd {
             None => Ok(matrix),
             Some(i) => Err(Error::input(
                 format!("{}, row {}", self.path.display(), rows.start + i),

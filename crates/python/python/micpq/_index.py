@@ -247,6 +247,8 @@ class Index:
             if isinstance(like, (str, int)):
                 like = {like: 1.0}
             elif not isinstance(like, Mapping):
+                if isinstance(like, (type, bytes)) or not isinstance(like, Iterable):
+                    raise ArgumentError(f"like is an id, ids, or ids with weights, not {like!r}")
                 like = {id: 1.0 for id in like}
             examples.extend(("document", id, float(weight)) for id, weight in like.items())
         return examples, words
@@ -387,7 +389,9 @@ class Index:
             if not texts:
                 return 0
             features = self._encoder(texts)
-        array = None if features is None else _inputs.vectors(features, width=self.model.inputs)
+        array = None
+        if features is not None:
+            array = _inputs.vectors(features, width=self.model.inputs, rows=documents.count())
         return self._native.add(documents, array, reporter(progress))
 
     def delete(self, ids: Id | Iterable[Id] | None = None, *, filter: str | None = None) -> int:
@@ -423,13 +427,7 @@ class Index:
         target = _inputs.path(path)
         if target.exists():
             raise ConfigError(f"{target} exists; name another place")
-        self._native.count(None)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".micpq-copy", dir=target.parent) as place:
-            copy = os.path.join(place, "index")
-            shutil.copytree(self.path, copy, ignore=shutil.ignore_patterns("*.lock"))
-            _micpq.Index.open(copy).close()
-            os.rename(copy, target)
+        self._native.save(target)
         return Index(_micpq.Index.open(target), self._encoder)
 
     # What goes out
@@ -536,7 +534,10 @@ def build(
         if not texts:
             raise InputError("documents: there are none; give at least two")
         features = function(texts)
-    array = None if features is None else _inputs.vectors(features, width=None if model is None else model.inputs)
+    array = None
+    if features is not None:
+        width = None if model is None else model.inputs
+        array = _inputs.vectors(features, width=width, rows=documents.count())
     said = _inputs.options({"bits": bits, **rest})
     temporary = path is None
     place = _inputs.path(tempfile.mkdtemp(prefix="micpq-") if path is None else path)

@@ -120,7 +120,9 @@ def documents(
     return made
 
 
-def vectors(data: Any, name: str = "features", width: int | None = None) -> npt.NDArray[np.float32]:
+def vectors(
+    data: Any, name: str = "features", width: int | None = None, rows: int | None = None
+) -> npt.NDArray[np.float32]:
     """An array of float32 rows in C order; the array itself where it is one already."""
     if hasattr(data, "detach") and hasattr(data, "cpu"):  # a tensor of PyTorch
         data = data.detach().cpu().numpy()
@@ -136,6 +138,8 @@ def vectors(data: Any, name: str = "features", width: int | None = None) -> npt.
         raise InputError(f"{name} has shape {array.shape}: its vectors have no values")
     if width is not None and array.shape[1] != width:
         raise InputError(f"{name} has vectors of {array.shape[1]} values, the model takes {width}; use the encoder it was trained with")
+    if rows is not None and array.shape[0] != rows:
+        raise InputError(f"{name} has {array.shape[0]} rows for {rows} documents; give one for each")
     return np.ascontiguousarray(array, dtype=np.float32)
 
 

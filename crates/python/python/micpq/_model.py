@@ -230,7 +230,10 @@ def train(
         if data is not None or validation is not None:
             raise ConfigError("train takes texts or features, one of the two")
         array = _inputs.vectors(features)
-        given = None if views is None else [_inputs.vectors(v, f"views[{i}]", array.shape[1]) for i, v in enumerate(views)]
+        given = None
+        if views is not None:
+            rows, width = array.shape
+            given = [_inputs.vectors(v, f"views[{i}]", width, rows) for i, v in enumerate(views)]
         return Model(_micpq.train_vectors(array, said, given, report))
     if data is None:
         raise ConfigError("train needs texts, or features=vectors")
@@ -239,7 +242,8 @@ def train(
     documents = _inputs.documents(data, {"unique_ids": False, **corpus}, name="texts")
     if callable(rest.get("encoder")):
         encoder = rest.pop("encoder")
-        array = _inputs.vectors(encoder(documents.texts()), "the encoder's result")
+        texts = documents.texts()
+        array = _inputs.vectors(encoder(texts), "the encoder's result", rows=len(texts))
         said = _inputs.options({"bits": bits, **rest})
         return Model(_micpq.train_vectors(array, said, None, report))
     judged = None if validation is None else _inputs.documents(validation, {"unique_ids": False, **corpus}, name="validation")

@@ -15,6 +15,7 @@ __all__ = [
     "BusyError",
     "ClosedError",
     "ConfigError",
+    "DeviceError",
     "Error",
     "FormatError",
     "InputError",
@@ -33,6 +34,10 @@ class ArgumentError(Error, TypeError):
 
 class ConfigError(Error, ValueError):
     """An option is out of range, unknown, or contradicts another."""
+
+
+class DeviceError(Error):
+    """The encoder cannot run where it was asked to: no driver, no such GPU, or too little memory on it."""
 
 
 class InputError(Error, ValueError):
