@@ -172,7 +172,7 @@ pub struct IndexList {
     responses((status = 200, description = "All indexes", body = IndexList), Refusals))]
 pub async fn list(_: MayRead, State(server): State<Arc<Server>>) -> Answer<Json<IndexList>> {
     let listed =
-        super::blocking(move || server.indexes().iter().map(|hosted| IndexView::of(&server, hosted)).collect());
+        super::blocking(move || server.indexes().iter().map(|hosted| IndexView::of(&server, hosted)).collect::<Answer<Vec<_>>>());
     Ok(Json(IndexList { indexes: listed.await?? }))
 }
 
