@@ -4,11 +4,12 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 CARGO ?= cargo
 MICPQ := target/release/micpq
+PYTHON := $(CURDIR)/.venv/python-tests/bin/python
 # Where shared corpora, goldens and weights lie, when they are at hand.
 MICPQ_SHARED ?= $(abspath ../shared)
 export MICPQ_SHARED
 
-.PHONY: help build demo test fmt lint unit encoders bench-search bench-serve contract clean
+.PHONY: help build demo test fmt lint unit contract python encoders bench-search bench-serve clean
 
 help:  ## what there is to do
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 22
@@ -20,7 +21,7 @@ build:  ## the release binary, target/release/micpq
 demo: build  ## fetch news of 1987, train, index, answer questions, leave you at a prompt
 	@scripts/demo
 
-test: fmt lint unit contract  ## format, lints, every test
+test: fmt lint unit contract python  ## format, lints, every test
 
 fmt:
 	$(CARGO) fmt --all --check
@@ -57,6 +58,18 @@ bench-serve: .venv-peers/made  ## the server under load, beside pgvector and mil
 .venv-peers/made: benchmarks/serve/requirements.txt
 	python3 -m venv .venv-peers
 	.venv-peers/bin/pip install --quiet --disable-pip-version-check -r $<
+	@touch $@
+
+# The wheel of the build that is there, in an environment of its own beside the packages it is tested against.
+python: .venv/python  ## the Python package: wheel, types, tests, and every command of the guide
+	$(CARGO) build --release --workspace
+	$(PYTHON) crates/python/pack.py
+	$(PYTHON) -m pip install --quiet --disable-pip-version-check --no-deps --force-reinstall target/wheels/micpq-*.whl
+	cd crates/python && $(PYTHON) -m mypy --strict python/micpq && $(PYTHON) -m pytest -q
+
+.venv/python: crates/python/tests/requirements.txt
+	python3 -m venv .venv/python-tests
+	$(PYTHON) -m pip install --quiet --disable-pip-version-check -r $<
 	@touch $@
 
 # ARGS go to the harness: make bench-search ARGS="scan --bits 64 --documents 1000000"; ARGS=--help lists the stages.

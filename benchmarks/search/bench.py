@@ -77,7 +77,9 @@ def run(stage, args):
     for documents in args.documents or DOCUMENTS[stage]:
         for bits in args.bits or BITS[stage]:
             for kind in args.data or DATA[stage]:
-                case = {"stage": stage, "data": kind, "bits": bits, "documents": documents}
+                # How many documents there are is no other kind of part.
+                part_of = "scan" if MEASURE[stage] is scan.against_faiss else stage
+                case = {"stage": part_of, "data": kind, "bits": bits, "documents": documents}
                 print(f"{stage}: {kind} codes of {bits} bits, {documents:,} documents", flush=True)
                 part = {
                     "case": case,
@@ -91,7 +93,7 @@ def run(stage, args):
                 }
                 folder = args.out / "search"
                 folder.mkdir(parents=True, exist_ok=True)
-                path = folder / f"{stage}-{kind}-{bits}-{documents}.json"
+                path = folder / f"{part_of}-{kind}-{bits}-{documents}.json"
                 path.with_suffix(".partial").write_text(json.dumps(part, indent=1) + "\n")
                 path.with_suffix(".partial").replace(path)
 

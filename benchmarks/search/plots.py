@@ -14,7 +14,7 @@ STYLE = "font-family='system-ui, sans-serif' font-size='12' fill='#222'"
 
 def write(parts, folder):
     """Writes what the parts allow; returns names and captions."""
-    cells = report.gathered(parts, "cells", {"scan", "large", "growth"})
+    cells = report.gathered(parts, "cells", {"scan"})
     drawn = []
     for name, caption, make in [
         ("search-ratio.svg", "How many times as fast as FAISS's fast scan, one thread", lambda: ratios(cells)),

@@ -83,14 +83,14 @@ def gathered(parts, key, stages=None):
 
 
 def markdown(parts, plots):
-    cells = gathered(parts, "cells", {"scan", "large", "growth"})
+    cells = gathered(parts, "cells", {"scan"})
     out = ["# Exact search against FAISS and others", ""] + header(parts, cells)
     out += ["## Targets", ""] + targets(parts)[0]
     for name, caption in plots:
         out += ["", f"![{caption}]({name})"]
     if cells:
         out += scans(cells)
-    sets = gathered(parts, "sets", {"scan", "large", "growth"})
+    sets = gathered(parts, "sets", {"scan"})
     if sets:
         out += found(sets)
     others = gathered(parts, "cells", {"others"})
@@ -128,7 +128,7 @@ def header(parts, cells):
 def targets(parts):
     """A table, and the same as lines for a terminal."""
     rows = []
-    cells = gathered(parts, "cells", {"scan", "large", "growth"})
+    cells = gathered(parts, "cells", {"scan"})
     for c in cells:
         wanted = target(c)
         if wanted is None or c["threads"] != 1 or c["data"] == "noise":
@@ -137,7 +137,7 @@ def targets(parts):
         rate = c["documents"] / c["median"][OURS] / 1e9
         limit = f"{rate:.1f} G codes/s, {rate * c['bits'] / 8:.0f} GB/s of codes"
         rows.append((f"{head(c)}", f"{wanted:g} x FAISS", f"{held:.2f} x", held >= wanted, limit))
-    for s in gathered(parts, "sets", {"scan", "large", "growth"}):
+    for s in gathered(parts, "sets", {"scan"}):
         ours, theirs = s["checked"][OURS], s["checked"].get(FASTSCAN)
         beside = f"FAISS {theirs['recall']:.4f}, at worst {theirs['least']:.2f}" if theirs else ""
         where = f"{s['data']} {s['bits']} bits, {documents(s['documents'])}"

@@ -31,7 +31,7 @@ impl Encoders {
         if let Some(features) = loaded.iter().find(|features| features.config() == config) {
             return Ok(Some(features.clone()));
         }
-        let features = Arc::new(Features::for_model(model, watch)?);
+        let features = Arc::new(Features::for_model(model, None, watch)?);
         loaded.push(features.clone());
         Ok(Some(features))
     }

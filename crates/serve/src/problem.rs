@@ -165,6 +165,11 @@ impl Problem {
             Error::Config(_) | Error::Input { .. } => Problem::refused(code, error.to_string()),
             Error::Busy(_) => Problem::conflict(Code::IndexBusy, error.to_string()),
             Error::Interrupted => Problem::stopping(),
+            Error::Device(_) => {
+                tracing::error!(%error, "the encoder's device failed");
+                let text = "the encoder cannot run on its device; the server's log says why";
+                Problem::new(StatusCode::INTERNAL_SERVER_ERROR, Code::Internal, text)
+            }
             Error::Format { .. } | Error::Io { .. } => {
                 tracing::error!(%error, "storage failed");
                 // Paths of the server are for its log, not for callers.

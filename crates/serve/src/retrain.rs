@@ -13,9 +13,9 @@ use micpq::disk::Making;
 use micpq::encoder::{Features, pull};
 use micpq::index::{Index, IndexConfig, IndexWriter, Record};
 use micpq::{Error, Matrix, Result, Silent, Watch};
+use train::TrainConfig;
 use train::dataset::Dataset;
 use train::metrics::Labels;
-use train::{TrainConfig, job};
 
 use crate::hosted::Hosted;
 use crate::jobs::Job;
@@ -74,9 +74,16 @@ fn prepare(
     }
     let corpus = Dataset { labels: Labels::several(vec![Vec::new(); texts.len()]), seen: walk.len(), texts };
     let cache = cache(server)?;
-    let run =
-        job::Job { config, dropout: DROPOUT, features: &features, corpus: &corpus, validation: None, cache: &cache };
-    let trained = job::run(&run, job)?;
+    let run = train::job::Job {
+        views: config.views,
+        dropout: DROPOUT,
+        features: &features,
+        corpus: &corpus,
+        validation: None,
+        test: None,
+        cache: &cache,
+    };
+    let (trained, (clean, encoded_tokens)) = run.fit(&config, job)?;
     if trained.interrupted {
         return Err(Error::Interrupted);
     }
@@ -91,7 +98,7 @@ fn prepare(
     let new = Index::create(&making.path(), &trained.model, settings)?;
     job.stage("indexing", Some(walk.len() as u64));
     // Training has encoded its sample already.
-    let known: HashMap<&Vec<u32>, usize> = trained.tokens.iter().zip(0..).collect();
+    let known: HashMap<&Vec<u32>, usize> = encoded_tokens.iter().zip(0..).collect();
     let mut writer = new.writer()?;
     for start in (0..walk.len()).step_by(CHUNK) {
         if job.interrupted() {
@@ -107,7 +114,7 @@ fn prepare(
         let mut vectors = Matrix::zeros(tokens.len(), features.width());
         for (i, sequence) in tokens.iter().enumerate() {
             let row = match known.get(sequence) {
-                Some(&row) => trained.clean.row(row),
+                Some(&row) => clean.row(row),
                 None => encoded.next().expect("a vector for every new sequence"),
             };
             vectors.row_mut(i).copy_from_slice(row);

@@ -229,7 +229,8 @@ impl WriteQueue {
         Ok(done)
     }
 
-    /// Runs work on the writer's thread, between commits.
+    /// As [`WriteQueue::wait_alone`] without blocking the thread.
+    #[cfg(test)]
     pub async fn alone<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut Hand) -> T + Send + 'static,
@@ -240,7 +241,7 @@ impl WriteQueue {
         done.await.map_err(|_| Problem::internal("the work was lost on its way; the server's log says why"))
     }
 
-    /// As [`WriteQueue::alone`] for a thread that may wait.
+    /// Runs work on the writer's thread, between commits, and waits for it: not for a thread that serves requests.
     pub fn wait_alone<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut Hand) -> T + Send + 'static,

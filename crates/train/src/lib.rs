@@ -12,6 +12,7 @@ pub mod config;
 pub mod dataset;
 pub mod job;
 pub mod passes;
+pub mod vectors;
 pub mod views;
 
 pub mod contrastive;

@@ -53,6 +53,7 @@ mod tests {
             max_tokens: 16,
             clean: Clean::None,
             unit_length: true,
+            precision: Default::default(),
         };
         assert!(model(&FeatureConfig { unit_length: false, ..features.clone() }, 64).is_err());
         let model = model(&features, 128).unwrap();

@@ -115,6 +115,12 @@ impl TopK {
         true
     }
 
+    /// Whether a neighbour, or one of its distance with a greater key, would be kept now.
+    #[inline]
+    pub(super) fn may_keep(&self, neighbour: Neighbour) -> bool {
+        neighbour.packed() < self.bar
+    }
+
     /// Keeps the better half.
     #[cold]
     fn shrink(&mut self) {

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use super::schema::FEATURE;
 use super::stats::columnar;
 use super::{CODES, Inner, Keep, MODEL, STORE, Store};
 use crate::model::CodeShape;
@@ -33,7 +34,7 @@ pub struct Info {
 /// Bytes on disk, by part.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Bytes {
-    /// Ids, sequence and codes, kept features, and attributes as columns.
+    /// Ids, sequence and codes, and attributes as columns.
     pub columns: u64,
     /// Texts, labels and attributes as they came.
     pub documents: u64,
@@ -55,9 +56,6 @@ impl Bytes {
         self.columns + self.documents + self.terms + self.codes + self.features + self.model + self.other
     }
 }
-
-/// The column of kept features.
-const FEATURE: &str = "_feature";
 
 pub(super) fn of(inner: &Inner) -> Result<Info> {
     let snapshot = inner.snapshot();

@@ -131,12 +131,13 @@ fn fill(
             }
             other => other?,
         };
-        let codes = model.encode(&features)?;
         pending += records.len();
-        for (record, code) in records.into_iter().zip(codes.chunks_exact(model.shape().code_bytes())) {
+        let document = |record| {
             let Record { id, text, labels, attributes, .. } = record;
-            writer.add(&Document { id, text: text.unwrap_or_default(), labels, attributes }, code)?;
-        }
+            Document { id, text: text.unwrap_or_default(), labels, attributes }
+        };
+        let documents: Vec<Document> = records.into_iter().map(document).collect();
+        writer.add_features(&documents, &features)?;
         if pending >= config.commit_every || watch.interrupted() {
             writer.commit(watch)?;
             pending = 0;
@@ -174,7 +175,9 @@ fn begin(old: &Index, making: &Making, model: &Model, config: &MigrateConfig, wa
     if making.path().exists() {
         std::fs::remove_dir_all(making.path()).map_err(Error::io(making.path()))?;
     }
-    let settings = IndexConfig { store: Store::All, metrics: config.metrics.clone(), ..IndexConfig::default() };
+    // What is kept of a feature is kept of the new one.
+    let metrics = config.metrics.clone();
+    let settings = IndexConfig { store: Store::All, keep: old.keep(), metrics, ..IndexConfig::default() };
     let index = Index::create(&making.path(), model, settings)?;
     disk::replace(&note, &serde_json::to_vec(&task).expect("plain data has a JSON form"))?;
     Ok(index)

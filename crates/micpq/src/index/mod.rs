@@ -40,11 +40,12 @@ pub use kept::Keep;
 pub use manifest::{FORMAT, OLDEST_FORMAT, Store};
 pub use migrate::{MigrateConfig, Migrated, migrate};
 pub(crate) use reader::{Filter, Reader};
+pub(crate) use schema::Stored;
 pub use snapshot::Record;
 pub(crate) use snapshot::{Near, Scanned};
 pub use stats::{AttributeStats, BookStats, CodeStats, SegmentStats, Stats};
 pub use verify::{Problem, verify};
-pub use walk::Walk;
+pub use walk::{Records, Walk};
 pub(crate) use words::Words;
 pub use writer::IndexWriter;
 
@@ -327,7 +328,9 @@ impl Inner {
 
     /// Understands a filter. With a snapshot, one that names an attribute no document there has is refused.
     fn parse_filter(&self, text: &str, snapshot: Option<&Snapshot>) -> Result<Filter> {
-        let known = snapshot.map(Snapshot::attributes).transpose()?;
+        // An index that is still empty knows no attributes, and nothing can be said of a name.
+        let filled = snapshot.filter(|snapshot| snapshot.searcher().num_docs() > 0);
+        let known = filled.map(Snapshot::attributes).transpose()?;
         filter::parse(&self.tantivy, &self.fields, self.manifest.store(), text, known)
     }
 }
@@ -370,7 +373,7 @@ pub(crate) fn tantivy_error(path: &Path, error: tantivy::TantivyError) -> Error 
         TantivyError::OpenReadError(OpenReadError::FileDoesNotExist(file)) => {
             Error::format(path.join(file), "is missing; restore the index from a copy or build it again")
         }
-        other => Error::format(path, format!("{other}; \"micpq verify\" tells what is damaged")),
+        other => Error::format(path, format!("{other}; \"micpq index verify\" tells what is damaged")),
     }
 }
 
@@ -383,6 +386,6 @@ fn guarded_ours<T>(path: &Path, work: impl FnOnce() -> Result<T>) -> Result<T> {
     std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).unwrap_or_else(|panic| {
         let word = panic.downcast_ref::<String>().map(String::as_str);
         let word = word.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no reason given");
-        Err(Error::format(path, format!("cannot be read ({word}); \"micpq verify\" tells what is damaged")))
+        Err(Error::format(path, format!("cannot be read ({word}); \"micpq index verify\" tells what is damaged")))
     })
 }

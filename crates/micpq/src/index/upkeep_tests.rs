@@ -300,6 +300,34 @@ fn a_migrated_index_keeps_all_but_its_codes() {
 }
 
 #[test]
+fn kept_features_are_carried_weighed_and_made_anew() {
+    let dir = scratch();
+    let path = dir.path().join("index");
+    let (old_model, new_model) = (small(32, 1), small(32, 2));
+    let keep = IndexConfig { keep: Keep::Int8, ..IndexConfig::default() };
+    let index = Index::create(&path, &old_model, keep).unwrap();
+    let documents: Vec<Document> = (0..200).map(document).collect();
+    let texts: Vec<&str> = documents.iter().map(|d| d.text.as_str()).collect();
+    let mut writer = index.writer().unwrap();
+    writer.add_features(&documents, &features_of_text(&texts)).unwrap();
+    writer.commit(&Silent).unwrap();
+    writer.close(&Silent).unwrap();
+    let bytes = index.info().unwrap().bytes;
+    // Four values of a byte and a scale, in whole words.
+    assert!((200 * 8..200 * 40).contains(&bytes.features), "{bytes:?}");
+    let copy = dir.path().join("copy");
+    snapshot(&path, &copy, CopyConfig::default(), &Silent).unwrap();
+    assert_eq!(Index::open(&copy, &Silent).unwrap().info().unwrap().bytes.features, bytes.features);
+    let mut good = |texts: &[&str]| Ok(features_of_text(texts));
+    migrate(&path, &new_model, &mut good, &MigrateConfig::default(), &Silent).unwrap();
+    let new = Index::open(&path, &Silent).unwrap();
+    assert_eq!((new.keep(), new.len()), (Keep::Int8, 200));
+    assert_eq!(new.info().unwrap().bytes.features, bytes.features);
+    clean(&path);
+    clean(&copy);
+}
+
+#[test]
 fn a_migration_of_what_has_changed_since_begins_again() {
     let dir = scratch();
     let path = dir.path().join("index");
@@ -308,9 +336,16 @@ fn a_migration_of_what_has_changed_since_begins_again() {
     let (second, third) = (small(32, 2), small(32, 3));
     let config = MigrateConfig { commit_every: 10, ..MigrateConfig::default() };
     let mut good = |texts: &[&str]| Ok(features_of_text(texts));
+    // Stopped when all is encoded and committed, but not yet in its place.
     let stop = |model: &Model| {
-        let stopped = migrate(&path, model, &mut |t: &[&str]| Ok(features_of_text(t)), &config, &Stop(6.into()));
+        let late = Stop(usize::MAX.into());
+        let mut encode = |texts: &[&str]| {
+            late.0.store(0, Ordering::SeqCst);
+            Ok(features_of_text(texts))
+        };
+        let stopped = migrate(&path, model, &mut encode, &config, &late);
         assert!(matches!(stopped, Err(Error::Interrupted)), "{stopped:?}");
+        assert_eq!(names(dir.path()), [".index.micpq-migration", "index"]);
     };
     stop(&second);
     fill(&index, 100..110);

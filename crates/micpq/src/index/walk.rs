@@ -25,6 +25,11 @@ impl Index {
         Ok(Walk { inner: self.inner.clone(), snapshot, order })
     }
 
+    /// The same one by one; without `documents` only ids, codes and places, which costs no text.
+    pub fn records(&self, documents: bool) -> Result<Records> {
+        Ok(Records { walk: self.walk()?, next: 0, documents })
+    }
+
     /// A number that changes with every commit and merge.
     pub fn commit_number(&self) -> u64 {
         self.inner.snapshot().number()
@@ -65,6 +70,34 @@ impl Walk {
         self.inner.record(&self.snapshot, self.order[i])
     }
 }
+
+/// A [`Walk`] from its first document to its last.
+pub struct Records {
+    walk: Walk,
+    next: usize,
+    documents: bool,
+}
+
+impl Iterator for Records {
+    type Item = Result<Record>;
+
+    fn next(&mut self) -> Option<Result<Record>> {
+        let &address = self.walk.order.get(self.next)?;
+        self.next += 1;
+        let Walk { inner, snapshot, .. } = &self.walk;
+        Some(match self.documents {
+            true => inner.record(snapshot, address),
+            false => guarded_ours(&inner.dir.join(STORE), || snapshot.bare(address)),
+        })
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        let left = self.walk.order.len() - self.next;
+        (left, Some(left))
+    }
+}
+
+impl ExactSizeIterator for Records {}
 
 /// The living documents of a commit in the order of insertion: within a segment ranks are in that order, and segments
 /// are woven together.

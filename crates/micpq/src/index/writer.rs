@@ -232,13 +232,17 @@ impl IndexWriter {
         let store = self.inner.dir.join(STORE);
         // Merges under way would hold segments that the great merge needs.
         self.settle()?;
-        let metas = self.inner.tantivy.searchable_segment_metas().map_err(|e| tantivy_error(&store, e))?;
-        if metas.len() > 1 || metas.iter().any(|m| m.has_deletes()) {
+        // tantivy keeps the files of every segment whose description is held somewhere, so this one goes at once.
+        let groups = {
+            let metas = self.inner.tantivy.searchable_segment_metas().map_err(|e| tantivy_error(&store, e))?;
+            let needed = metas.len() > 1 || metas.iter().any(|m| m.has_deletes());
+            if needed { groups(&metas, most_documents(&self.inner)) } else { Vec::new() }
+        };
+        if !groups.is_empty() {
             watch.stage("merging segments", None);
-            for ids in groups(&metas, most_documents(&self.inner)) {
-                let merged = self.tantivy().merge(&ids).wait();
-                merged.map_err(|e| tantivy_error(&store, e))?;
-            }
+        }
+        for ids in groups {
+            self.tantivy().merge(&ids).wait().map_err(|e| tantivy_error(&store, e))?;
         }
         self.turn(watch)?;
         self.tantivy().garbage_collect_files().wait().map_err(|e| tantivy_error(&store, e))?;

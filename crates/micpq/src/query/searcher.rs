@@ -14,7 +14,7 @@ use super::cursor::{Cursor, Place};
 use super::rank::{self, Aims, Ranked};
 use crate::corpus::DocId;
 use crate::encoder::Features;
-use crate::index::{Filter, Index, Keep, Near, Reader, Scanned, Store, Words};
+use crate::index::{Filter, Index, Keep, Near, Reader, Scanned, Store, Stored, Words};
 use crate::model::{CodeShape, FeatureConfig, Table};
 use crate::search::Want;
 use crate::{Error, Matrix, Result, Watch};
@@ -59,7 +59,7 @@ impl Searcher {
         if self.features.get().is_none() {
             let _alone = self.loading.lock().unwrap_or_else(PoisonError::into_inner);
             if self.features.get().is_none() {
-                let _ = self.features.set(Arc::new(Features::for_model(self.index.model(), watch)?));
+                let _ = self.features.set(Arc::new(Features::for_model(self.index.model(), None, watch)?));
             }
         }
         Ok(self.features.get().expect("set above"))
@@ -247,8 +247,7 @@ impl<'a> Search<'a> {
         self.timings.words = begun.elapsed();
 
         let begun = Instant::now();
-        let work: Vec<(&Asked, (Vec<Near>, Vec<Near>))> =
-            self.asked.iter().zip(found.into_iter().zip(by_words)).collect();
+        let work: Vec<_> = self.asked.iter().zip(found.into_iter().zip(by_words)).collect();
         let pages = each(&work, |(asked, (near, words))| self.page(asked, near, words, &want))?;
         self.timings.rerank = begun.elapsed();
 
@@ -421,7 +420,7 @@ fn hit(
     config: &SearchConfig,
 ) -> Result<Hit> {
     let Near { address, distance, .. } = ranked.near;
-    let mut stored = Default::default();
+    let mut stored = Stored::default();
     if config.documents || snippets.is_some() {
         stored = reader.stored(address)?;
     }
@@ -430,7 +429,7 @@ fn hit(
         _ => None,
     };
     if !config.documents {
-        stored = Default::default();
+        stored = Stored::default();
     }
     Ok(Hit {
         id: reader.id(address)?,

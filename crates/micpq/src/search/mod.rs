@@ -10,7 +10,7 @@ mod want;
 
 pub use codes::{CodeBlocks, FORMAT as CODES_FORMAT, Owner};
 pub use flat::{Flat, Hit};
-pub(crate) use nearest::{Found, Part, explained, nearest};
+pub(crate) use nearest::{Found, Part, explained};
 pub use plan::{Plan, Way};
 pub use want::Want;
 pub(crate) use want::check;

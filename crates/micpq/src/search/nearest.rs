@@ -1,6 +1,5 @@
 //! Many queries over many parts on all cores.
 
-use std::ops::Range;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -57,8 +56,15 @@ const UNIT: usize = 2 << 20;
 /// Queries of a work unit at most.
 const GROUP: usize = 64;
 
-/// Share of documents under passing prefixes below which a query is scanned alone, prefix by prefix.
-const PRUNED: f64 = 0.75;
+/// Share of documents under passing prefixes below which one query is scanned prefix by prefix.
+const PRUNED: f64 = 0.5;
+
+/// The same where tiles of queries could share the reading of blocks.
+const PRUNED_IN_TILE: f64 = 0.3;
+
+/// One document in so many, or fewer, that pass a filter are looked at alone. Up to there, finding their places and
+/// visiting them costs less than passing over the others and asking the filter about a hundred times as many survivors.
+const SELECTIVE: usize = 32;
 
 /// Codes below which one thread does all the work: about a fifth of a millisecond of it.
 const SERIAL: usize = 1 << 20;
@@ -94,7 +100,8 @@ impl Progress {
             part,
             rank: n.key,
         }));
-        if found.len() > k.saturating_mul(2) {
+        // Sooner than at twice as many, unless looking for the k-th costs more than it saves.
+        if found.len() >= k.saturating_mul(2) || found.len() >= k && k <= 1024 {
             found.select_nth_unstable_by(k - 1, order);
             found.truncate(k);
             self.lower(found[k - 1].distance);
@@ -116,15 +123,11 @@ fn order(a: &Found, b: &Found) -> std::cmp::Ordering {
     a.distance.total_cmp(&b.distance).then(a.sequence.cmp(&b.sequence))
 }
 
-/// The documents that every query wants over all parts, best first. The result is that of brute force, whatever the
-/// number of threads: the order of documents is total, and a limit only passes over what lies beyond it.
+/// The documents that every query wants over all parts, best first, and what was done in each part. The result is that of
+/// brute force, whatever the number of threads: the order of documents is total, and a limit only passes over what lies
+/// beyond it.
 ///
 /// [`super::check`] must have let shape, tables and wish pass.
-pub(crate) fn nearest(shape: CodeShape, parts: &[Part], tables: &[Table], want: impl Into<Want>) -> Vec<Vec<Found>> {
-    explained(shape, parts, tables, want).into_iter().map(|(found, _)| found).collect()
-}
-
-/// As [`nearest`], and for every query what was done in each part.
 pub(crate) fn explained(
     shape: CodeShape,
     parts: &[Part],
@@ -162,33 +165,91 @@ pub(crate) fn explained(
     };
     let numbers: Vec<usize> = (0..queries.len()).collect();
 
-    // A first ceiling, from the most promising documents of the largest part.
-    if let Some((p, largest)) = parts.iter().enumerate().max_by_key(|(_, p)| p.blocks.len()) {
-        each(many, &numbers, |&q| {
-            let mut best = collector(q, p);
-            progress[q].lower(scan::ceiling(backend, &largest.blocks.view(), &queries[q], &mut best, largest.filter));
-            progress[q].spend(p, best.effort());
-        });
-    }
-
-    for (p, part) in parts.iter().enumerate() {
+    // The largest part first: it gives the others the best limit.
+    let mut by_size: Vec<usize> = (0..parts.len()).collect();
+    by_size.sort_by_key(|&p| std::cmp::Reverse(parts[p].blocks.len()));
+    for p in by_size {
+        let part = &parts[p];
         let view = part.blocks.view();
         // The order within one part is that of the ranks; the column need not be asked.
         let sequence = |rank: u32| if parts.len() == 1 { u64::from(rank) } else { (part.sequence)(rank) };
-        let passing = map(many, &numbers, |&q| scan::passing(&view, &queries[q], progress[q].ceiling()));
-        let (alone, together): (Vec<usize>, Vec<usize>) =
-            numbers.iter().partition(|&&q| (passing[q] as f64) < PRUNED * view.len() as f64);
 
-        each(many && alone.len() > 1, &alone, |&q| {
-            progress[q].goes(p, Way::Prefixes);
-            let ranges = split(view.len(), passing[q], alone.len());
-            each(ranges.len() > 1, &ranges, |range| {
+        if let Some(bits) = part.filter {
+            let left: usize = bits.iter().map(|word| word.count_ones() as usize).sum();
+            if left == 0 {
+                progress.iter().for_each(|query| query.goes(p, Way::Nothing));
+                continue;
+            }
+            if left <= view.len() / SELECTIVE {
+                let members = part.blocks.members(bits);
+                each(tables.len() > 1 && parallel(left.saturating_mul(tables.len())), &numbers, |&q| {
+                    let mut best = collector(q, p);
+                    scan::nearest_among(backend, &view, &members, &queries[q], &mut best);
+                    progress[q].goes(p, Way::Selected);
+                    progress[q].take(k, p, best, &sequence);
+                });
+                continue;
+            }
+        }
+
+        // What each query does here: nothing more, look at so many documents alone, or go with others.
+        let pruned = if tables.len() < 4 { PRUNED } else { PRUNED_IN_TILE } * view.len() as f64;
+        let choices: Vec<Choice> = map(many, &numbers, |&q| {
+            let (query, progress) = (&queries[q], &progress[q]);
+            if scan::lists_codes(&view) {
+                // A code visited costs what passing over 500 documents costs.
                 let mut best = collector(q, p);
-                scan::nearest_by_prefix(backend, &view, range.clone(), &queries[q], &mut best, part.filter);
+                let most = view.len() / 512 + 256;
+                if scan::nearest_by_code(&view, query, &mut best, part.filter, most) {
+                    progress.goes(p, Way::PostingLists);
+                    progress.take(k, p, best, &sequence);
+                    return Choice::Done;
+                }
+                best.settle();
+                progress.lower(best.limit());
+                progress.spend(p, best.effort());
+            }
+            let known = progress.ceiling() < within;
+            let sample =
+                if known { None } else { scan::Sample::new(backend, &view, query, collector(q, p), part.filter) };
+            let passing = || scan::passing(backend, &view, query, progress.ceiling());
+            let Some(mut sample) = sample else {
+                let passing = passing();
+                return if (passing as f64) < pruned { Choice::Alone(passing) } else { Choice::Together };
+            };
+            progress.lower(sample.limit());
+            let mut share = passing();
+            if share as f64 >= pruned {
+                sample.deepen();
+                progress.lower(sample.limit());
+                // Where nearly all pass, a somewhat nearer limit will not change that.
+                if share < view.len() / 16 * 15 {
+                    share = passing();
+                }
+            }
+            progress.spend(p, sample.effort());
+            if (share as f64) < pruned { Choice::Alone(share) } else { Choice::Together }
+        });
+
+        let alone: Vec<(usize, usize)> = numbers
+            .iter()
+            .filter_map(|&q| if let Choice::Alone(passing) = choices[q] { Some((q, passing)) } else { None })
+            .collect();
+        each(many && alone.len() > 1, &alone, |&(q, passing)| {
+            progress[q].goes(p, Way::Prefixes);
+            // One share, unless this query alone must keep the cores busy.
+            let threads = rayon::current_num_threads();
+            let shares = if alone.len() < threads && passing > SERIAL { threads } else { 1 };
+            let numbers: Vec<usize> = (0..shares).collect();
+            each(shares > 1, &numbers, |&share| {
+                let mut best = collector(q, p);
+                scan::nearest_by_prefix(backend, &view, (share, shares), &queries[q], &mut best, part.filter);
                 progress[q].take(k, p, best, &sequence);
             });
         });
 
+        let together: Vec<usize> =
+            numbers.iter().copied().filter(|&q| matches!(choices[q], Choice::Together)).collect();
         let unit = positions_of(shape, UNIT);
         let starts: Vec<usize> = (0..view.len()).step_by(unit).collect();
         let spread = parallel(view.len().saturating_mul(together.len()));
@@ -220,11 +281,12 @@ pub(crate) fn explained(
     progress.into_iter().map(answer).collect()
 }
 
-/// Ranges of positions for one query that goes alone: one, unless it alone must keep the cores busy.
-fn split(len: usize, passing: usize, queries: usize) -> Vec<Range<usize>> {
-    let threads = rayon::current_num_threads();
-    let pieces = if queries < threads && passing > SERIAL { threads } else { 1 };
-    (0..pieces).map(|i| i * len / pieces..(i + 1) * len / pieces).collect()
+/// What is left to do for a query in a part.
+enum Choice {
+    Done,
+    /// So many documents under passing prefixes.
+    Alone(usize),
+    Together,
 }
 
 fn each<T: Sync>(parallel: bool, items: &[T], work: impl Fn(&T) + Sync + Send) {

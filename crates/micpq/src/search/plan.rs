@@ -11,7 +11,7 @@ pub struct Plan {
     pub documents: usize,
     /// Blocks of 32 documents they fill.
     pub blocks: usize,
-    /// Blocks looked at; those passed over hold no neighbour. Lists of equal codes are no blocks.
+    /// Blocks looked at, one at the border of two prefixes perhaps twice; those passed over hold no neighbour.
     pub scanned: usize,
     /// Documents measured in `f32`: those a bound could not rule out, and those of the sample that gave the first one.
     pub measured: usize,
@@ -28,6 +28,10 @@ pub enum Way {
     Prefixes,
     /// Every block, by bounds of one byte a document.
     Blocks,
+    /// Only the documents that a selective filter leaves.
+    Selected,
+    /// Nothing: no document of the part is wanted.
+    Nothing,
 }
 
 impl fmt::Display for Way {
@@ -36,6 +40,8 @@ impl fmt::Display for Way {
             Way::PostingLists => "posting lists in order of distance",
             Way::Prefixes => "prefixes that may hold neighbours",
             Way::Blocks => "every block",
+            Way::Selected => "only what the filter leaves",
+            Way::Nothing => "nothing to look at",
         })
     }
 }

@@ -6,7 +6,7 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use micpq::Silent;
-use micpq::encoder::{Features, Pooling, pull};
+use micpq::encoder::{Features, Pooling, Precision, pull};
 use micpq::index::{Bytes, CopyConfig, IndexConfig, snapshot as snapshot_of};
 use micpq::model::Model;
 use micpq::text::Clean;
@@ -171,8 +171,9 @@ pub struct IndexList {
 #[utoipa::path(get, path = "/v1/indexes", tag = "indexes", operation_id = "listIndexes",
     responses((status = 200, description = "All indexes", body = IndexList), Refusals))]
 pub async fn list(_: MayRead, State(server): State<Arc<Server>>) -> Answer<Json<IndexList>> {
-    let listed =
-        super::blocking(move || server.indexes().iter().map(|hosted| IndexView::of(&server, hosted)).collect::<Answer<Vec<_>>>());
+    let listed = super::blocking(move || -> Answer<Vec<IndexView>> {
+        server.indexes().iter().map(|hosted| IndexView::of(&server, hosted)).collect()
+    });
     Ok(Json(IndexList { indexes: listed.await?? }))
 }
 
@@ -256,8 +257,8 @@ impl Create {
                 format!("encoder \"{name}\" is not on this server; fetch it there with \"micpq encoder pull\""),
             ));
         }
-        let features =
-            Features::new(name, Pooling::Mean, None, Clean::None, true).map_err(Problem::of(Code::UnknownModel))?;
+        let features = Features::new(name, Pooling::Mean, None, Clean::None, true, Precision::default())
+            .map_err(Problem::of(Code::UnknownModel))?;
         let model = train::untrained::model(features.config(), self.bits.map_or(128, usize::from));
         Ok((model.map_err(Problem::of(Code::BadQuery))?, serde_json::Value::Null))
     }

@@ -43,6 +43,7 @@ use utoipa_axum::routes;
 use crate::problem::{Code, Problem};
 use crate::server::Server;
 
+#[cfg(test)]
 pub use documents::{Id, NewDocument};
 
 #[derive(OpenApi)]

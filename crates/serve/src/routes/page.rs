@@ -12,8 +12,27 @@ use crate::problem::{Code, Problem};
 use crate::server::Server;
 
 /// Name, media type and content of every file of `page/`.
-const FILES: &[(&str, &str, &[u8])] =
-    &[("index.html", "text/html; charset=utf-8", include_bytes!("../../page/index.html"))];
+macro_rules! files {
+    ($($name:literal $kind:expr),* $(,)?) => {
+        &[$(($name, $kind, include_bytes!(concat!("../../page/", $name)))),*]
+    };
+}
+
+const SCRIPT: &str = "text/javascript; charset=utf-8";
+
+const FILES: &[(&str, &str, &[u8])] = files![
+    "index.html" "text/html; charset=utf-8",
+    "style.css" "text/css; charset=utf-8",
+    "app.js" SCRIPT,
+    "api.js" SCRIPT,
+    "dom.js" SCRIPT,
+    "search.js" SCRIPT,
+    "document.js" SCRIPT,
+    "codebooks.js" SCRIPT,
+    "map.js" SCRIPT,
+    "training.js" SCRIPT,
+    "health.js" SCRIPT,
+];
 
 /// Scripts and styles come from here alone; nothing may frame the page.
 pub const POLICY: &str =
