@@ -28,7 +28,10 @@ pub struct Id(pub DocId);
 
 described!(Id, {
     "description": "A whole number or a string. `5` and `\"5\"` are the same.",
-    "oneOf": [{ "type": "integer", "minimum": 0 }, { "type": "string", "minLength": 1, "maxLength": 256 }],
+    "oneOf": [
+        { "type": "integer", "minimum": 0, "maximum": u64::MAX },
+        { "type": "string", "minLength": 1, "maxLength": LONGEST_ID },
+    ],
 });
 
 impl<'de> Deserialize<'de> for Id {

@@ -30,7 +30,7 @@ pub struct Train {
     #[schema(minimum = 2, maximum = 65536)]
     batch: Option<usize>,
     /// Seed of everything random.
-    #[schema(maximum = 4294967295u32)]
+    #[schema(maximum = 1000000000)]
     seed: Option<u64>,
     /// Most documents to train on; more are sampled evenly.
     #[schema(minimum = 2, maximum = 1000000000, default = 200000)]

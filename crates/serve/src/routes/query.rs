@@ -26,7 +26,7 @@ pub struct Example {
     /// A document of the index, by its id.
     document: Option<Id>,
     /// How much it counts beside the others; 1 unless said.
-    #[schema(exclusive_minimum = 0.0, maximum = 1e6)]
+    #[schema(minimum = 0.000001, maximum = 1000000.0)]
     weight: Option<f32>,
 }
 
@@ -172,8 +172,8 @@ impl Search {
 impl Example {
     fn convert(self, width: usize, most_text: usize) -> Answer<(Like, f32)> {
         let weight = self.weight.unwrap_or(1.0);
-        if !weight.is_finite() || weight <= 0.0 {
-            return Err(Problem::bad_request(format!("weight is {weight}; it is a number above 0")));
+        if !(1e-6..=1e6).contains(&weight) {
+            return Err(Problem::bad_request(format!("weight is {weight}; it goes from 0.000001 to 1000000")));
         }
         let like = match (self.text, self.vector, self.document) {
             (Some(text), None, None) => {

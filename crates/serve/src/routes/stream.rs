@@ -108,7 +108,11 @@ pub async fn stream(
         unique_ids: false,
         ..CorpusConfig::default()
     };
-    config.validate().map_err(|e| Problem::bad_request(e.to_string()))?;
+    let names = config.id_field.iter().chain(&config.text_fields).chain(&config.label_field);
+    if names.into_iter().any(String::is_empty) {
+        return Err(Problem::bad_request("a field's name is empty; leave the option out, or name the field"));
+    }
+    config.validate().map_err(Problem::of(Code::BadQuery))?;
     let Ok(_room) = server.streams.clone().try_acquire_owned() else {
         server.metrics.rejected("stream");
         return Err(Problem::overloaded("too many streams are being read"));
