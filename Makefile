@@ -21,7 +21,7 @@ build:  ## the release binary, target/release/micpq
 demo: build  ## fetch news of 1987, train, index, answer questions, leave you at a prompt
 	@scripts/demo
 
-test: fmt lint unit contract python  ## format, lints, every test
+test: fmt lint unit contract page python  ## format, lints, every test
 
 fmt:
 	$(CARGO) fmt --all --check
@@ -42,6 +42,13 @@ unit: encoders
 contract: .venv-http/made  ## the server keeps to its OpenAPI description (schemathesis)
 	MICPQ_SCHEMATHESIS=$(abspath .venv-http/bin/schemathesis) \
 	$(CARGO) test --release --workspace --test whole -- serve::the_description_is_kept
+
+# Debian's names: chromium and chromium-driver. SCREENSHOTS=folder keeps what was seen.
+page: .venv-http/made  ## the page, driven in a real Chromium
+	@if command -v chromium >/dev/null && command -v chromedriver >/dev/null; then \
+	  MICPQ_BROWSER_PYTHON=$(abspath .venv-http/bin/python) $(if $(SCREENSHOTS),MICPQ_SCREENSHOTS=$(abspath $(SCREENSHOTS))) \
+	  $(CARGO) test --release --workspace --test whole -- serve::the_page_works; \
+	else echo "skipped: chromium and chromedriver are not installed, so the page was not driven"; fi
 
 .venv-http/made: crates/serve/requirements.txt
 	python3 -m venv .venv-http

@@ -378,3 +378,23 @@ fn the_description_is_kept() {
     assert_eq!(server.get("/healthz")["status"], "ok");
     assert_eq!(server.stop(), Some(0));
 }
+
+#[test]
+fn the_page_works_in_a_browser() {
+    let Ok(python) = std::env::var("MICPQ_BROWSER_PYTHON") else {
+        eprintln!("skipped: MICPQ_BROWSER_PYTHON does not name a Python with selenium; \"make page\" does");
+        return;
+    };
+    let bench = Bench::new();
+    built(&bench);
+    let server = Server::start(&bench, "news.micpq");
+    let mut browser = Command::new(python);
+    browser.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("../serve/page/tests/browser.py"));
+    browser.arg(format!("http://{}", server.address));
+    if let Some(folder) = std::env::var_os("MICPQ_SCREENSHOTS") {
+        browser.arg("--screenshots").arg(folder);
+    }
+    let out = browser.output().unwrap();
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    assert_eq!(server.stop(), Some(0));
+}
