@@ -117,7 +117,8 @@ fn texts_are_searched_added_streamed_and_embedded() {
     let server = Server::start(&bench, "news.micpq");
     let found = server.ok("POST", "/v1/indexes/news/query", json!({ "text": "crude oil barrel price", "k": 20 }));
     let hits = found["hits"].as_array().unwrap();
-    assert!(hits.iter().filter(|h| h["labels"][0] == "oil").count() >= 15, "{found}");
+    // Four even topics would give five by chance.
+    assert!(hits.iter().filter(|h| h["labels"][0] == "oil").count() >= 12, "{found}");
     assert!(found["milliseconds"]["encode"].as_f64().unwrap() > 0.0);
     // The command line gives the same list.
     let same = bench.json("search news.micpq 'crude oil barrel price' -k 20");

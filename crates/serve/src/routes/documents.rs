@@ -211,6 +211,7 @@ pub fn check_vector(vector: &[f32], width: usize) -> Answer<()> {
 pub struct Upsert {
     /// All of them are kept, or none.
     #[schema(min_items = 1, max_items = 10000)]
+    #[serde(deserialize_with = "crate::extract::objects")]
     documents: Vec<NewDocument>,
 }
 

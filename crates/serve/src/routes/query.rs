@@ -80,6 +80,7 @@ pub struct Search {
     document: Option<Id>,
     /// Documents like several examples at once.
     #[schema(min_items = 1, max_items = 100)]
+    #[serde(deserialize_with = "crate::extract::some_objects")]
     like: Option<Vec<Example>>,
     /// Words of a hybrid search and of snippets; the texts above unless said.
     words: Option<String>,
@@ -307,6 +308,7 @@ pub async fn query(
 pub struct Batch {
     /// Each with options of its own.
     #[schema(min_items = 1, max_items = 1000)]
+    #[serde(deserialize_with = "crate::extract::objects")]
     queries: Vec<Search>,
 }
 
