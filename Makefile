@@ -9,7 +9,7 @@ PYTHON := $(CURDIR)/.venv/python-tests/bin/python
 MICPQ_SHARED ?= $(abspath ../shared)
 export MICPQ_SHARED
 
-.PHONY: help build demo test fmt lint unit contract python encoders bench-search bench-serve clean
+.PHONY: help build demo test fmt lint unit contract page python encoders bench-search bench-encode bench-serve clean
 
 help:  ## what there is to do
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 22
@@ -83,6 +83,16 @@ bench-search: .venv/peers build  ## our exact search against FAISS and others, i
 	.venv/bin/pip install --quiet --disable-pip-version-check -r benchmarks/search/requirements.txt
 	@while read -r peer; do .venv/bin/pip install --quiet --disable-pip-version-check "$$peer" \
 	  || echo "$$peer does not install here: it does not take part"; done < benchmarks/search/optional.txt
+	@touch $@
+
+# ARGS go to the harness: make bench-encode ARGS="--encoders minilm --threads 1 --quick".
+bench-encode: encoders .venv/encode  ## our encoder against PyTorch, ONNX Runtime and OpenVINO, into benchmarks/results/encode.md
+	$(CARGO) build --release --workspace --examples
+	.venv/bin/python benchmarks/encode/bench.py $(ARGS)
+
+.venv/encode: benchmarks/encode/requirements.txt
+	python3 -m venv .venv
+	.venv/bin/pip install --quiet --disable-pip-version-check -r $<
 	@touch $@
 
 clean:  ## what the build and the demo made

@@ -8,7 +8,7 @@ MICPQ is the binary, DATA holds agnews/ and dbpedia14/ with train, val and test.
 Every finished model is a line of WORK/results.jsonl at once, so that a machine taken away leaves what is done; lines that
 are there already are not made again. The first model of a corpus and pooling makes the views (on a GPU where there is
 one), the others wait for it. A model is stopped at its cap, or all at --until, and gives its best epoch so far.
---reserve keeps slots free while WORK/busy exists.
+--reserve keeps slots free while WORK/busy exists. What follows a -- goes to micpq train.
 """
 
 import argparse
@@ -111,8 +111,10 @@ def main():
     parser.add_argument("--poolings", default="cls,mean")
     parser.add_argument("--lengths", default="16,32,64,128")
     parser.add_argument("--seeds", default="0,1")
-    parser.add_argument("more", nargs="*", help="further options of micpq train, after --")
-    options = parser.parse_args()
+    given = sys.argv[1:]
+    cut = given.index("--") if "--" in given else len(given)
+    options = parser.parse_args(given[:cut])
+    options.more = given[cut + 1 :]
     options.cap = {int(k): float(v) for k, v in (pair.split("=") for pair in options.cap.split(","))}
     for folder in ("logs", "models", "cache"):
         os.makedirs(f"{options.work}/{folder}", exist_ok=True)

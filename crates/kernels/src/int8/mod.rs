@@ -24,7 +24,9 @@ use std::sync::OnceLock;
 pub use rows::ByteRows;
 
 use crate::Backend;
+use crate::dispatch::per_backend;
 use crate::gemm::{Epilogue, PANEL};
+use crate::lanes::{LANES, fold};
 
 /// Inputs are filled up to whole multiples of this with zeros: a row of an AMX tile.
 const STEP: usize = 64;
@@ -117,19 +119,7 @@ impl ByteWeight {
             scale: vec![0.0; panels * PANEL],
             sums: vec![0.0; panels * PANEL],
         };
-        for (j, row) in weight.chunks_exact(inputs).enumerate() {
-            let most = row.iter().fold(0.0f32, |m, w| m.max(w.abs()));
-            let (scale, inverse) = if most > 0.0 { (most / MOST, MOST / most) } else { (0.0, 0.0) };
-            let panel = &mut packed.panels[j / PANEL * PANEL * padded..][..PANEL * padded];
-            let mut sum = 0i32;
-            for (k, w) in row.iter().enumerate() {
-                let q = (w * inverse).round_ties_even().clamp(-MOST, MOST) as i8;
-                sum += i32::from(q);
-                panel[(k / 4 * PANEL + j % PANEL) * 4 + k % 4] = q;
-            }
-            packed.scale[j] = scale;
-            packed.sums[j] = scale * sum as f32;
-        }
+        pack(Backend::active(), weight, &mut packed);
         packed
     }
 
@@ -205,6 +195,45 @@ impl ByteWeight {
     fn panel(&self, p: usize) -> &[i8] {
         let size = PANEL * self.inputs.next_multiple_of(STEP);
         &self.panels[p * size..(p + 1) * size]
+    }
+}
+
+per_backend! {
+    /// Rounds weights into panels whose space is there.
+    fn pack(weight: &[f32], packed: &mut ByteWeight) => pack_body;
+}
+
+#[inline(always)]
+fn pack_body(weight: &[f32], packed: &mut ByteWeight) {
+    let inputs = packed.inputs;
+    let size = PANEL * inputs.next_multiple_of(STEP);
+    let mut bytes = vec![0i8; inputs.next_multiple_of(4)];
+    for (j, row) in weight.chunks_exact(inputs.max(1)).enumerate() {
+        let mut most = [0.0f32; LANES];
+        let (chunks, rest) = row.as_chunks::<LANES>();
+        for c in chunks {
+            for l in 0..LANES {
+                most[l] = if c[l].abs() > most[l] { c[l].abs() } else { most[l] };
+            }
+        }
+        for (m, w) in most.iter_mut().zip(rest) {
+            *m = m.max(w.abs());
+        }
+        let most = fold(most, f32::max);
+        let (scale, inverse) = if most > 0.0 { (most / MOST, MOST / most) } else { (0.0, 0.0) };
+        // 1.5 * 2^23: adding it rounds to the nearest whole number, which then stands in the low bits.
+        const ROUND: f32 = 12_582_912.0;
+        let mut sum = 0i32;
+        for (q, w) in bytes.iter_mut().zip(row) {
+            *q = w.mul_add(inverse, ROUND).to_bits() as i8;
+            sum += i32::from(*q);
+        }
+        let panel = &mut packed.panels[j / PANEL * size..][..size];
+        for (group, four) in panel.chunks_exact_mut(4 * PANEL).zip(bytes.as_chunks::<4>().0) {
+            group[j % PANEL * 4..][..4].copy_from_slice(four);
+        }
+        packed.scale[j] = scale;
+        packed.sums[j] = scale * sum as f32;
     }
 }
 

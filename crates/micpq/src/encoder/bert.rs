@@ -6,6 +6,8 @@ use kernels::dropout::{Rate, drop_row, mix};
 use kernels::gemm::Epilogue;
 use kernels::rows::{add_layer_norm, layer_norm};
 
+use rayon::prelude::*;
+
 use super::linear::{Linear, Rows};
 use super::weights::{Embedding, EncoderConfig, Weights};
 use super::{Pooling, Precision};
@@ -124,7 +126,9 @@ impl Bert {
             }
             Ok(Linear::new(&weight, bias, inputs, precision))
         };
-        let layers = (0..config.num_hidden_layers)
+        // Side by side, since a first query waits for it; of several bad tensors the first layer's is named.
+        let layers: Vec<Result<Layer>> = (0..config.num_hidden_layers)
+            .into_par_iter()
             .map(|i| {
                 let at = |part: &str| format!("encoder.layer.{i}.{part}");
                 let qkv = ["query", "key", "value"].map(|part| at(&format!("attention.self.{part}")));
@@ -137,7 +141,8 @@ impl Bert {
                     feed_norm: norm(&at("output"))?,
                 })
             })
-            .collect::<Result<Vec<_>>>()?;
+            .collect();
+        let layers = layers.into_iter().collect::<Result<Vec<_>>>()?;
         let table = |name: &str, rows: usize| weights.embedding(&format!("embeddings.{name}.weight"), rows, hidden);
         Ok(Bert {
             hidden,
@@ -149,11 +154,16 @@ impl Bert {
                 _ => Activation::Gelu,
             },
             words: table("word_embeddings", config.vocab_size)?,
-            positions: table("position_embeddings", config.max_position_embeddings)?,
-            types: table("token_type_embeddings", config.type_vocab_size)?,
+            positions: table("position_embeddings", config.max_position_embeddings)?.check_all()?,
+            types: table("token_type_embeddings", config.type_vocab_size)?.check_all()?,
             norm: norm("embeddings")?,
             layers,
         })
+    }
+
+    /// Refuses token `id` when its embedding is damaged.
+    pub fn check_word(&self, id: u32) -> Result<()> {
+        self.words.check_row(id as usize)
     }
 
     /// Last hidden states `[tokens of all sequences, hidden]`. `trace` sees the states after the embeddings (layer 0)
@@ -186,6 +196,7 @@ impl Bert {
         trace(0, states);
 
         let groups = groups(sequences);
+        let inner = self.layers.first().map_or(0, |layer| layer.feed_in.outputs());
         for (l, layer) in self.layers.iter().enumerate() {
             let site = 1 + 3 * l as u64;
             let mut first = 0;
@@ -195,9 +206,11 @@ impl Bert {
                 let states = &mut states[first * hidden..(first + tokens) * hidden];
                 first += tokens;
 
-                wide.resize(tokens * 3 * hidden, 0.0);
-                context.resize(tokens * hidden, 0.0);
-                let blocks = states.chunks(BLOCK * hidden).zip(wide.chunks_mut(BLOCK * 3 * hidden));
+                let wide = space(wide, tokens * (3 * hidden).max(inner));
+                let context = space(context, tokens * hidden);
+                let narrow = space(narrow, BLOCK * hidden);
+                let blocks =
+                    states.chunks(BLOCK * hidden).zip(wide[..tokens * 3 * hidden].chunks_mut(BLOCK * 3 * hidden));
                 for (x, y) in blocks {
                     layer.attention_in.apply(x, y, rows, Epilogue::Bias);
                 }
@@ -211,14 +224,14 @@ impl Bert {
 
                 let mut keys = Keys::new(dropout, from, group);
                 for (x, state) in context.chunks(BLOCK * hidden).zip(states.chunks_mut(BLOCK * hidden)) {
-                    narrow.resize(state.len(), 0.0);
+                    let narrow = &mut narrow[..state.len()];
                     layer.attention_out.apply(x, narrow, rows, Epilogue::Bias);
                     let block = keys.block(state.len() / hidden);
                     keys.drop(block.clone(), narrow, hidden, site + 1, backend);
                     let norm = &layer.attention_norm;
                     add_layer_norm(backend, state, narrow, &norm.scale, &norm.shift, self.epsilon);
 
-                    wide.resize(state.len() / hidden * layer.feed_in.outputs(), 0.0);
+                    let wide = &mut wide[..state.len() / hidden * inner];
                     match self.activation {
                         Activation::Gelu => layer.feed_in.apply(state, wide, rows, Epilogue::BiasGelu),
                         Activation::GeluTanh => layer.feed_in.apply(state, wide, rows, Epilogue::BiasGeluTanh),
@@ -234,6 +247,14 @@ impl Bert {
         }
         states
     }
+}
+
+/// The first `n` values of a buffer, which is made longer where it must be and never cleared: all of them are written.
+fn space(buffer: &mut Vec<f32>, n: usize) -> &mut [f32] {
+    if buffer.len() < n {
+        buffer.resize(n, 0.0);
+    }
+    &mut buffer[..n]
 }
 
 /// Whole sequences of together at most [`GROUP`] tokens, or one longer.

@@ -162,6 +162,10 @@ impl Gpu {
         };
         let report = self.bert.views(&sequences, pooling, &views, &mut slices, &progress).map_err(|e| match e {
             cuda::Error::Interrupted => Error::Interrupted,
+            cuda::Error::Range { precision, .. } => Error::device(format!(
+                "{}: the encoder's states leave the range of {precision}; take --device cpu with this encoder",
+                self.name
+            )),
             other => Error::device(format!(
                 "{}: {other}. What is finished is kept: the same command goes on from there",
                 self.name
@@ -254,6 +258,7 @@ mod tests {
     struct Stand {
         calls: AtomicUsize,
         fail_at: usize,
+        error: fn() -> cuda::Error,
         halved: u32,
     }
 
@@ -267,11 +272,7 @@ mod tests {
             progress: &dyn Fn(usize) -> bool,
         ) -> cuda::Result<cuda::Report> {
             if self.calls.fetch_add(1, Ordering::Relaxed) == self.fail_at {
-                return Err(cuda::Error::Failed {
-                    doing: "waiting for the GPU".into(),
-                    said: "CUDA_ERROR_DEVICE_UNAVAILABLE".into(),
-                    advice: "start it again",
-                });
+                return Err((self.error)());
             }
             for (view, out) in views.iter().zip(outs) {
                 let shift = view.map_or(0.0, |v| (v.key % 97) as f32 + 1.0);
@@ -286,9 +287,17 @@ mod tests {
         }
     }
 
-    fn stand(fail_at: usize, halved: u32) -> Gpu {
-        let bert = Box::new(Stand { calls: AtomicUsize::new(0), fail_at, halved });
+    fn stand(fail_at: usize, error: fn() -> cuda::Error, halved: u32) -> Gpu {
+        let bert = Box::new(Stand { calls: AtomicUsize::new(0), fail_at, error, halved });
         Gpu { bert, name: "Test GPU".into(), told: AtomicBool::new(false) }
+    }
+
+    fn gone() -> cuda::Error {
+        cuda::Error::Failed {
+            doing: "waiting for the GPU".into(),
+            said: "CUDA_ERROR_DEVICE_UNAVAILABLE".into(),
+            advice: "start it again",
+        }
     }
 
     struct Notes(Mutex<Vec<String>>, bool);
@@ -305,7 +314,7 @@ mod tests {
 
     #[test]
     fn every_view_has_its_own_matrix_and_a_short_memory_is_told_once() {
-        let gpu = stand(usize::MAX, 2);
+        let gpu = stand(usize::MAX, gone, 2);
         let notes = Notes(Mutex::default(), false);
         let numbers = [4, 5];
         let views = [None, Some(Dropout::new(0.3, 1, 7, &numbers))];
@@ -321,7 +330,7 @@ mod tests {
 
     #[test]
     fn a_gpu_that_fails_says_so_and_the_next_call_is_free_to_work() {
-        let gpu = stand(1, 0);
+        let gpu = stand(1, gone, 0);
         let encode = |watch: &dyn Watch| gpu.encode(&[[10u32]], Pooling::Cls, &[None], 4, watch);
         assert!(encode(&Silent).is_ok());
         let said = encode(&Silent).unwrap_err();
@@ -330,6 +339,9 @@ mod tests {
         assert!(said.contains("Test GPU") && said.contains("kept") && said.contains("DEVICE_UNAVAILABLE"), "{said}");
         assert!(encode(&Silent).is_ok());
         assert!(matches!(encode(&Notes(Mutex::default(), true)), Err(Error::Interrupted)));
+        let narrow = stand(0, || cuda::Error::Range { precision: "f16", other: "bf16" }, 0);
+        let said = narrow.encode(&[[10u32]], Pooling::Cls, &[None], 4, &Silent).unwrap_err().to_string();
+        assert!(said.contains("range of f16; take --device cpu"), "{said}");
     }
 
     #[test]

@@ -238,6 +238,7 @@ impl Encoder {
                     format!("holds token {id}, the encoder's vocabulary ends at {}", self.config.vocab_size - 1),
                 ));
             }
+            ids.iter().try_for_each(|&id| self.bert.check_word(id))?;
         }
         Ok(())
     }

@@ -58,6 +58,14 @@ fn goldens(name: &str) {
     }
     println!("{name}: largest error {worst:.1e} of the vector's norm");
     assert!(worst < 1e-4, "{worst}");
+
+    // Rounded weights and states: measured 0.006 and 0.14 at most on news; a wrong layer would be off by about 1.
+    for (precision, most) in [(Precision::Bf16, 0.02), (Precision::Int8, 0.25)] {
+        let rounded = Encoder::load_in(&dir, precision).unwrap().encode(&ids, Pooling::Mean, None, &Silent).unwrap();
+        let worst = (0..ids.len()).map(|i| error(rounded.row(i), mean.row(i))).fold(0.0, f64::max);
+        println!("{name} in {precision}: largest error {worst:.4}");
+        assert!(worst < most, "{precision}: {worst}");
+    }
 }
 
 #[test]
@@ -71,7 +79,10 @@ fn bert_base_agrees_with_its_goldens() {
 }
 
 /// The engine's own way to a GPU, against the same goldens and against the CPU's views.
-fn goldens_on_a_gpu(name: &str) {
+///
+/// `tolerance` is what f16 states cost on an H200 and half as much again: 1.6e-3 with MiniLM's six layers, 6.3e-3 with
+/// BERT-base's twelve, whose states hold a few values far larger than the rest.
+fn goldens_on_a_gpu(name: &str, tolerance: f64) {
     let (Some(shared), Ok(dir)) = (shared(), pull::locate(name)) else {
         println!("skipped: goldens or weights of {name} are not on this machine");
         return;
@@ -102,18 +113,18 @@ fn goldens_on_a_gpu(name: &str) {
             }
         }
         println!("{name}, {part}, f16 on a GPU: {golden:.1e} from the goldens, views {dropped:.1e} from the CPU's");
-        assert!(golden < 4e-3 && dropped < 8e-3);
+        assert!(golden < tolerance && dropped < tolerance);
     }
 }
 
 #[test]
 fn minilm_on_a_gpu_agrees_with_its_goldens() {
-    goldens_on_a_gpu("all-MiniLM-L6-v2");
+    goldens_on_a_gpu("all-MiniLM-L6-v2", 2.4e-3);
 }
 
 #[test]
 fn bert_base_on_a_gpu_agrees_with_its_goldens() {
-    goldens_on_a_gpu("bert-base-uncased");
+    goldens_on_a_gpu("bert-base-uncased", 9.5e-3);
 }
 
 #[test]
@@ -226,7 +237,12 @@ const TEXTS: [&str; 4] = ["the price of oil", "Tea.", "", "Japan oil oil oil pri
 
 #[test]
 fn a_row_does_not_depend_on_its_batch_and_a_seed_is_a_view() {
-    let encoder = Tiny::new().load().unwrap();
+    for precision in [Precision::F32, Precision::Bf16, Precision::Int8] {
+        rows_are_their_own(&Encoder::load_in(Tiny::new().dir.path(), precision).unwrap());
+    }
+}
+
+fn rows_are_their_own(encoder: &Encoder) {
     let ids = encoder.tokenizer().encode(&TEXTS, 12).unwrap();
     assert_eq!(ids[0], [2, 7, 5, 8, 4, 3]);
     assert_eq!(ids[3].len(), 12, "cut to the limit, [SEP] kept");
@@ -248,6 +264,31 @@ fn a_row_does_not_depend_on_its_batch_and_a_seed_is_a_view() {
     // Equal texts at different places get different masks.
     let twice = encoder.encode(&[&ids[0], &ids[0]], Pooling::Mean, view(1, 1).map(|d| d.part(0..2)), &Silent).unwrap();
     assert_ne!(twice.row(0), twice.row(1));
+}
+
+#[test]
+fn neither_groups_nor_shared_products_change_a_bit() {
+    for precision in [Precision::F32, Precision::Bf16, Precision::Int8] {
+        let encoder = Encoder::load_in(Tiny::new().dir.path(), precision).unwrap();
+        // 40 sequences of 1 to 20 tokens: several groups, blocks that end inside a sequence.
+        let ids: Vec<Vec<u32>> = (0..40u32).map(|i| (0..1 + i * 7 % 20).map(|j| (i + j) % 12).collect()).collect();
+        let all: Vec<&[u32]> = ids.iter().map(Vec::as_slice).collect();
+        let numbers: Vec<u64> = (0..40).collect();
+        for dropout in [None, Some(Dropout::new(0.3, 1, 2, &numbers))] {
+            let mut scratch = bert::Scratch::default();
+            let together = encoder.bert.forward(&all, dropout, &mut scratch, 1, |_, _| {}).to_vec();
+            for share in [2, 3, 7] {
+                let shared = encoder.bert.forward(&all, dropout, &mut scratch, share, |_, _| {});
+                assert_eq!(shared, together, "{precision} shared by {share}");
+            }
+            let mut alone = Vec::new();
+            for (i, sequence) in all.iter().enumerate() {
+                let dropout = dropout.map(|d| d.part(i..i + 1));
+                alone.extend_from_slice(encoder.bert.forward(&[sequence], dropout, &mut scratch, 1, |_, _| {}));
+            }
+            assert_eq!(alone, together, "{precision} one by one");
+        }
+    }
 }
 
 #[test]
@@ -316,8 +357,25 @@ fn damaged_encoders_are_refused_by_name() {
     let path = tiny.dir.path().join("model.safetensors");
     let whole = std::fs::read(&path).unwrap();
     std::fs::write(&path, &whole[..whole.len() - 100]).unwrap();
-    assert!(tiny.refusal().contains("cut short"), "{}", tiny.refusal());
+    let word = tiny.refusal();
+    assert!(word.contains("model.safetensors: is cut short: tensor \"") && word.contains("lacks its last"), "{word}");
     std::fs::write(&path, &whole).unwrap();
+
+    // Tables are looked at row by row as they are used, but for the small ones.
+    for (name, row) in [("word_embeddings.weight", 4), ("position_embeddings.weight", 3)] {
+        let at = find(&tiny, name);
+        let good = tiny.tensors[at].clone();
+        tiny.tensors[at].2[row * 16 + 2] = f32::INFINITY;
+        for dtype in [Dtype::F32, Dtype::F16, Dtype::BF16] {
+            tiny.write_weights("", dtype);
+            let encode = |ids: [u32; 3]| tiny.load().and_then(|e| e.encode(&[ids], Pooling::Cls, None, &Silent));
+            let word = encode([2, 4, 3]).unwrap_err().to_string();
+            assert!(word.contains(name) && word.contains(&format!("in row {row} at position 2")), "{word}");
+            assert_eq!(encode([2, 5, 3]).is_ok(), name.starts_with("word"));
+        }
+        tiny.tensors[at] = good;
+    }
+    tiny.write_weights("", Dtype::F32);
 
     for (field, value, word) in [
         ("num_attention_heads", serde_json::json!(3), "not a multiple"),
