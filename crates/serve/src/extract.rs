@@ -8,7 +8,7 @@ use axum::extract::{FromRequest, FromRequestParts, Request};
 use axum::http::{HeaderMap, StatusCode, header, request::Parts};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde::de::value::MapAccessDeserializer;
-use serde::de::{DeserializeOwned, MapAccess, Visitor};
+use serde::de::{DeserializeOwned, Error as _, MapAccess, Unexpected, Visitor};
 use serde::{Deserialize, Deserializer};
 
 use crate::config::Role;
@@ -108,6 +108,44 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
         }
         deserializer.deserialize_map(Fields(PhantomData))
     }
+}
+
+/// A whole number from 0 on. JSON has one kind of number, so `10.0` is 10.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Whole(pub u64);
+
+impl<'de> Deserialize<'de> for Whole {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Number;
+        impl Visitor<'_> for Number {
+            type Value = Whole;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+                f.write_str("a whole number from 0 on")
+            }
+
+            fn visit_u64<E: serde::de::Error>(self, number: u64) -> Result<Whole, E> {
+                Ok(Whole(number))
+            }
+
+            fn visit_f64<E: serde::de::Error>(self, number: f64) -> Result<Whole, E> {
+                whole(number).map(Whole).ok_or_else(|| E::invalid_value(Unexpected::Float(number), &self))
+            }
+        }
+        deserializer.deserialize_any(Number)
+    }
+}
+
+/// The whole number a float is, where it is one from 0 on that floats hold exactly or that fits into 64 bits.
+pub fn whole(number: f64) -> Option<u64> {
+    (number.fract() == 0.0 && (0.0..18_446_744_073_709_551_616.0).contains(&number)).then_some(number as u64)
+}
+
+/// A whole number of any width, or null.
+pub fn some_whole<'de, D: Deserializer<'de>, T: TryFrom<u64>>(deserializer: D) -> Result<Option<T>, D::Error> {
+    let refuse = |number| D::Error::custom(format!("{number} is more than this field holds"));
+    let number = Option::<Whole>::deserialize(deserializer)?;
+    number.map(|Whole(number)| T::try_from(number).map_err(|_| refuse(number))).transpose()
 }
 
 /// A list of objects.

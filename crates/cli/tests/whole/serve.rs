@@ -365,10 +365,13 @@ fn the_description_is_kept() {
     let bench = Bench::new();
     built(&bench);
     let server = Server::start(&bench, "news.micpq --data made --set cache=cache");
-    let config = Path::new(env!("CARGO_MANIFEST_DIR")).join("../serve/schemathesis.toml");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../serve");
     let out = Command::new(program)
+        .env("SCHEMATHESIS_HOOKS", "schemathesis_hooks")
+        .env("PYTHONPATH", &folder)
+        .env("PYTHONDONTWRITEBYTECODE", "1")
         .arg("--config-file")
-        .arg(config)
+        .arg(folder.join("schemathesis.toml"))
         .args(["run", "--no-color", &format!("http://{}/openapi.json", server.address)])
         .current_dir(bench.dir.path())
         .output()
