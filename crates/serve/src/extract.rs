@@ -1,12 +1,15 @@
 //! From a request to what a handler needs, each refusal in the one documented form.
 
+use std::marker::PhantomData;
 use std::sync::Arc;
 
 use axum::body::Bytes;
 use axum::extract::{FromRequest, FromRequestParts, Request};
 use axum::http::{HeaderMap, StatusCode, header, request::Parts};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
-use serde::de::DeserializeOwned;
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{DeserializeOwned, Error as _, MapAccess, Unexpected, Visitor};
+use serde::{Deserialize, Deserializer};
 
 use crate::config::Role;
 use crate::hosted::Hosted;
@@ -73,7 +76,7 @@ pub fn too_large(most: usize) -> Problem {
 
 fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
     let mut json = serde_json::Deserializer::from_slice(bytes);
-    let value = serde_path_to_error::deserialize(&mut json).map_err(|error| {
+    let Object(value) = serde_path_to_error::deserialize(&mut json).map_err(|error| {
         let path = error.path().to_string();
         let inner = error.into_inner();
         match inner.classify() {
@@ -84,6 +87,79 @@ fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
     })?;
     json.end().map_err(|error| not_json(&error))?;
     Ok(value)
+}
+
+/// A value that stands as a JSON object: serde would also take the fields of a struct as a list, in their order.
+struct Object<T>(T);
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Fields<T>(PhantomData<T>);
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for Fields<T> {
+            type Value = Object<T>;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Object<T>, A::Error> {
+                T::deserialize(MapAccessDeserializer::new(map)).map(Object)
+            }
+        }
+        deserializer.deserialize_map(Fields(PhantomData))
+    }
+}
+
+/// A whole number from 0 on. JSON has one kind of number, so `10.0` is 10.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Whole(pub u64);
+
+impl<'de> Deserialize<'de> for Whole {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Number;
+        impl Visitor<'_> for Number {
+            type Value = Whole;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+                f.write_str("a whole number from 0 on")
+            }
+
+            fn visit_u64<E: serde::de::Error>(self, number: u64) -> Result<Whole, E> {
+                Ok(Whole(number))
+            }
+
+            fn visit_f64<E: serde::de::Error>(self, number: f64) -> Result<Whole, E> {
+                whole(number).map(Whole).ok_or_else(|| E::invalid_value(Unexpected::Float(number), &self))
+            }
+        }
+        deserializer.deserialize_any(Number)
+    }
+}
+
+/// The whole number a float is, where it is one from 0 on that floats hold exactly or that fits into 64 bits.
+pub fn whole(number: f64) -> Option<u64> {
+    (number.fract() == 0.0 && (0.0..18_446_744_073_709_551_616.0).contains(&number)).then_some(number as u64)
+}
+
+/// A whole number of any width, or null.
+pub fn some_whole<'de, D: Deserializer<'de>, T: TryFrom<u64>>(deserializer: D) -> Result<Option<T>, D::Error> {
+    let refuse = |number| D::Error::custom(format!("{number} is more than this field holds"));
+    let number = Option::<Whole>::deserialize(deserializer)?;
+    number.map(|Whole(number)| T::try_from(number).map_err(|_| refuse(number))).transpose()
+}
+
+/// A list of objects.
+pub fn objects<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Vec<T>, D::Error> {
+    let all = Vec::<Object<T>>::deserialize(deserializer)?;
+    Ok(all.into_iter().map(|Object(value)| value).collect())
+}
+
+/// A list of objects, or null.
+pub fn some_objects<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
+    deserializer: D,
+) -> Result<Option<Vec<T>>, D::Error> {
+    let all = Option::<Vec<Object<T>>>::deserialize(deserializer)?;
+    Ok(all.map(|all| all.into_iter().map(|Object(value)| value).collect()))
 }
 
 fn not_json(error: &serde_json::Error) -> Problem {

@@ -144,6 +144,9 @@ async fn documents_go_in_are_found_and_go() {
         |found: &Value| found["hits"].as_array().unwrap().iter().map(|h| h["id"].as_u64().unwrap()).collect::<Vec<_>>();
     assert_eq!(ids(&found)[0], 7, "the second stage ranks the same vector first");
     assert!(found["milliseconds"]["scan"].is_f64() && found["hits"][0]["text"].is_string());
+    // JSON has one kind of number.
+    let like = bench.ok("POST", path, json!({ "document": 7.0, "k": 40.0 })).await;
+    assert_eq!(ids(&like).len(), 39);
     let like = bench.ok("POST", path, json!({ "document": "7", "k": 40 })).await;
     assert_eq!(ids(&like).len(), 39, "an example is not among its own hits");
     let filtered =
@@ -220,6 +223,9 @@ async fn what_cannot_be_met_is_refused_with_a_code_and_changes_nothing() {
         ("POST", query, json!({ "vector": vector(1), "k": -1 }), 400, "bad_request"),
         ("POST", query, json!({ "vector": vector(1), "kk": 1 }), 400, "bad_request"),
         ("POST", query, json!({ "vector": vector(1), "hybrid": 2 }), 400, "bad_request"),
+        ("POST", query, json!({ "vector": vector(1), "hybrid": 1.000000001 }), 400, "bad_request"),
+        ("POST", query, json!({ "vector": vector(1), "within": 1.00000001e30 }), 400, "bad_request"),
+        ("POST", query, json!({ "vector": vector(1), "k": 1.5 }), 400, "bad_request"),
         ("POST", query, json!({ "vector": vector(1), "hybrid": 0.5 }), 422, "bad_query"),
         ("POST", query, json!({ "vector": [1.0] }), 422, "bad_vector"),
         ("POST", query, json!({ "vector": nan }), 422, "bad_vector"),
@@ -236,7 +242,10 @@ async fn what_cannot_be_met_is_refused_with_a_code_and_changes_nothing() {
         ("POST", query, json!({ "vector": vector(1), "after": "xyz" }), 422, "bad_query"),
         ("POST", query, json!({ "text": "a".repeat(1001) }), 413, "too_large"),
         ("POST", query, json!({ "text": "a".repeat(20_001) }), 413, "too_large"),
+        ("POST", query, json!({ "like": [["oil"]] }), 400, "bad_request"),
         ("POST", "/v1/indexes/news/query/batch", json!({ "queries": [] }), 400, "bad_request"),
+        ("POST", "/v1/indexes/news/query/batch", json!({ "queries": [["oil"]] }), 400, "bad_request"),
+        ("PUT", put, json!({ "documents": [[1, "text"]] }), 400, "bad_request"),
         ("PUT", put, json!({ "documents": [] }), 400, "bad_request"),
         ("PUT", put, json!({ "documents": [{ "text": "a" }] }), 400, "bad_request"),
         ("PUT", put, json!({ "documents": [{ "id": 99, "text": "a" }] }), 422, "bad_document"),

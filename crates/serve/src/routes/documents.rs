@@ -7,12 +7,12 @@ use axum::Json;
 use axum::extract::State;
 use micpq::corpus::{DocId, Document, Value};
 use micpq::index::{Record, Store};
-use serde::de::Visitor;
+use serde::de::{Unexpected, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::ToSchema;
 
 use super::Refusals;
-use crate::extract::{At, Body, MayRead, MayWrite, Of};
+use crate::extract::{At, Body, MayRead, MayWrite, Of, whole};
 use crate::hosted::Hosted;
 use crate::problem::{Answer, Code, Problem};
 use crate::server::Server;
@@ -45,6 +45,11 @@ impl<'de> Deserialize<'de> for Id {
             }
 
             fn visit_u64<E: serde::de::Error>(self, number: u64) -> Result<Id, E> {
+                Ok(Id(DocId::Int(number)))
+            }
+
+            fn visit_f64<E: serde::de::Error>(self, number: f64) -> Result<Id, E> {
+                let number = whole(number).ok_or_else(|| E::invalid_value(Unexpected::Float(number), &self))?;
                 Ok(Id(DocId::Int(number)))
             }
 
@@ -211,6 +216,7 @@ pub fn check_vector(vector: &[f32], width: usize) -> Answer<()> {
 pub struct Upsert {
     /// All of them are kept, or none.
     #[schema(min_items = 1, max_items = 10000)]
+    #[serde(deserialize_with = "crate::extract::objects")]
     documents: Vec<NewDocument>,
 }
 

@@ -11,7 +11,7 @@ use utoipa::ToSchema;
 
 use super::Refusals;
 use super::query::check_text;
-use crate::extract::{Body, MayRead};
+use crate::extract::{Body, MayRead, some_whole};
 use crate::problem::{Answer, Code, Problem};
 use crate::server::Server;
 
@@ -59,6 +59,7 @@ pub struct Embed {
     encoding_format: Encoding,
     /// If given, it must be the length vectors have.
     #[schema(minimum = 1, maximum = 65536)]
+    #[serde(default, deserialize_with = "some_whole")]
     dimensions: Option<usize>,
     /// Taken and not used, as OpenAI's clients may send it.
     #[serde(default)]

@@ -15,7 +15,7 @@ use utoipa::ToSchema;
 
 use super::Refusals;
 use crate::config::check_name;
-use crate::extract::{At, Body, MayAdmin, MayRead, Of};
+use crate::extract::{At, Body, MayAdmin, MayRead, Of, Whole};
 use crate::hosted::Hosted;
 use crate::problem::{Answer, Code, Problem};
 use crate::server::{SNAPSHOTS, Server};
@@ -187,7 +187,7 @@ pub async fn show(_: MayRead, State(server): State<Arc<Server>>, Of(hosted): Of)
 
 /// How a new index turns texts into codes: the model of another index (`like`), or an encoder with codes that need no
 /// training (`encoder`, `bits`); train it later with its own documents.
-#[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Create {
     /// Name of an index whose model is taken.
@@ -205,18 +205,18 @@ pub struct Create {
 }
 
 /// Bits of a code.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-#[serde(try_from = "usize", into = "usize")]
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(try_from = "Whole")]
 pub struct Bits(usize);
 
 described!(Bits, { "description": "Bits of a code.", "type": "integer", "enum": [16, 32, 64, 128] });
 
-impl TryFrom<usize> for Bits {
+impl TryFrom<Whole> for Bits {
     type Error = String;
 
-    fn try_from(bits: usize) -> Result<Bits, String> {
+    fn try_from(Whole(bits): Whole) -> Result<Bits, String> {
         match bits {
-            16 | 32 | 64 | 128 => Ok(Bits(bits)),
+            16 | 32 | 64 | 128 => Ok(Bits(bits as usize)),
             _ => Err(format!("codes have 16, 32, 64 or 128 bits, not {bits}")),
         }
     }

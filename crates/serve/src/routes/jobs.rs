@@ -11,29 +11,33 @@ use utoipa::ToSchema;
 
 use super::Refusals;
 use super::documents::expect_texts;
-use crate::extract::{At, MayAdmin, MayRead, Of, OptionalBody};
+use crate::extract::{At, MayAdmin, MayRead, Of, OptionalBody, some_whole};
 use crate::jobs::JobView;
 use crate::problem::{Answer, Problem};
 use crate::retrain;
 use crate::server::Server;
 
 /// How an index is trained anew. What is left out is as the present model has it.
-#[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Train {
     /// Bits of a code: 16, 32, 64 or 128.
     bits: Option<super::indexes::Bits>,
     /// Most epochs.
     #[schema(minimum = 1, maximum = 1000000)]
+    #[serde(deserialize_with = "some_whole")]
     epochs: Option<usize>,
     /// Documents a step.
     #[schema(minimum = 2, maximum = 65536)]
+    #[serde(deserialize_with = "some_whole")]
     batch: Option<usize>,
     /// Seed of everything random.
     #[schema(maximum = 1000000000)]
+    #[serde(deserialize_with = "some_whole")]
     seed: Option<u64>,
     /// Most documents to train on; more are sampled evenly.
     #[schema(minimum = 2, maximum = 1000000000, default = 200000)]
+    #[serde(deserialize_with = "some_whole")]
     sample: Option<usize>,
 }
 

@@ -10,7 +10,7 @@ use utoipa::ToSchema;
 
 use super::Refusals;
 use super::documents::{Attributes, Id, check_vector};
-use crate::extract::{Body, MayRead, Of};
+use crate::extract::{Body, MayRead, Of, Whole, some_whole};
 use crate::hosted::Hosted;
 use crate::problem::{Answer, Code, Problem};
 use crate::server::Server;
@@ -27,17 +27,17 @@ pub struct Example {
     document: Option<Id>,
     /// How much it counts beside the others; 1 unless said.
     #[schema(minimum = 0.000001, maximum = 1000000.0)]
-    weight: Option<f32>,
+    weight: Option<f64>,
 }
 
 /// How the first candidates are ranked again by kept features.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(untagged)]
 pub enum Again {
     /// `auto` (the first 200 where the index keeps features) or `off`.
     Named(Named),
     /// So many of them.
-    First(usize),
+    First(Whole),
 }
 
 described!(Again, {
@@ -67,8 +67,11 @@ pub enum Distance {
     Hamming,
 }
 
+/// The greatest distance that can be asked for.
+const FARTHEST: f64 = 1e30;
+
 /// A query: one of `text`, `vector` and `document`, or several in `like`.
-#[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Search {
     /// Documents like a text.
@@ -80,22 +83,24 @@ pub struct Search {
     document: Option<Id>,
     /// Documents like several examples at once.
     #[schema(min_items = 1, max_items = 100)]
+    #[serde(deserialize_with = "crate::extract::some_objects")]
     like: Option<Vec<Example>>,
     /// Words of a hybrid search and of snippets; the texts above unless said.
     words: Option<String>,
     /// Hits wanted.
     #[schema(minimum = 1, maximum = 10000, default = 10)]
+    #[serde(deserialize_with = "some_whole")]
     k: Option<usize>,
     /// Only documents that match: `places:japan AND year:[1987 TO 1988]`.
     filter: Option<String>,
     /// Only documents whose code is no farther than this.
     #[schema(minimum = 0.0, maximum = 1e30)]
-    within: Option<f32>,
+    within: Option<f64>,
     /// `next` of an earlier answer to the same query: the hits behind those.
     after: Option<String>,
     /// Weight of the words, from 0 (codes alone) to 1 (words alone).
     #[schema(minimum = 0.0, maximum = 1.0, default = 0.0)]
-    hybrid: Option<f32>,
+    hybrid: Option<f64>,
     /// Whether the first candidates are ranked again by kept features: `auto`, `off` or how many.
     rerank: Option<Again>,
     /// How codes are compared; as the model was trained unless said.
@@ -137,6 +142,12 @@ impl Search {
         }
         let width = hosted.index().model().inputs();
         let like = examples.into_iter().map(|example| example.convert(width, most_text)).collect::<Answer<_>>()?;
+        // In the precision they were sent in: rounded, what is just beyond a bound would be on it.
+        for (name, value, most) in [("within", self.within, FARTHEST), ("hybrid", self.hybrid, 1.0)] {
+            if let Some(value) = value.filter(|value| !(0.0..=most).contains(value)) {
+                return Err(Problem::bad_request(format!("{name} is {value}; it goes from 0 to {most}")));
+            }
+        }
         let defaults = SearchConfig::default();
         let after = match &self.after {
             Some(text) => Some(text.parse().map_err(Problem::of(Code::BadQuery))?),
@@ -145,14 +156,14 @@ impl Search {
         let config = SearchConfig {
             k: self.k.unwrap_or(defaults.k),
             filter: self.filter,
-            within: self.within,
+            within: self.within.map(|within| within as f32),
             after,
-            hybrid: self.hybrid.unwrap_or(defaults.hybrid),
+            hybrid: self.hybrid.map_or(defaults.hybrid, |hybrid| hybrid as f32),
             rerank: match self.rerank {
                 None => defaults.rerank,
                 Some(Again::Named(Named::Auto)) => Rerank::Auto,
                 Some(Again::Named(Named::Off)) => Rerank::Off,
-                Some(Again::First(n)) => Rerank::First(n),
+                Some(Again::First(Whole(n))) => Rerank::First(usize::try_from(n).unwrap_or(usize::MAX)),
             },
             distance: self.distance.map(|distance| match distance {
                 Distance::Norm => micpq::model::Distance::Norm,
@@ -190,7 +201,7 @@ impl Example {
                 return Err(Problem::refused(Code::BadQuery, text));
             }
         };
-        Ok((like, weight))
+        Ok((like, weight as f32))
     }
 }
 
@@ -302,11 +313,12 @@ pub async fn query(
 }
 
 /// Several queries.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Batch {
     /// Each with options of its own.
     #[schema(min_items = 1, max_items = 1000)]
+    #[serde(deserialize_with = "crate::extract::objects")]
     queries: Vec<Search>,
 }
 

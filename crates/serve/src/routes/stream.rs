@@ -37,6 +37,7 @@ const PIECES: usize = 16;
 pub struct Options {
     /// What a line that cannot be kept does: end the stream, or be counted and passed over.
     #[serde(default)]
+    #[param(inline)]
     on_error: Treatment,
     /// Field that holds the id, which every line must have.
     #[param(default = "id", min_length = 1)]
