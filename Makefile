@@ -4,11 +4,12 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 CARGO ?= cargo
 MICPQ := target/release/micpq
+PYTHON := $(CURDIR)/.venv/python-tests/bin/python
 # Where shared corpora, goldens and weights lie, when they are at hand.
 MICPQ_SHARED ?= $(abspath ../shared)
 export MICPQ_SHARED
 
-.PHONY: help build demo test fmt lint unit encoders bench-search clean
+.PHONY: help build demo test fmt lint unit contract python encoders bench-search bench-serve clean
 
 help:  ## what there is to do
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 22
@@ -20,7 +21,7 @@ build:  ## the release binary, target/release/micpq
 demo: build  ## fetch news of 1987, train, index, answer questions, leave you at a prompt
 	@scripts/demo
 
-test: fmt lint unit  ## format, lints, every test
+test: fmt lint unit contract python  ## format, lints, every test
 
 fmt:
 	$(CARGO) fmt --all --check
@@ -36,6 +37,40 @@ encoders:
 
 unit: encoders
 	$(CARGO) test --release --workspace
+
+# Requests made up from the server's own description, against the running binary.
+contract: .venv-http/made  ## the server keeps to its OpenAPI description (schemathesis)
+	MICPQ_SCHEMATHESIS=$(abspath .venv-http/bin/schemathesis) \
+	$(CARGO) test --release --workspace --test whole -- serve::the_description_is_kept
+
+.venv-http/made: crates/serve/requirements.txt
+	python3 -m venv .venv-http
+	.venv-http/bin/pip install --quiet --disable-pip-version-check -r $<
+	@touch $@
+
+# wrk and the peers: make bench-serve ARGS="--documents 100000 --parts ours,report". About 45 minutes for all of it.
+bench-serve: .venv-peers/made  ## the server under load, beside pgvector and milvus-lite, into benchmarks/results/serve.md
+	@command -v wrk >/dev/null || { echo "wrk is needed: apt-get install wrk"; exit 1; }
+	$(CARGO) build --release --workspace
+	$(CARGO) build --release --workspace --example fill
+	.venv-peers/bin/python benchmarks/serve/bench.py $(ARGS)
+
+.venv-peers/made: benchmarks/serve/requirements.txt
+	python3 -m venv .venv-peers
+	.venv-peers/bin/pip install --quiet --disable-pip-version-check -r $<
+	@touch $@
+
+# The wheel of the build that is there, in an environment of its own beside the packages it is tested against.
+python: .venv/python  ## the Python package: wheel, types, tests, and every command of the guide
+	$(CARGO) build --release --workspace
+	$(PYTHON) crates/python/pack.py
+	$(PYTHON) -m pip install --quiet --disable-pip-version-check --no-deps --force-reinstall target/wheels/micpq-*.whl
+	cd crates/python && $(PYTHON) -m mypy --strict python/micpq && $(PYTHON) -m pytest -q
+
+.venv/python: crates/python/tests/requirements.txt
+	python3 -m venv .venv/python-tests
+	$(PYTHON) -m pip install --quiet --disable-pip-version-check -r $<
+	@touch $@
 
 # ARGS go to the harness: make bench-search ARGS="scan --bits 64 --documents 1000000"; ARGS=--help lists the stages.
 bench-search: .venv/peers build  ## our exact search against FAISS and others, into benchmarks/results/search.md

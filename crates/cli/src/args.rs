@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args as Group, Parser, Subcommand};
 use micpq::corpus::{CorpusConfig, Format, OnError};
-use micpq::encoder::{Features, Pooling, pull};
+use micpq::encoder::{Device, Features, Pooling, Precision, pull};
 use micpq::index::{CopyConfig, Keep, Store};
 use micpq::model::{CodeShape, Distance};
 use micpq::query::{Cursor, Rerank, SearchConfig};
@@ -28,6 +28,9 @@ pub struct Args {
     /// Threads; all cores unless said. Results do not depend on it
     #[arg(long, global = true, value_name = "N")]
     pub threads: Option<usize>,
+    /// Where to encode: auto takes a GPU where one works and there is more than a query to encode
+    #[arg(long, global = true, value_name = "auto|cpu|cuda[:N]", default_value = "auto")]
+    pub device: Device,
 }
 
 const EXAMPLES: &str = "\
@@ -45,6 +48,8 @@ pub enum Command {
     Build(Build),
     /// Search an index
     Search(Search),
+    /// Serve indexes over HTTP, with a page to search them
+    Serve(Serve),
     /// Measure a model on labelled corpora: P@k, MAP, fidelity, beside exact float search
     Eval(Eval),
     /// Turn a corpus into feature vectors, or with --model into codes (.npy)
@@ -54,6 +59,12 @@ pub enum Command {
     /// Make and keep an index: create, add, delete, info, stats, verify, compact, snapshot, restore, migrate
     #[command(subcommand)]
     Index(Index),
+    /// Write an index as FAISS, Parquet, Arrow, JSONL, a BEIR folder, a TREC run or plain codes
+    Export(crate::commands::export::Export),
+    /// Make an index of a FAISS product quantizer, or of vectors of any encoder
+    Import(crate::commands::import::Import),
+    /// Score a TREC run: nDCG@10, Recall@100, MAP
+    Score(crate::commands::score::Score),
     /// Fetch and show encoders
     #[command(subcommand)]
     Encoder(EncoderCommand),
@@ -161,13 +172,33 @@ pub struct FeatureArgs {
     /// Scale vectors to unit length
     #[arg(long)]
     pub unit_length: bool,
+    #[command(flatten)]
+    pub computing: ComputingArgs,
+}
+
+/// How the encoder computes.
+#[derive(Group, Clone, Copy, Default)]
+#[command(next_help_heading = "Features")]
+pub struct ComputingArgs {
+    /// Numbers of the encoder's matrix products: f32, bf16, int8, or auto (the fastest that loses nothing worth naming);
+    /// unless said, a model's own, and f32 where there is none yet
+    #[arg(long, value_name = "f32|bf16|int8|auto")]
+    pub precision: Option<Precision>,
 }
 
 impl FeatureArgs {
-    /// Loads the encoder, fetching a registered one that is not here yet.
+    /// Loads the encoder to where `--device` says, fetching a registered one that is not here yet.
     pub fn load(&self, watch: &dyn Watch) -> Result<Features> {
         pull::locate_or_pull(&self.encoder, watch)?;
-        Features::new(&self.encoder, self.pooling, self.max_tokens, self.clean, self.unit_length)
+        Features::new(
+            &self.encoder,
+            self.pooling,
+            self.max_tokens,
+            self.clean,
+            self.unit_length,
+            self.computing.precision.unwrap_or_default(),
+        )?
+        .on(crate::commands::device(), watch)
     }
 }
 
@@ -175,15 +206,15 @@ impl FeatureArgs {
 #[derive(Group, Clone)]
 #[command(next_help_heading = "Training")]
 pub struct TrainingArgs {
-    /// Length of a code: 16, 32, 64 or 128
-    #[arg(long, default_value_t = 64)]
-    pub bits: usize,
+    /// Length of a code: 16, 32, 64 or 128; `train` takes several
+    #[arg(long, default_value = "64", value_name = "N[,N...]", value_delimiter = ',')]
+    pub bits: Vec<usize>,
     /// System to train
     #[arg(long, default_value = "micpq")]
     pub method: String,
-    /// Seed of everything random
-    #[arg(long, default_value_t = 0)]
-    pub seed: u64,
+    /// Seed of everything random; `train` takes several
+    #[arg(long, default_value = "0", value_name = "N[,N...]", value_delimiter = ',')]
+    pub seed: Vec<u64>,
     /// Views: full:R (R encoder passes with dropout a document) or noise[:R] (a model of that noise, fitted on a sample)
     #[arg(long, value_name = "full:R|noise[:R]")]
     pub views: Option<String>,
@@ -236,18 +267,48 @@ impl TrainingArgs {
     /// Rate of dropout where none is given: the authors'.
     pub const DROPOUT: f64 = 0.3;
 
-    /// The trainer's own options. Without a word about views, `build` takes the noise model with mean pooling, where it
-    /// loses nothing, and full passes with CLS, where it does.
+    /// The trainer's own options, of one model.
     pub fn config(&self, pooling: Pooling) -> Result<TrainConfig> {
+        match (&self.bits[..], &self.seed[..]) {
+            ([bits], [seed]) => self.model(*bits, *seed, pooling),
+            (bits, seeds) => Err(micpq::Error::config(format!(
+                "{} models are asked for by --bits and --seed, an index has one; \"micpq train\" makes several at once",
+                bits.len() * seeds.len()
+            ))),
+        }
+    }
+
+    /// The options of every length and seed, seed by seed and the longest code first, which takes longest.
+    pub fn configs(&self, pooling: Pooling) -> Result<Vec<TrainConfig>> {
+        let mut lengths = self.bits.clone();
+        lengths.sort_unstable_by(|a, b| b.cmp(a));
+        lengths.dedup();
+        let mut seeds = self.seed.clone();
+        seeds.dedup();
+        seeds
+            .iter()
+            .flat_map(|s| lengths.iter().map(move |b| (*b, *s)))
+            .map(|(b, s)| self.model(b, s, pooling))
+            .collect()
+    }
+
+    /// The seed a sample of the corpus is drawn by: the first.
+    pub fn sample_seed(&self) -> u64 {
+        self.seed.first().copied().unwrap_or(0)
+    }
+
+    /// Without a word about views, `build` takes the noise model with mean pooling, where it loses nothing, and full
+    /// passes with CLS, where it does.
+    fn model(&self, bits: usize, seed: u64, pooling: Pooling) -> Result<TrainConfig> {
         if self.method != "micpq" {
             return Err(micpq::Error::config(format!("unknown method '{}'; known: micpq", self.method)));
         }
-        CodeShape::micpq(self.bits)?;
+        CodeShape::micpq(bits)?;
         let mut config = match &self.preset {
-            Some(name) => TrainConfig::preset(name, self.bits)?,
+            Some(name) => TrainConfig::preset(name, bits)?,
             None => {
                 let views = if pooling == Pooling::Mean { ViewChoice::default() } else { ViewChoice::Full(16) };
-                TrainConfig { views, ..TrainConfig::new(self.bits) }
+                TrainConfig { views, ..TrainConfig::new(bits) }
             }
         };
         if let Some(views) = &self.views {
@@ -271,26 +332,19 @@ impl TrainingArgs {
             config.objective.gumbel = false;
             config.objective.floor = 0.0;
         }
-        config.seed = self.seed;
+        config.seed = seed;
         let config = self.set.iter().try_fold(config, |config, pair| with_option(&config, pair))?;
         config.validate()?;
         Ok(config)
     }
 }
 
-/// The options with one of them changed, by the name it is recorded under.
+/// The options with one of them changed.
 fn with_option(config: &TrainConfig, pair: &str) -> Result<TrainConfig> {
-    let mut record = serde_json::to_value(config).expect("options have a JSON form");
-    let options = record.as_object_mut().expect("options are an object");
     let bad = |problem: String| micpq::Error::config(format!("--set {pair}: {problem}"));
     let (name, value) = pair.split_once('=').ok_or_else(|| bad("write it as NAME=VALUE".into()))?;
-    if !options.contains_key(name) {
-        let known: Vec<&str> = options.keys().map(String::as_str).collect();
-        return Err(bad(format!("no option is called {name}; known: {}", known.join(", "))));
-    }
     let value = serde_json::from_str(value).unwrap_or_else(|_| serde_json::Value::String(value.to_owned()));
-    options.insert(name.to_owned(), value);
-    serde_json::from_value(record).map_err(|e| bad(e.to_string()))
+    config.with_option(name, value).map_err(|e| bad(e.to_string()))
 }
 
 #[derive(Group)]
@@ -391,6 +445,8 @@ pub struct Search {
     pub distance: Option<Distance>,
     #[command(flatten)]
     pub source: CorpusArgs,
+    #[command(flatten)]
+    pub computing: ComputingArgs,
 }
 
 impl Search {
@@ -409,6 +465,38 @@ impl Search {
             explain: self.explain,
         }
     }
+}
+
+#[derive(Group)]
+#[command(after_help = "\
+Examples:
+  micpq serve news.micpq
+  micpq serve news.micpq notes=/data/notes.micpq --data /data/made --listen 127.0.0.1:8080
+  micpq serve --config serve.toml --set queue=256
+  micpq serve --new-key read                           prints a key, and the lines that let it in
+
+Every option has a name in the config file, MICPQ_SERVE_NAME in the environment, and --set NAME=VALUE here.")]
+pub struct Serve {
+    /// Index directories, each as PATH (named by its file name) or NAME=PATH
+    pub indexes: Vec<String>,
+    /// Options in TOML
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Address and port; port 0 takes a free one. 127.0.0.1:6380 unless said
+    #[arg(long, value_name = "ADDRESS")]
+    pub listen: Option<String>,
+    /// Where indexes and snapshots made over HTTP lie
+    #[arg(long, value_name = "DIR")]
+    pub data: Option<PathBuf>,
+    /// Any option of the config file
+    #[arg(long, value_name = "NAME=VALUE")]
+    pub set: Vec<String>,
+    /// Print a new API key and the lines of the config file that let it in, then end
+    #[arg(long, value_name = "read|write|admin")]
+    pub new_key: Option<serve::config::Role>,
+    /// Print the description of the interface (OpenAPI 3.1), then end
+    #[arg(long)]
+    pub openapi: bool,
 }
 
 #[derive(Group)]
@@ -439,6 +527,8 @@ pub struct Eval {
     pub cache: Option<PathBuf>,
     #[command(flatten)]
     pub source: CorpusArgs,
+    #[command(flatten)]
+    pub computing: ComputingArgs,
 }
 
 #[derive(Group)]
@@ -465,16 +555,23 @@ pub struct Encode {
 #[command(after_help = "\
 Examples:
   micpq train news.jsonl --bits 64 -o model
+  micpq train news.jsonl --bits 16,32,64,128 --seed 0,1 -o models     eight models from one copy of the views
   micpq train train.csv.gz --validation val.csv.gz --preset paper:agnews --bits 32 --max-tokens 51 -o model")]
 pub struct Train {
     /// File or folder; - is standard input
     pub corpus: PathBuf,
-    /// Model directory to write
+    /// Model directory to write; with several lengths or seeds a directory of them, BITS-SEED each
     #[arg(long, short)]
     pub output: PathBuf,
     /// Labelled corpus by whose P@100 the best epoch is chosen; without it the choice needs no labels
     #[arg(long, value_name = "FILE")]
     pub validation: Option<PathBuf>,
+    /// Labelled corpus the finished model is measured by
+    #[arg(long, value_name = "FILE")]
+    pub test: Option<PathBuf>,
+    /// Models trained at a time, each with its share of the threads; all of them unless said
+    #[arg(long, value_name = "N")]
+    pub jobs: Option<usize>,
     #[command(flatten)]
     pub source: CorpusArgs,
     #[command(flatten)]
@@ -505,6 +602,8 @@ pub enum Index {
         force: bool,
         #[command(flatten)]
         source: CorpusArgs,
+        #[command(flatten)]
+        computing: ComputingArgs,
     },
     /// Add documents; one with a known id replaces the old one
     Add {
@@ -517,6 +616,8 @@ pub enum Index {
         commit_every: usize,
         #[command(flatten)]
         source: CorpusArgs,
+        #[command(flatten)]
+        computing: ComputingArgs,
     },
     /// Delete documents by id or by filter
     Delete {

@@ -16,6 +16,22 @@ const BATCH_TOKENS: usize = 16 * 1024;
 /// Batches under way: while one is computed, the other's ids and features travel and its small kernels fill gaps.
 const LANES: usize = 2;
 
+/// What may be traded for speed and memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tuning {
+    /// Most tokens of a batch; halved while the GPU's memory is short.
+    pub batch_tokens: usize,
+    /// Whether passes with dropout take the tanh form of an erf GELU, which the matrix product applies itself. It is off
+    /// by 5e-4 at most, far below what dropout does to a vector; clean passes keep the erf form.
+    pub fast_views: bool,
+}
+
+impl Default for Tuning {
+    fn default() -> Self {
+        Tuning { batch_tokens: BATCH_TOKENS, fast_views: false }
+    }
+}
+
 /// An encoder whose weights are on a GPU.
 pub struct Bert {
     // Dropped first: its streams still use the model.
@@ -61,18 +77,13 @@ impl Bert {
     ///
     /// `weights` gives a tensor by its Hugging Face name without the prefix `bert.`, row-major, in f32.
     pub fn new(device: &Device, shape: Shape, precision: Precision, weights: Source) -> Result<Self> {
-        Self::with_batch(device, shape, precision, weights, BATCH_TOKENS)
+        Self::tuned(device, shape, precision, weights, Tuning::default())
     }
 
-    /// As [`Bert::new`], with batches of up to `tokens` tokens.
-    pub fn with_batch(
-        device: &Device,
-        shape: Shape,
-        precision: Precision,
-        weights: Source,
-        tokens: usize,
-    ) -> Result<Self> {
+    /// As [`Bert::new`], tuned otherwise.
+    pub fn tuned(device: &Device, shape: Shape, precision: Precision, weights: Source, tuning: Tuning) -> Result<Self> {
         shape.check()?;
+        let tokens = tuning.batch_tokens;
         if tokens == 0 || tokens > 1 << 20 {
             return Err(Error::Input(format!("a batch has 1 to {} tokens, not {tokens}", 1 << 20)));
         }
@@ -81,7 +92,7 @@ impl Bert {
             let image = compile(&shape, precision, device.info().capability)?;
             let kernels = Kernels::load(device, &image)?;
             let products = Products::new(device)?;
-            let weights = Weights::load(device, &products, &shape, precision, weights)?;
+            let weights = Weights::load(device, &products, &shape, precision, tuning.fast_views, weights)?;
             let model = Model { shape, precision, weights, products, kernels };
             let lanes = Mutex::new(Lanes { lanes: Vec::new(), tokens, halved: 0 });
             Ok(Bert { lanes, model, device: device.clone() })

@@ -250,7 +250,7 @@ impl Lane {
             )?;
             for (l, layer) in weights.layers.iter().enumerate() {
                 let linear = |linear: &crate::gemm::Linear, x: u64, y: u64, rows: usize| {
-                    linear.multiply(products, x, y, rows, &self.workspace, stream)
+                    linear.multiply(products, x, y, rows, drop, &self.workspace, stream)
                 };
                 let add_norm = |from: u64, at: u64, to: u64, norm: &Norm, rows: usize, site: usize, key_at: u64| {
                     let count = rows as i32;
@@ -303,7 +303,8 @@ impl Lane {
                 linear(&layer.attention_out, context, narrow, rows)?;
                 add_norm(states, first_at, to, &layer.attention_norm, rows, 1 + 2 * l, first_at)?;
                 linear(&layer.feed_in, to, wide, rows)?;
-                if !weights.activated {
+                // A view may have had its activation in the product.
+                if !(weights.activated || drop && layer.feed_in.has_other()) {
                     let words = (rows * shape.intermediate / 8) as u64;
                     kernels.activation.launch(stream, words.div_ceil(256) as usize, 256, arguments![wide, words])?;
                 }

@@ -48,6 +48,8 @@ pub(crate) struct Linear {
     weight: Buffer,
     _bias: Buffer,
     plan: Plan,
+    // The same product with another epilogue, where there is one.
+    other: Option<Plan>,
     inputs: usize,
     outputs: usize,
 }
@@ -76,25 +78,34 @@ impl Linear {
         weight: &[u16],
         bias: &[u16],
         epilogue: Epilogue,
+        other: Option<Epilogue>,
     ) -> Result<Self> {
         let (outputs, inputs) = (bias.len(), weight.len() / bias.len());
         let weight = Buffer::filled(device, weight, "the encoder's weights")?;
         let bias = Buffer::filled(device, bias, "the encoder's weights")?;
-        let plan = Plan::new(products, precision, inputs, outputs, epilogue, bias.at())?;
-        Ok(Linear { weight, _bias: bias, plan, inputs, outputs })
+        let plan = |epilogue| Plan::new(products, precision, inputs, outputs, epilogue, bias.at());
+        let (plan, other) = (plan(epilogue)?, other.map(plan).transpose()?);
+        Ok(Linear { weight, _bias: bias, plan, other, inputs, outputs })
     }
 
-    /// Queues the product.
+    /// Whether it can be asked for its other epilogue.
+    pub fn has_other(&self) -> bool {
+        self.other.is_some()
+    }
+
+    /// Queues the product, with `other` by its other epilogue if it has one.
     ///
     /// # Safety
     /// `x` and `y` are addresses on this device of `rows * inputs` and `rows * outputs` 16-bit values that live, with
     /// `workspace`, until the stream has passed this point.
+    #[allow(clippy::too_many_arguments)]
     pub unsafe fn multiply(
         &self,
         products: &Products,
         x: u64,
         y: u64,
         rows: usize,
+        other: bool,
         workspace: &Buffer,
         stream: &Stream,
     ) -> Result<()> {
@@ -102,7 +113,7 @@ impl Linear {
             return Ok(());
         }
         let (one, zero) = (1.0f32, 0.0f32);
-        let plan = &self.plan;
+        let plan = self.other.as_ref().filter(|_| other).unwrap_or(&self.plan);
         // SAFETY: the descriptions are live and agree with the operands, as the caller promises for theirs.
         let answer = unsafe {
             for layout in [plan.x, plan.y] {

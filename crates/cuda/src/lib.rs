@@ -27,7 +27,7 @@ mod forward;
 mod encode;
 
 pub use device::{Device, DeviceInfo, devices};
-pub use encode::{Bert, Report};
+pub use encode::{Bert, Report, Tuning};
 pub use error::{Error, Result};
 pub use shape::{Activation, Dropout, Pooling, Precision, Shape};
 pub use weights::Source;

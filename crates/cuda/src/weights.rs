@@ -46,6 +46,7 @@ impl Weights {
         products: &Products,
         shape: &Shape,
         precision: Precision,
+        fast_views: bool,
         source: Source,
     ) -> Result<Self> {
         let (hidden, inner) = (shape.hidden, shape.intermediate);
@@ -57,13 +58,13 @@ impl Weights {
             };
             Ok(Norm { scale: part("weight")?, shift: part("bias")? })
         };
-        let linear = |names: &[String], outputs: usize, inputs: usize, epilogue| -> Result<Linear> {
+        let linear = |names: &[String], outputs: usize, inputs: usize, epilogue, other| -> Result<Linear> {
             let (mut weight, mut bias) = (Vec::new(), Vec::new());
             for name in names {
                 weight.extend(bits(&read(&format!("{name}.weight"), outputs * inputs)?, precision));
                 bias.extend(bits(&read(&format!("{name}.bias"), outputs)?, precision));
             }
-            Linear::new(device, products, precision, &weight, &bias, epilogue)
+            Linear::new(device, products, precision, &weight, &bias, epilogue, other)
         };
         // cuBLASLt's GELU is the tanh form; the erf form is a kernel of ours.
         let (plain, feed) = (
@@ -74,16 +75,18 @@ impl Weights {
                 Activation::Relu => Epilogue::CUBLASLT_EPILOGUE_RELU_BIAS,
             },
         );
+        let fast =
+            (fast_views && shape.activation == Activation::Gelu).then_some(Epilogue::CUBLASLT_EPILOGUE_GELU_BIAS);
         let layers = (0..shape.layers)
             .map(|i| {
                 let at = |part: &str| format!("encoder.layer.{i}.{part}");
                 let qkv = ["query", "key", "value"].map(|part| at(&format!("attention.self.{part}")));
                 Ok(Layer {
-                    attention_in: linear(&qkv, hidden, hidden, plain)?,
-                    attention_out: linear(&[at("attention.output.dense")], hidden, hidden, plain)?,
+                    attention_in: linear(&qkv, hidden, hidden, plain, None)?,
+                    attention_out: linear(&[at("attention.output.dense")], hidden, hidden, plain, None)?,
                     attention_norm: norm(&at("attention.output"))?,
-                    feed_in: linear(&[at("intermediate.dense")], inner, hidden, feed)?,
-                    feed_out: linear(&[at("output.dense")], hidden, inner, plain)?,
+                    feed_in: linear(&[at("intermediate.dense")], inner, hidden, feed, fast)?,
+                    feed_out: linear(&[at("output.dense")], hidden, inner, plain, None)?,
                     feed_norm: norm(&at("output"))?,
                 })
             })

@@ -59,9 +59,9 @@ impl Backend {
 /// `fn name(args) in body;` with `body` an `#[inline(always)]` function. Bodies do the same operations in the same
 /// order in every compilation, so the results are equal bit for bit.
 macro_rules! per_backend {
-    ($(#[$doc:meta])* pub fn $name:ident($($arg:ident: $ty:ty),* $(,)?) => $body:path;) => {
+    ($(#[$doc:meta])* $vis:vis fn $name:ident($($arg:ident: $ty:ty),* $(,)?) => $body:path;) => {
         $(#[$doc])*
-        pub fn $name(backend: $crate::Backend, $($arg: $ty),*) {
+        $vis fn $name(backend: $crate::Backend, $($arg: $ty),*) {
             #[cfg(target_arch = "x86_64")]
             {
                 #[target_feature(enable = "avx2,fma")]

@@ -11,6 +11,7 @@
 
 pub mod corpus;
 pub mod encoder;
+pub mod formats;
 pub mod index;
 pub mod model;
 pub mod query;

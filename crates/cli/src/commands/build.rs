@@ -39,13 +39,13 @@ pub fn run(args: Build, json: bool, progress: &Progress) -> Result<()> {
     let (model, features, known, metrics) = match &args.model {
         Some(dir) => {
             let model = Model::load(dir)?;
-            let features = features_of(&model, progress)?;
+            let features = features_of(&model, args.features.computing, progress)?;
             (model, features, Known::default(), metrics_of(dir)?)
         }
         None => {
             let features = args.features.load(progress)?;
             let corpus = read(path, &source, &args, progress)?;
-            let trained = training::fit(&args.training, config, &features, &corpus, None, progress)?;
+            let (trained, (clean, tokens)) = training::fit(&args.training, &config, &features, &corpus, progress)?;
             if trained.interrupted {
                 let model = disk::beside(&args.output, ".model");
                 trained.model.save(&model, &trained.metrics)?;
@@ -59,7 +59,7 @@ pub fn run(args: Build, json: bool, progress: &Progress) -> Result<()> {
                 return Err(Error::Interrupted.into());
             }
             progress.note(&training::summary(&trained));
-            (trained.model, features, Known::new(&trained.tokens, trained.clean), trained.metrics)
+            (trained.model, features, Known::new(&tokens, clean), trained.metrics)
         }
     };
     let trained_at = begun.elapsed().as_secs_f64();
@@ -92,8 +92,13 @@ pub fn run(args: Build, json: bool, progress: &Progress) -> Result<()> {
 
 fn read(path: &Path, source: &CorpusConfig, args: &Build, progress: &Progress) -> Result<Dataset> {
     let mut corpus = Corpus::open(path, source)?;
-    let set =
-        Dataset::sample(&mut corpus, args.training.sample, args.training.seed, &mut LabelNames::default(), progress)?;
+    let set = Dataset::sample(
+        &mut corpus,
+        args.training.sample,
+        args.training.sample_seed(),
+        &mut LabelNames::default(),
+        progress,
+    )?;
     if set.seen > set.texts.len() {
         progress.note(&format!("training on {} of {} documents", set.texts.len(), set.seen));
     }

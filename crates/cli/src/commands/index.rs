@@ -17,19 +17,19 @@ use crate::progress::Progress;
 
 pub fn run(command: args::Index, json: bool, progress: &Progress) -> Result<()> {
     match command {
-        args::Index::Create { index, corpus, model, store, keep, force, source } => {
+        args::Index::Create { index, corpus, model, store, keep, force, source, computing } => {
             let metrics = metrics_of(&model)?;
             let model = Model::load(&model)?;
             let made = Index::create(&index, &model, IndexConfig { store, keep, replace: force, metrics })?;
             if let Some(corpus) = corpus {
-                add(&made, &corpus, &source, 20_000, progress)?;
+                add(&made, &corpus, &source, computing, 20_000, progress)?;
             }
             made.reload(progress)?;
             told(&made, json)
         }
-        args::Index::Add { index, corpus, commit_every, source } => {
+        args::Index::Add { index, corpus, commit_every, source, computing } => {
             let opened = Index::open(&index, progress)?;
-            let added = add(&opened, &corpus, &source, commit_every, progress)?;
+            let added = add(&opened, &corpus, &source, computing, commit_every, progress)?;
             opened.reload(progress)?;
             if json {
                 return output::json(&serde_json::json!({ "added": added, "documents": opened.len() }));
@@ -96,7 +96,7 @@ pub fn run(command: args::Index, json: bool, progress: &Progress) -> Result<()> 
             let model = Model::load(&model)?;
             // Refused before an encoder is fetched or loaded.
             Index::open(&index, progress)?;
-            let features = features_of(&model, progress)?;
+            let features = features_of(&model, args::ComputingArgs::default(), progress)?;
             let mut encode = |texts: &[&str]| features.encode(texts, progress);
             let made = migrate(&index, &model, &mut encode, &config, progress).map_err(|problem| match problem {
                 Error::Interrupted => anyhow::Error::new(Error::Interrupted)
@@ -227,10 +227,11 @@ fn add(
     index: &Index,
     corpus: &Path,
     source: &args::CorpusArgs,
+    computing: args::ComputingArgs,
     commit_every: usize,
     progress: &Progress,
 ) -> Result<u64> {
-    let features = features_of(index.model(), progress)?;
+    let features = features_of(index.model(), computing, progress)?;
     let mut corpus = Corpus::open(corpus, &source.config())?;
     progress.stage("indexing", None);
     let added = add_all(index, &features, &mut corpus, &Known::default(), commit_every, progress)?;

@@ -1,15 +1,19 @@
 //! `micpq search`: queries on the command line, a file of them, or a prompt.
 
 use std::io::{BufRead, IsTerminal, Write};
+use std::sync::Arc;
 
 use anyhow::Result;
 use micpq::corpus::{Corpus, DocId, Value};
+use micpq::encoder::{Device, Features};
+use micpq::index::Index;
+use micpq::model::Model;
 use micpq::query::{Answer, Hit, Like, Query, SearchConfig, Searcher, Snippet};
 use micpq::{Error, Watch, npy};
 use serde_json::json;
 
-use super::chunks;
-use crate::args::Search;
+use super::{chunks, device, features_for_queries, features_of};
+use crate::args::{ComputingArgs, Search};
 use crate::output;
 use crate::progress::Progress;
 
@@ -23,7 +27,13 @@ pub fn run(args: Search, json: bool, progress: &Progress) -> Result<()> {
     if args.fuse && given.is_empty() {
         return Err(Error::config("--fuse makes one query of several; give texts, --like or --vector").into());
     }
-    let searcher = Searcher::open(&args.index, progress)?;
+    // A file of queries is work for a GPU where there is one; a query now and then loads the encoder when a text comes.
+    let plain = args.computing.precision.is_none() && !matches!(device(), Device::Cuda(_));
+    let searcher = match &args.queries {
+        Some(_) => with_features(&args, features_of, progress)?,
+        None if plain => Searcher::open(&args.index, progress)?,
+        None => with_features(&args, features_for_queries, progress)?,
+    };
     let session = Session { searcher, config, words: args.words.clone(), json, progress };
     if let Some(path) = &args.queries {
         let mut corpus = Corpus::open(path, &args.source.config())?;
@@ -55,6 +65,17 @@ pub fn run(args: Search, json: bool, progress: &Progress) -> Result<()> {
         session.show(answer, several.then(|| json!(i)).as_ref(), name)?;
     }
     Ok(())
+}
+
+/// The index with its encoder loaded at once.
+fn with_features(
+    args: &Search,
+    features: fn(&Model, ComputingArgs, &dyn Watch) -> Result<Features>,
+    progress: &Progress,
+) -> Result<Searcher> {
+    let index = Index::open(&args.index, progress)?;
+    let features = features(index.model(), args.computing, progress)?;
+    Ok(Searcher::new(index, Some(Arc::new(features)))?)
 }
 
 /// What the command line asks for, with a name for each.

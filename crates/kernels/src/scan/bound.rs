@@ -8,10 +8,10 @@ use crate::Backend;
 #[derive(Clone, Debug)]
 pub struct Query {
     shape: Shape,
-    // [books, words]
+    // [books, cells]
     table: Vec<f32>,
     // What each value of a part of the code adds at least, beyond the least of the part: [nibbles, 16] where a byte
-    // has two parts, [rows, 256] with books of 256 words.
+    // has two parts, [rows, 256] with books of more than 16 words.
     excess: Vec<f64>,
     // Sum of the least values of all parts.
     base: f64,
@@ -28,21 +28,26 @@ impl Query {
         let (books, words) = (shape.books(), shape.words());
         assert_eq!(table.len(), books * words, "a table of {books} books of {words} words");
         assert!(table.iter().all(|v| v.is_finite() && *v >= 0.0), "distances are finite and not negative");
-        let part = if words == 256 { 256 } else { 16 };
+        // Word numbers beyond the last word, which no code has, count as the last.
+        let cells = shape.cells();
+        let row = |book: &[f32]| -> Vec<f32> { (0..cells).map(|w| book[w.min(words - 1)]).collect() };
+        let table: Vec<f32> = table.chunks_exact(words).flat_map(row).collect();
+        let part = if cells == 256 { 256 } else { 16 };
         let mut excess = vec![0.0; shape.code_bytes() * shape.table_row()];
-        let in_part = if words == 2 { 4 } else { 1 };
-        let bits = words.ilog2() as usize;
+        let in_part = if cells == 2 { 4 } else { 1 };
+        let bits = shape.word_bits();
         let mut base = 0.0;
-        for (part, books) in excess.chunks_exact_mut(part).zip(table.chunks(in_part * words)) {
+        for (part, books) in excess.chunks_exact_mut(part).zip(table.chunks(in_part * cells)) {
             for (w, value) in part.iter_mut().enumerate() {
-                let books = books.chunks_exact(words).enumerate();
-                *value = books.map(|(i, book)| f64::from(book[w >> (i * bits) & (words - 1)])).sum();
+                let books = books.chunks_exact(cells).enumerate();
+                *value = books.map(|(i, book)| f64::from(book[w >> (i * bits) & (cells - 1)])).sum();
             }
             let least = part.iter().copied().fold(f64::INFINITY, f64::min);
             part.iter_mut().for_each(|v| *v -= least);
             base += least;
         }
-        Query { shape, table: table.to_vec(), excess, base, counted: counted(shape, table) }
+        let counted = counted(shape, &table);
+        Query { shape, table, excess, base, counted }
     }
 
     /// Shape of the codes it measures.
@@ -50,7 +55,7 @@ impl Query {
         self.shape
     }
 
-    /// `[books, words]`.
+    /// `[books, cells]`.
     pub(super) fn table(&self) -> &[f32] {
         &self.table
     }
@@ -99,7 +104,7 @@ fn counted(shape: Shape, table: &[f32]) -> Option<Vec<u8>> {
 
 /// The bytes of a query's table at the present limit, and the sum a neighbour's bytes may not exceed.
 pub(super) struct Bound {
-    /// `[rows, 2, 16]`: low nibble, high nibble; `[rows, 256]` with books of 256 words.
+    /// `[rows, 2, 16]`: low nibble, high nibble; `[rows, 256]` with books of more than 16 words.
     pub tables: Vec<u8>,
     /// The greatest sum of a document that may still be a neighbour; 255 lets all pass.
     pub threshold: u8,

@@ -179,9 +179,8 @@ mod x86 {
         tile: &Tile<Q>,
     ) -> [[__m256i; Q]; B] {
         let nibble = _mm256_set1_epi8(15);
-        // Two chains of additions a query: the halves of a byte are summed apart and joined at the end.
-        let mut low_sums = [[_mm256_setzero_si256(); Q]; B];
-        let mut high_sums = [[_mm256_setzero_si256(); Q]; B];
+        // One chain of additions a block and query: eight of them fill half the registers, and none waits for another.
+        let mut sums = [[_mm256_setzero_si256(); Q]; B];
         for r in 0..rows {
             // SAFETY: r < rows, which the caller vouches for.
             unsafe {
@@ -197,18 +196,13 @@ mod x86 {
                     let even = _mm256_broadcastsi128_si256(_mm_loadu_si128(table.cast()));
                     let odd = _mm256_broadcastsi128_si256(_mm_loadu_si128(table.add(16).cast()));
                     for b in 0..B {
-                        low_sums[b][q] = _mm256_adds_epu8(low_sums[b][q], _mm256_shuffle_epi8(even, low[b]));
-                        high_sums[b][q] = _mm256_adds_epu8(high_sums[b][q], _mm256_shuffle_epi8(odd, high[b]));
+                        sums[b][q] = _mm256_adds_epu8(sums[b][q], _mm256_shuffle_epi8(even, low[b]));
+                        sums[b][q] = _mm256_adds_epu8(sums[b][q], _mm256_shuffle_epi8(odd, high[b]));
                     }
                 }
             }
         }
-        for b in 0..B {
-            for q in 0..Q {
-                low_sums[b][q] = _mm256_adds_epu8(low_sums[b][q], high_sums[b][q]);
-            }
-        }
-        low_sums
+        sums
     }
 
     /// Documents whose sum is at most the limit.
@@ -238,27 +232,47 @@ mod x86 {
         }
         let mut count = 0;
         let mut place = range.start;
-        // One query is limited by the loading of tables, not by its sums: two blocks at a time.
-        if Q == 1 {
-            while place + 2 <= range.end {
-                let at = [place, place + 1].map(|p| block_of(places, p) * rows * BLOCK);
-                // SAFETY: both places are of the range, whose blocks the caller vouches for; `found` has room for two.
-                unsafe {
-                    // A page ahead: the hardware's own prefetcher stops at its end.
-                    _mm_prefetch(bytes.as_ptr().wrapping_add(at[1] + AHEAD).cast(), _MM_HINT_T0);
-                    let sums = sums::<Q, 2>(rows, at.map(|at| bytes.as_ptr().add(at)), tile);
-                    let masks = [passing(sums[0][0], limits[0]), passing(sums[1][0], limits[0])];
-                    if masks[0] | masks[1] != 0 {
-                        *found.get_unchecked_mut(count) = (place, [masks[0]; Q]);
-                        count += usize::from(masks[0] != 0);
-                        *found.get_unchecked_mut(count) = (place + 1, [masks[1]; Q]);
-                        count += usize::from(masks[1] != 0);
+        // Two blocks at a time share the loading of tables, of which a row of four queries has eight.
+        while place + 2 <= range.end {
+            let at = [place, place + 1].map(|p| block_of(places, p) * rows * BLOCK);
+            // SAFETY: both places are of the range, whose blocks the caller vouches for; `found` has room for two.
+            unsafe {
+                match places {
+                    // The hardware's own prefetcher stops at the end of a page.
+                    Places::All => {
+                        for line in (0..2 * rows * BLOCK).step_by(64) {
+                            _mm_prefetch(bytes.as_ptr().wrapping_add(at[0] + AHEAD + line).cast(), _MM_HINT_T0);
+                        }
+                    }
+                    // And does not know which blocks were chosen.
+                    Places::Chosen(spots) => {
+                        for spot in spots.iter().skip(place + SOON).take(2) {
+                            let at = spot.block as usize * rows * BLOCK;
+                            for line in (0..rows * BLOCK).step_by(64) {
+                                _mm_prefetch(bytes.as_ptr().wrapping_add(at + line).cast(), _MM_HINT_T0);
+                            }
+                        }
                     }
                 }
-                place += 2;
-                if count + 2 > found.len() {
-                    return (count, place);
+                let sums = sums::<Q, 2>(rows, at.map(|at| bytes.as_ptr().add(at)), tile);
+                let mut masks = [[0; Q]; 2];
+                let mut any = [0; 2];
+                for b in 0..2 {
+                    for q in 0..Q {
+                        masks[b][q] = passing(sums[b][q], limits[q]);
+                        any[b] |= masks[b][q];
+                    }
                 }
+                if any[0] | any[1] != 0 {
+                    for b in 0..2 {
+                        *found.get_unchecked_mut(count) = (place + b, masks[b]);
+                        count += usize::from(any[b] != 0);
+                    }
+                }
+            }
+            place += 2;
+            if count + 2 > found.len() {
+                return (count, place);
             }
         }
         while place < range.end {
@@ -272,12 +286,8 @@ mod x86 {
                     masks[q] = passing(sums[q], limits[q]);
                     any |= masks[q];
                 }
-                // Long work a block: written whether or not a document passes, since a branch on that is mispredicted
-                // at every block found. Short work: the stores would cost more than the branch.
-                if Q * rows >= 16 || any != 0 {
-                    *found.get_unchecked_mut(count) = (place, masks);
-                    count += usize::from(any != 0);
-                }
+                *found.get_unchecked_mut(count) = (place, masks);
+                count += usize::from(any != 0);
             }
             place += 1;
             if count == found.len() {
@@ -287,8 +297,11 @@ mod x86 {
         (count, range.end)
     }
 
-    /// How far ahead of the blocks in work memory is asked for.
+    /// How many bytes ahead of the blocks in work memory is asked for.
     const AHEAD: usize = 4096;
+
+    /// The same in chosen blocks.
+    const SOON: usize = 12;
 
     /// Books of 256 words: sixteen shuffles give what each high nibble would make of the low one, and four rounds of
     /// choosing by a bit of the high nibble leave the one that counts. A third of a cycle a look-up, where loads one by

@@ -13,12 +13,12 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// A shape of `books` books of 2, 16 or 256 words.
+    /// A shape of `books` books of 2 to 256 words.
     ///
     /// # Panics
     /// On another number of words, or no book.
     pub fn new(books: usize, words: usize) -> Self {
-        assert!(matches!(words, 2 | 16 | 256), "books have 2, 16 or 256 words, not {words}");
+        assert!((2..=256).contains(&words), "books have 2 to 256 words, not {words}");
         assert!(books > 0, "a code has at least one book");
         Shape { books, words }
     }
@@ -33,14 +33,29 @@ impl Shape {
         self.words
     }
 
+    /// Bits of a word number: one for two words, four for up to 16, eight for more. Words are looked up by nibbles and
+    /// bytes, which no other width fills.
+    pub fn word_bits(self) -> usize {
+        match self.words {
+            2 => 1,
+            ..=16 => 4,
+            _ => 8,
+        }
+    }
+
+    /// Values a word number may have: 2, 16 or 256.
+    pub(super) fn cells(self) -> usize {
+        1 << self.word_bits()
+    }
+
     /// Bytes of a packed code: the rows of a block.
     pub fn code_bytes(self) -> usize {
-        (self.books * self.words.ilog2() as usize).div_ceil(8)
+        (self.books * self.word_bits()).div_ceil(8)
     }
 
     /// Bytes of a query's rounded table for one row of a block: two nibbles of 16 values, or all values of a byte.
     pub(super) fn table_row(self) -> usize {
-        if self.words == 256 { 256 } else { 32 }
+        if self.cells() == 256 { 256 } else { 32 }
     }
 
     /// Bytes of a block.
@@ -65,7 +80,7 @@ pub struct BlocksRef<'a> {
 }
 
 impl<'a> BlocksRef<'a> {
-    /// `bytes` are the blocks of `len` documents sorted by code; `keys` gives each position's key as a little-endian
+    /// `bytes` are the blocks of `len` documents sorted by code, then by key; `keys` gives each position's key as a little-endian
     /// number (none at all: the position is the key); `starts` is what [`prefix_starts`] made (none at all: no prefix
     /// is looked at).
     ///
@@ -151,15 +166,21 @@ pub(super) struct Spot {
 /// Sets down where the documents at `positions` lie. A block that is already the last one gets more lanes.
 #[inline]
 pub(super) fn set_down(positions: Range<usize>, spots: &mut Vec<Spot>) {
-    let mut at = positions.start;
-    while at < positions.end {
-        let block = at / BLOCK;
-        let lanes = lanes(block, &positions);
-        match spots.last_mut() {
-            Some(last) if last.block == block as u32 => last.lanes |= lanes,
-            _ => spots.push(Spot { block: block as u32, lanes }),
-        }
-        at = (block + 1) * BLOCK;
+    if positions.is_empty() {
+        return;
+    }
+    let (first, last) = (positions.start / BLOCK, (positions.end - 1) / BLOCK);
+    // From the first document of a block on, and up to the last.
+    let from = u32::MAX << (positions.start % BLOCK);
+    let to = u32::MAX >> (BLOCK - 1 - (positions.end - 1) % BLOCK);
+    let lanes = if first == last { from & to } else { from };
+    match spots.last_mut() {
+        Some(spot) if spot.block == first as u32 => spot.lanes |= lanes,
+        _ => spots.push(Spot { block: first as u32, lanes }),
+    }
+    if first < last {
+        spots.extend((first + 1..last).map(|block| Spot { block: block as u32, lanes: u32::MAX }));
+        spots.push(Spot { block: last as u32, lanes: to });
     }
 }
 

@@ -87,9 +87,13 @@ pub fn nearest_by_prefix(
         let masks = sums.passing(backend, first, scan.bound.threshold);
         for (word, mut mask) in masks.into_iter().enumerate() {
             while mask != 0 {
-                let second = word * 64 + mask.trailing_zeros() as usize;
-                mask &= mask - 1;
-                set_down(blocks.bucket(levels.bits, first * levels.second + second), &mut spots);
+                // Neighbouring prefixes that pass are one run of positions.
+                let begin = mask.trailing_zeros();
+                let count = (!(mask >> begin)).trailing_zeros();
+                mask &= (u64::MAX << begin).checked_shl(count).unwrap_or(0);
+                let prefix = first * levels.second + word * 64 + begin as usize;
+                let (one, last) = (blocks.bucket(levels.bits, prefix), prefix + count as usize - 1);
+                set_down(one.start..blocks.bucket(levels.bits, last).end, &mut spots);
             }
         }
         if spots.len() >= AT_ONCE {

@@ -17,7 +17,7 @@ impl Query {
                 code.iter().enumerate().map(differing).sum::<u32>() as f32
             });
         }
-        match self.shape().words() {
+        match self.shape().cells() {
             16 => {
                 // [books, 16] in pairs, one pair a row; an odd last book has no partner.
                 for (r, pair) in table.chunks(32).enumerate() {
@@ -61,7 +61,7 @@ impl Query {
         assert_eq!(block.len(), shape.block_bytes(), "a block of {shape:?}");
         backend.check();
         #[cfg(target_arch = "x86_64")]
-        if backend != Backend::Reference && shape.words() == 16 {
+        if backend != Backend::Reference && shape.cells() == 16 {
             // SAFETY: the CPU has the backend, and the lengths are the shape's.
             return unsafe { avx2(shape.books(), table, block) };
         }
@@ -76,7 +76,7 @@ impl Query {
             }
             return counts.map(f32::from);
         }
-        match shape.words() {
+        match shape.cells() {
             16 => {
                 for (pair, row) in table.chunks(32).zip(rows) {
                     let even: &[f32; 16] = pair[..16].try_into().expect("a book has 16 words");

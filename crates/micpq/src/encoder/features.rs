@@ -5,7 +5,7 @@ use std::path::Path;
 
 use rayon::prelude::*;
 
-use super::{Dropout, Encoder, pull};
+use super::{Device, Dropout, Encoder, Precision, pull};
 use crate::model::{FeatureConfig, Model};
 use crate::text::Clean;
 use crate::watch::Watch;
@@ -26,8 +26,9 @@ impl Features {
         max_tokens: Option<usize>,
         clean: Clean,
         unit_length: bool,
+        precision: Precision,
     ) -> Result<Self> {
-        let encoder = Encoder::load(&pull::locate(name)?)?;
+        let encoder = Encoder::load_in(&pull::locate(name)?, precision)?;
         let limit = encoder.config().max_position_embeddings;
         let max_tokens = max_tokens.unwrap_or(encoder.config().default_length());
         if !(3..=limit).contains(&max_tokens) {
@@ -43,14 +44,21 @@ impl Features {
             max_tokens,
             clean,
             unit_length,
+            precision,
         };
         Ok(Features { encoder, config })
     }
 
-    /// Loads the encoder a model was trained with, and refuses another one under the same name.
+    /// Loads the encoder a model was trained with, and refuses another one under the same name. Its products run in the
+    /// precision of the model's own vectors.
     pub fn of_model(config: &FeatureConfig) -> Result<Self> {
-        let features =
-            Features::new(&config.encoder, config.pooling, Some(config.max_tokens), config.clean, config.unit_length)?;
+        Features::of_model_in(config, config.precision)
+    }
+
+    /// The same in another precision than the model's.
+    pub fn of_model_in(config: &FeatureConfig, precision: Precision) -> Result<Self> {
+        let FeatureConfig { encoder, pooling, max_tokens, clean, unit_length, .. } = config;
+        let features = Features::new(encoder, *pooling, Some(*max_tokens), *clean, *unit_length, precision)?;
         if features.config.encoder_sha256 != config.encoder_sha256 {
             return Err(Error::format(
                 features.encoder.dir(),
@@ -63,15 +71,21 @@ impl Features {
         Ok(features)
     }
 
-    /// Loads the encoder of a model, fetching a registered one that is not here yet.
-    pub fn for_model(model: &Model, watch: &dyn Watch) -> Result<Self> {
+    /// Loads the encoder of a model, fetching a registered one that is not here yet; in the model's own precision unless
+    /// another is given.
+    pub fn for_model(model: &Model, precision: Option<Precision>, watch: &dyn Watch) -> Result<Self> {
         let Some(config) = &model.config.features else {
             return Err(Error::config(
                 "this model was trained on vectors the user brought: it cannot encode text, give it vectors instead",
             ));
         };
         pull::locate_or_pull(&config.encoder, watch)?;
-        Features::of_model(config)
+        Features::of_model_in(config, precision.unwrap_or(config.precision))
+    }
+
+    /// Moves the encoder to where `device` says.
+    pub fn on(self, device: Device, watch: &dyn Watch) -> Result<Self> {
+        Ok(Features { encoder: self.encoder.on(device, watch)?, ..self })
     }
 
     /// The settings, as a model records them.
@@ -105,9 +119,20 @@ impl Features {
         dropout: Option<Dropout>,
         watch: &dyn Watch,
     ) -> Result<Matrix> {
-        let mut out = self.encoder.encode(tokens, self.config.pooling, dropout, watch)?;
+        let views = self.encode_views(tokens, &[dropout], watch)?;
+        Ok(views.into_iter().next().expect("one view was asked for"))
+    }
+
+    /// Several views of token sequences, `None` the clean one.
+    pub fn encode_views(
+        &self,
+        tokens: &[impl AsRef<[u32]> + Sync],
+        views: &[Option<Dropout>],
+        watch: &dyn Watch,
+    ) -> Result<Vec<Matrix>> {
+        let mut out = self.encoder.encode_views(tokens, self.config.pooling, views, watch)?;
         if self.config.unit_length {
-            out.normalize_rows();
+            out.iter_mut().for_each(Matrix::normalize_rows);
         }
         Ok(out)
     }

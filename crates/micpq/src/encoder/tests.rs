@@ -51,7 +51,7 @@ fn goldens(name: &str) {
         worst = worst.max(error(cls.row(i), &f32s(&file, &format!("{i}.cls"))));
         worst = worst.max(error(mean.row(i), &f32s(&file, &format!("{i}.mean"))));
         let expected = f32s(&file, &format!("{i}.layer_cls"));
-        encoder.bert.forward(&[sequence], None, &mut bert::Scratch::default(), |layer, states| {
+        encoder.bert.forward(&[sequence], None, &mut bert::Scratch::default(), 1, |layer, states| {
             let width = encoder.width();
             worst = worst.max(error(&states[..width], &expected[layer * width..(layer + 1) * width]));
         });
@@ -68,6 +68,67 @@ fn minilm_agrees_with_its_goldens() {
 #[test]
 fn bert_base_agrees_with_its_goldens() {
     goldens("bert-base-uncased");
+}
+
+/// The engine's own way to a GPU, against the same goldens and against the CPU's views.
+fn goldens_on_a_gpu(name: &str) {
+    let (Some(shared), Ok(dir)) = (shared(), pull::locate(name)) else {
+        println!("skipped: goldens or weights of {name} are not on this machine");
+        return;
+    };
+    if !cuda::devices().is_ok_and(|found| !found.is_empty()) {
+        println!("skipped: no GPU on this machine");
+        return;
+    }
+    let cpu = Encoder::load(&dir).unwrap();
+    let gpu = Encoder::load(&dir).unwrap().on(Device::Cuda(0), &Silent).unwrap();
+    assert_eq!((cpu.arithmetic(), gpu.arithmetic()), ("f32", "cuda-f16"));
+    let texts = std::fs::read_to_string(shared.join(format!("goldens/{name}.json"))).unwrap();
+    let texts: Vec<serde_json::Value> = serde_json::from_str(&texts).unwrap();
+    let bytes = std::fs::read(shared.join(format!("goldens/{name}.safetensors"))).unwrap();
+    let file = SafeTensors::deserialize(&bytes).unwrap();
+    let inputs: Vec<&str> = texts.iter().map(|t| t["text"].as_str().unwrap()).collect();
+    let ids = gpu.tokenizer().encode(&inputs, 51).unwrap();
+    let numbers: Vec<u64> = (0..ids.len() as u64).map(|i| 3 * i + 1).collect();
+    let views = [None, Some(Dropout::new(0.3, 1, 1, &numbers)), Some(Dropout::new(0.3, 1, 2, &numbers))];
+    for (pooling, part) in [(Pooling::Cls, "cls"), (Pooling::Mean, "mean")] {
+        let found = gpu.encode_views(&ids, pooling, &views, &Silent).unwrap();
+        let expected = cpu.encode_views(&ids, pooling, &views, &Silent).unwrap();
+        let (mut golden, mut dropped) = (0.0f64, 0.0f64);
+        for i in 0..ids.len() {
+            golden = golden.max(error(found[0].row(i), &f32s(&file, &format!("{i}.{part}"))));
+            for view in 1..3 {
+                dropped = dropped.max(error(found[view].row(i), expected[view].row(i)));
+            }
+        }
+        println!("{name}, {part}, f16 on a GPU: {golden:.1e} from the goldens, views {dropped:.1e} from the CPU's");
+        assert!(golden < 4e-3 && dropped < 8e-3);
+    }
+}
+
+#[test]
+fn minilm_on_a_gpu_agrees_with_its_goldens() {
+    goldens_on_a_gpu("all-MiniLM-L6-v2");
+}
+
+#[test]
+fn bert_base_on_a_gpu_agrees_with_its_goldens() {
+    goldens_on_a_gpu("bert-base-uncased");
+}
+
+#[test]
+fn a_device_that_is_not_there_is_an_error_and_auto_takes_the_cpu() {
+    if cuda::devices().is_ok_and(|found| !found.is_empty()) {
+        println!("skipped: this machine has a GPU");
+        return;
+    }
+    let tiny = Tiny::new();
+    let problem = tiny.load().unwrap().on(Device::Cuda(0), &Silent).err().expect("no GPU here");
+    assert!(matches!(problem, Error::Device(_)));
+    let said = problem.to_string();
+    assert!(said.starts_with("--device cuda:0: ") && said.contains("CPU"), "{said}");
+    assert_eq!(tiny.load().unwrap().on(Device::Auto, &Silent).unwrap().arithmetic(), "f32");
+    assert_eq!(tiny.load().unwrap().on(Device::Cpu, &Silent).unwrap().arithmetic(), "f32");
 }
 
 /// A tiny random BertModel, so that everything but the goldens is tested without a download.
@@ -194,7 +255,7 @@ fn dropout_keeps_the_expected_value_of_the_embeddings() {
     let encoder = Tiny::new().load().unwrap();
     let ids: &[u32] = &[2, 7, 5, 8, 4, 3];
     let mut clean = Vec::new();
-    encoder.bert.forward(&[ids], None, &mut bert::Scratch::default(), |l, s| {
+    encoder.bert.forward(&[ids], None, &mut bert::Scratch::default(), 1, |l, s| {
         if l == 0 {
             clean = s.to_vec()
         }
@@ -203,7 +264,7 @@ fn dropout_keeps_the_expected_value_of_the_embeddings() {
     let n = 4000;
     for seed in 0..n {
         let dropout = Some(Dropout::new(0.3, seed, 1, &[0]));
-        encoder.bert.forward(&[ids], dropout, &mut bert::Scratch::default(), |l, states| {
+        encoder.bert.forward(&[ids], dropout, &mut bert::Scratch::default(), 1, |l, states| {
             if l == 0 {
                 sum.iter_mut().zip(states).for_each(|(s, v)| *s += f64::from(*v));
             }

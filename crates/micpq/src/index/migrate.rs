@@ -1,12 +1,9 @@
 //! An index made again under another model, from the texts it keeps.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
 use std::path::Path;
 
-use tantivy::DocAddress;
-
-use super::snapshot::{Record, Snapshot};
+use super::snapshot::Record;
+use super::walk::in_order;
 use super::writer::{self, Payload};
 use super::{Index, IndexConfig, STORE, Store, tantivy_error};
 use crate::corpus::Document;
@@ -184,22 +181,4 @@ fn begin(old: &Index, making: &Making, model: &Model, config: &MigrateConfig, wa
     let index = Index::create(&making.path(), model, settings)?;
     disk::replace(&note, &serde_json::to_vec(&task).expect("plain data has a JSON form"))?;
     Ok(index)
-}
-
-/// The living documents of a commit in the order of insertion: within a segment ranks are in that order, and segments
-/// are woven together.
-fn in_order(snapshot: &Snapshot) -> impl Iterator<Item = DocAddress> + '_ {
-    let next = move |ordinal: usize, from: u32| {
-        let (segment, reader) = (&snapshot.segments()[ordinal], snapshot.searcher().segment_reader(ordinal as u32));
-        let mut ranks = from..segment.blocks.len() as u32;
-        let rank = ranks.find(|&rank| !reader.is_deleted(segment.blocks.number(rank)))?;
-        let document = segment.blocks.number(rank);
-        Some(Reverse((segment.columns.sequence.get_val(document), ordinal, rank, document)))
-    };
-    let mut heads: BinaryHeap<_> = (0..snapshot.segments().len()).filter_map(|ordinal| next(ordinal, 0)).collect();
-    std::iter::from_fn(move || {
-        let Reverse((_, ordinal, rank, document)) = heads.pop()?;
-        heads.extend(next(ordinal, rank + 1));
-        Some(DocAddress::new(ordinal as u32, document))
-    })
 }

@@ -9,6 +9,7 @@
 
 mod backup;
 mod directory;
+mod facets;
 mod filter;
 mod info;
 mod kept;
@@ -25,6 +26,7 @@ mod tests;
 #[cfg(test)]
 mod upkeep_tests;
 mod verify;
+mod walk;
 mod words;
 mod writer;
 
@@ -32,6 +34,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 pub use backup::{Copied, CopyConfig, restore, snapshot};
+pub use facets::Facet;
 pub use info::{Bytes, Info};
 pub use kept::Keep;
 pub use manifest::{FORMAT, OLDEST_FORMAT, Store};
@@ -42,6 +45,7 @@ pub use snapshot::Record;
 pub(crate) use snapshot::{Near, Scanned};
 pub use stats::{AttributeStats, BookStats, CodeStats, SegmentStats, Stats};
 pub use verify::{Problem, verify};
+pub use walk::{Records, Walk};
 pub(crate) use words::Words;
 pub use writer::IndexWriter;
 
@@ -324,7 +328,9 @@ impl Inner {
 
     /// Understands a filter. With a snapshot, one that names an attribute no document there has is refused.
     fn parse_filter(&self, text: &str, snapshot: Option<&Snapshot>) -> Result<Filter> {
-        let known = snapshot.map(Snapshot::attributes).transpose()?;
+        // An index that is still empty knows no attributes, and nothing can be said of a name.
+        let filled = snapshot.filter(|snapshot| snapshot.searcher().num_docs() > 0);
+        let known = filled.map(Snapshot::attributes).transpose()?;
         filter::parse(&self.tantivy, &self.fields, self.manifest.store(), text, known)
     }
 }

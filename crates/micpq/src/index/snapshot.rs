@@ -266,6 +266,19 @@ impl Snapshot {
         })
     }
 
+    /// Id, code and sequence alone.
+    pub fn bare(&self, address: DocAddress) -> Result<Record> {
+        let columns = &self.segments[address.segment_ord as usize].columns;
+        Ok(Record {
+            id: self.id(address)?,
+            code: columns.code(address.doc_id),
+            sequence: columns.sequence.get_val(address.doc_id),
+            text: None,
+            labels: Vec::new(),
+            attributes: Vec::new(),
+        })
+    }
+
     pub fn id(&self, address: DocAddress) -> Result<DocId> {
         let ids = &self.ids[address.segment_ord as usize];
         ids.get(address.doc_id).map_err(|problem| Error::format(&self.store, problem))

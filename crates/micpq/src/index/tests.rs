@@ -329,8 +329,9 @@ fn what_is_not_an_index_or_not_of_this_program_is_refused() {
     Index::open(&path, &Silent).unwrap();
 
     let manifest = std::fs::read_to_string(path.join("index.json")).unwrap();
-    std::fs::write(path.join("index.json"), manifest.replace("\"format\": 1", "\"format\": 2")).unwrap();
-    assert!(said(Index::open(&path, &Silent).unwrap_err()).contains("has format 2, this program reads 1"));
+    std::fs::write(path.join("index.json"), manifest.replace(&format!("\"format\": {FORMAT}"), "\"format\": 99"))
+        .unwrap();
+    assert!(said(Index::open(&path, &Silent).unwrap_err()).contains("has format 99, this program reads"));
     std::fs::write(path.join("index.json"), "{").unwrap();
     assert!(said(Index::open(&path, &Silent).unwrap_err()).contains("is not valid JSON"));
     std::fs::write(path.join("index.json"), manifest).unwrap();

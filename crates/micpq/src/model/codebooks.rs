@@ -78,7 +78,7 @@ impl Table {
         let words = self.shape.words();
         let mut sum = 0.0;
         for m in 0..self.shape.books() {
-            sum += self.values[m * words + self.shape.word(code, m)];
+            sum += self.values[m * words + self.shape.word(code, m).min(words - 1)];
         }
         sum
     }
@@ -171,7 +171,7 @@ impl Codebooks {
     pub fn symmetric_table(&self, code: &[u8], distance: Distance) -> Table {
         let mut values = Vec::with_capacity(self.shape.books() * self.shape.words());
         for m in 0..self.shape.books() {
-            let own = self.shape.word(code, m);
+            let own = self.shape.word(code, m).min(self.shape.words() - 1);
             let own_word = self.book(m).nth(own).expect("a packed word number is below K").to_vec();
             for (k, word) in self.book(m).enumerate() {
                 values.push(match distance {

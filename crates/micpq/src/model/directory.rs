@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::{CodeShape, Codebooks, Dense, Distance, Model, Refine, card};
-use crate::encoder::Pooling;
+use crate::encoder::{Pooling, Precision};
 use crate::text::Clean;
 use crate::{Error, Result};
 
@@ -32,6 +32,10 @@ pub struct FeatureConfig {
     /// Whether vectors are scaled to unit length.
     #[serde(default)]
     pub unit_length: bool,
+    /// The numbers the encoder's products ran in. Without a word it is `f32`, so that models from before there was a
+    /// choice keep their fingerprint.
+    #[serde(default, skip_serializing_if = "Precision::is_f32")]
+    pub precision: Precision,
 }
 
 /// Everything needed to use a model and to make it again.

@@ -59,7 +59,7 @@ impl Searcher {
         if self.features.get().is_none() {
             let _alone = self.loading.lock().unwrap_or_else(PoisonError::into_inner);
             if self.features.get().is_none() {
-                let _ = self.features.set(Arc::new(Features::for_model(self.index.model(), watch)?));
+                let _ = self.features.set(Arc::new(Features::for_model(self.index.model(), None, watch)?));
             }
         }
         Ok(self.features.get().expect("set above"))

@@ -119,6 +119,8 @@ mod tests {
         check_case(CodeShape::micpq(64).unwrap(), 600_000, 5, 10, 3, 1 << 40);
         check_case(CodeShape::new(128, 2, 1).unwrap(), 20_000, 6, 50, 4, 200);
         check_case(CodeShape::new(8, 256, 4).unwrap(), 20_000, 6, 50, 5, 200);
+        check_case(CodeShape::new(7, 40, 4).unwrap(), 9_000, 5, 50, 6, 200);
+        check_case(CodeShape::new(2, 256, 4).unwrap(), 270_000, 5, 3000, 7, 5000);
     }
 
     proptest! {
