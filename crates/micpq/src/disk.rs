@@ -62,7 +62,7 @@ impl Making {
         let place = &resolved(place);
         let (parent, prefix) = (parent(place), prefix(place)?);
         std::fs::create_dir_all(parent).map_err(Error::io(parent))?;
-        recover(place, &prefix)?;
+        recover(place)?;
         for entry in std::fs::read_dir(parent).map_err(Error::io(parent))?.flatten() {
             if entry.file_name().to_str().is_some_and(|name| name.starts_with(&prefix)) {
                 remove_if_free(&entry.path());
@@ -81,7 +81,7 @@ impl Making {
     pub fn resume(place: &Path, name: &str) -> Result<Making> {
         let place = &resolved(place);
         let (parent, prefix) = (parent(place), prefix(place)?);
-        recover(place, &prefix)?;
+        recover(place)?;
         let folder = parent.join(format!("{prefix}{name}"));
         loop {
             std::fs::create_dir_all(&folder).map_err(Error::io(&folder))?;
@@ -169,9 +169,10 @@ fn old_name(place: &Path, prefix: &str) -> PathBuf {
     parent(place).join(format!("{}.old", prefix.trim_end_matches('-')))
 }
 
-/// Brings back an old one whose successor never came.
-fn recover(place: &Path, prefix: &str) -> Result<()> {
-    let old = old_name(place, prefix);
+/// Brings back what was in a place when its successor never came. Whoever looks at what is there before replacing it
+/// calls this first.
+pub fn recover(place: &Path) -> Result<()> {
+    let old = old_name(place, &prefix(place)?);
     if !old.exists() {
         return Ok(());
     }

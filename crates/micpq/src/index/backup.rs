@@ -65,9 +65,9 @@ fn put(from: &Path, to: &Path, config: CopyConfig, watch: &dyn Watch) -> Result<
             from.display()
         )));
     }
-    let making = Making::begin(to)?;
     // Held until the old index is out of the way: nobody may be writing to it.
     let _lock = free_place(to, config.replace)?;
+    let making = Making::begin(to)?;
     let copied = copy_commit(&source, &making.path(), config.own_files, watch)?;
     making.finish()?;
     Ok(copied)

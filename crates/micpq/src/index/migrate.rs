@@ -132,7 +132,7 @@ fn fill(
             other => other?,
         };
         pending += records.len();
-        let document = |record| {
+        let document = |record: Record| {
             let Record { id, text, labels, attributes, .. } = record;
             Document { id, text: text.unwrap_or_default(), labels, attributes }
         };

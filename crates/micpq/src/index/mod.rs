@@ -107,9 +107,9 @@ pub(crate) const CODES: &str = "codes";
 impl Index {
     /// Makes an empty index. It appears whole or not at all.
     pub fn create(dir: &Path, model: &Model, config: IndexConfig) -> Result<Index> {
-        let making = Making::begin(dir)?;
         // Held until the old index is out of the way: nobody may be writing to it.
         let _lock = free_place(dir, config.replace)?;
+        let making = Making::begin(dir)?;
         let place = &making.path();
         std::fs::create_dir(place).map_err(Error::io(place))?;
         for name in [STORE, MODEL, CODES] {
@@ -338,6 +338,7 @@ impl Inner {
 /// That an index may be put at `dir`: nothing is there, or an index that may be replaced, whose writer's lock is
 /// returned. One that cannot be opened has no writer.
 fn free_place(dir: &Path, replace: bool) -> Result<Option<DirectoryLock>> {
+    crate::disk::recover(dir)?;
     let occupied = match std::fs::read_dir(dir) {
         Ok(mut entries) => entries.next().is_some(),
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => false,
