@@ -2,7 +2,9 @@
 //!
 //! A weight is `scale[output] * w`, `w` in [-64, 64]; a value of a row is `floor + step * q`, `q` in [0, 127]. So
 //!
-//!     y[i, j] = step[i] scale[j] sum_k(q[i, k] w[j, k]) + floor[i] scale[j] sum_k(w[j, k])
+//! ```text
+//! y[i, j] = step[i] scale[j] sum_k(q[i, k] w[j, k]) + floor[i] scale[j] sum_k(w[j, k])
+//! ```
 //!
 //! where the first sum is one of whole numbers: exact in any order, so every unit gives the same bits. Seven bits are what
 //! AVX2 can add without saturating: `vpmaddubsw` puts two products into sixteen bits, and 2 x 2 x 127 x 64 = 32,512 is the

@@ -20,7 +20,8 @@ pub enum Precision {
     /// Weights and states rounded to sixteen bits, summed in `f32`. Fast where the CPU has AMX; elsewhere as fast as `f32`
     /// at best, with the same bits.
     Bf16,
-    /// Bytes of seven bits: weights with a scale an output, states with a step and a floor a token.
+    /// Bytes of seven bits: weights with a scale an output, states with a step and a floor a token. Made for MiniLM: single
+    /// vectors of bert-base-uncased were seen 0.7 of their length off.
     Int8,
 }
 

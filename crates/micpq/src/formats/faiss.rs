@@ -263,7 +263,7 @@ impl Reader<'_> {
             return Err(Error::format(
                 self.path,
                 format!(
-                    "is of kind \"{name}\"; product quantizers (IndexPQ, IndexPQFastScan) are read, alone or in an IndexIDMap"
+                    "is no FAISS index that can be read: it begins with \"{name}\"; product quantizers (IndexPQ, IndexPQFastScan) are read, alone or in an IndexIDMap"
                 ),
             ));
         }

@@ -305,7 +305,9 @@ mod tests {
         for name in ["v.fbin", "v.npy", "v.fvecs", "v.i8bin", "w.npy", "h.npy", "v.hdf5"] {
             check(&at(name));
             let whole = std::fs::read(at(name)).unwrap();
-            std::fs::write(at(name), &whole[..whole.len() - 1]).unwrap();
+            // HDF5 may end in padding that nobody misses; its second half nobody can do without.
+            let left = if name == "v.hdf5" { whole.len() / 2 } else { whole.len() - 1 };
+            std::fs::write(at(name), &whole[..left]).unwrap();
             assert!(VectorFile::open(&at(name), None).and_then(|f| f.read(0..f.rows())).is_err(), "{name} cut");
             std::fs::write(at(name), &whole).unwrap();
         }

@@ -322,7 +322,9 @@ fn kept_features_are_carried_weighed_and_made_anew() {
     migrate(&path, &new_model, &mut good, &MigrateConfig::default(), &Silent).unwrap();
     let new = Index::open(&path, &Silent).unwrap();
     assert_eq!((new.keep(), new.len()), (Keep::Int8, 200));
-    assert_eq!(new.info().unwrap().bytes.features, bytes.features);
+    // Other texts' bytes pack a little better or worse.
+    let (new, old) = (new.info().unwrap().bytes.features, bytes.features);
+    assert!(new.abs_diff(old) <= old / 50, "{new} bytes of features, {old} before");
     clean(&path);
     clean(&copy);
 }

@@ -75,7 +75,9 @@ impl NoiseModel {
         if !covariance.iter().all(|c| c.is_finite()) {
             return Err(Error::input("views", "hold values that are not finite numbers"));
         }
-        if (0..width).all(|i| covariance[i * width + i] == 0.0) {
+        // A mean that does not come out even leaves equal vectors a rounding apart.
+        let alike = |i: usize| covariance[i * width + i] <= 1e-24 * mean[i] * mean[i];
+        if (0..width).all(alike) {
             let problem =
                 "all passes of a document are equal: the encoder's dropout is off, and two views would be one";
             return Err(Error::input("views", problem));
@@ -109,7 +111,9 @@ impl NoiseModel {
         add_gram(&mut covariance, &off, width);
         let share = scale * scale / rows.len() as f64;
         covariance.iter_mut().for_each(|c| *c *= share);
-        if (0..width).all(|i| covariance[i * width + i] == 0.0) {
+        // A mean that does not come out even leaves equal vectors a rounding apart.
+        let alike = |i: usize| covariance[i * width + i] <= 1e-24 * mean[i] * mean[i];
+        if (0..width).all(alike) {
             return Err(Error::input("vectors", "are all equal: there is nothing to tell documents apart by"));
         }
         add_ridge(&mut covariance, width);
