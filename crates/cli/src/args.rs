@@ -180,7 +180,7 @@ pub struct FeatureArgs {
 #[derive(Group, Clone, Copy, Default)]
 #[command(next_help_heading = "Features")]
 pub struct ComputingArgs {
-    /// Numbers of the encoder's matrix products: f32, bf16, int8, or auto (the fastest that loses nothing worth naming);
+    /// Numbers of the encoder's matrix products: f32, bf16, int8, or auto (the fastest shown to lose nothing);
     /// unless said, a model's own, and f32 where there is none yet
     #[arg(long, value_name = "f32|bf16|int8|auto")]
     pub precision: Option<Precision>,

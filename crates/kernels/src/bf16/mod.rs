@@ -1,10 +1,10 @@
-//! `y = x W^T` of values rounded to `bf16`, summed in `f32` in the order AMX tiles sum.
+//! `y = x W^T` of values rounded to `bf16`, summed in `f32`, in the order Intel documents for AMX tiles (`TDPBF16PS`).
 //!
 //! Inputs go in steps of 32. In a step the even inputs are one chain of fused multiply-adds from zero and the odd ones
 //! another; their sum is added to the running one. A product of two `bf16` is exact in `f32`, so each link of a chain
-//! rounds once, on any CPU. (AMX takes subnormal numbers for zero; none occur among states and weights of an encoder.)
+//! rounds once, on any CPU. There are no tiles here yet: a CPU with them could take this order's place bit for bit.
 //!
-//! Weights lie in panels of sixteen outputs, `[panel][input / 2][16][2]`: a row of a tile is one pair of inputs.
+//! Weights lie in panels of sixteen outputs, `[panel][input / 2][16][2]`.
 
 #[cfg(target_arch = "x86_64")]
 mod x86;
@@ -22,18 +22,13 @@ use crate::gemm::{Epilogue, PANEL, store};
 /// Inputs of a step; rows and panels are filled up to whole ones with zeros.
 const STEP: usize = 32;
 
-/// Rows of an AMX tile: space is kept to whole multiples.
-const ROWS: usize = 16;
-
 /// The instructions a product runs on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Unit {
     /// Plain Rust.
     Reference,
-    /// `f32` instructions on widened values: no faster than `f32` itself, and the same bits as AMX.
+    /// `f32` instructions on widened values: no faster than `f32` itself.
     Avx2,
-    /// AMX tiles.
-    Amx,
 }
 
 impl Unit {
@@ -42,22 +37,14 @@ impl Unit {
         match self {
             Unit::Reference => "reference",
             Unit::Avx2 => "avx2",
-            Unit::Amx => "amx",
         }
     }
 
     /// The units this CPU has, slowest first.
     pub fn available() -> Vec<Unit> {
-        #[allow(unused_mut)]
         let mut all = vec![Unit::Reference];
-        #[cfg(target_arch = "x86_64")]
-        {
-            if Backend::available().contains(&Backend::Avx2) {
-                all.push(Unit::Avx2);
-            }
-            if Backend::available().contains(&Backend::Avx512) && crate::amx::tiles().bf16 {
-                all.push(Unit::Amx);
-            }
+        if Backend::available().contains(&Backend::Avx2) {
+            all.push(Unit::Avx2);
         }
         all
     }
@@ -67,8 +54,7 @@ impl Unit {
         static UNITS: OnceLock<Vec<Unit>> = OnceLock::new();
         let most = match backend {
             Backend::Reference => Unit::Reference,
-            Backend::Avx2 => Unit::Avx2,
-            Backend::Avx512 => Unit::Amx,
+            Backend::Avx2 | Backend::Avx512 => Unit::Avx2,
         };
         let units = UNITS.get_or_init(Unit::available);
         *units.iter().rev().find(|u| **u <= most).expect("the reference is always there")
@@ -92,7 +78,7 @@ fn widen(v: u16) -> f32 {
 pub struct HalfRows {
     rows: usize,
     inputs: usize,
-    // [rows to whole tiles, inputs to whole steps]
+    // [rows, inputs to whole steps]
     values: Vec<u16>,
 }
 
@@ -104,7 +90,7 @@ impl HalfRows {
     pub fn fill(&mut self, backend: Backend, x: &[f32], inputs: usize) {
         assert!(inputs > 0 && x.len().is_multiple_of(inputs), "x is [rows, inputs]");
         self.rows = x.len() / inputs;
-        let size = self.rows.next_multiple_of(ROWS) * inputs.next_multiple_of(STEP);
+        let size = self.rows * inputs.next_multiple_of(STEP);
         if self.values.len() < size || self.inputs != inputs {
             self.values.clear();
             self.values.resize(size, 0);
@@ -211,9 +197,6 @@ impl HalfWeight {
             // have the unit.
             #[cfg(target_arch = "x86_64")]
             Unit::Avx2 => panels.for_each(|panel| unsafe { x86::avx2(&mut tiles, panel) }),
-            // SAFETY: as above; space for whole tiles of rows is there by construction.
-            #[cfg(target_arch = "x86_64")]
-            Unit::Amx => unsafe { x86::amx(&mut tiles, panels) },
             #[cfg(not(target_arch = "x86_64"))]
             _ => unreachable!("only the reference is available here"),
         }

@@ -1,10 +1,8 @@
-//! The tiles of AVX2 and of AMX.
+//! The tiles of AVX2.
 
 use std::arch::x86_64::*;
-use std::ops::Range;
 
 use super::{STEP, Tiles};
-use crate::amx::{self, Configured, ROWS, Sums};
 use crate::gemm::PANEL;
 
 /// Rows of an AVX2 tile: even and odd chains of three rows and two registers of outputs fill twelve.
@@ -69,46 +67,6 @@ unsafe fn avx2_tile<const R: usize>(x: *const u16, w: *const u16, k: usize, sums
                     let to = sums[r].as_mut_ptr().add(8 * side);
                     let both = _mm256_add_ps(even[r][side], odd[r][side]);
                     _mm256_storeu_ps(to, _mm256_add_ps(_mm256_loadu_ps(to), both));
-                }
-            }
-        }
-    }
-}
-
-/// # Safety
-/// AMX tiles of `bf16`, AVX-512 F, BW and VL; the lengths `multiply_panels_on` checks; rows have space to whole tiles.
-#[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512vl")]
-pub(super) unsafe fn amx(tiles: &mut Tiles, panels: Range<usize>) {
-    let (rows, stride) = (tiles.x.rows, tiles.x.stride());
-    if rows == 0 {
-        return;
-    }
-    // SAFETY: the CPU has tiles.
-    let _configured = unsafe { Configured::new() };
-    let mut sums = [const { Sums([[0.0; PANEL]; ROWS]) }; 4];
-    for first in panels.clone().step_by(2) {
-        let both = first + 1 < panels.end;
-        let second = if both { first + 1 } else { first };
-        let (bias, numbers) = ([tiles.bias(first), tiles.bias(second)], [first, second]);
-        let w = numbers.map(|p| tiles.weight.panel(p).as_ptr());
-        for i in (0..rows).step_by(2 * ROWS) {
-            // SAFETY: rows from i on have space to a whole tile, two tiles where more than one begins; panels are whole.
-            unsafe {
-                let x = tiles.x.values.as_ptr().add(i * stride);
-                if both && rows - i > ROWS {
-                    amx::halves_2x2(x, 2 * stride, w, stride / STEP, &mut sums);
-                } else {
-                    for half in 0..1 + usize::from(rows - i > ROWS) {
-                        for (side, w) in w.iter().take(1 + usize::from(both)).enumerate() {
-                            let x = x.add(half * ROWS * stride);
-                            amx::halves_1x1(x, 2 * stride, *w, stride / STEP, &mut sums[2 * half + side]);
-                        }
-                    }
-                }
-            }
-            for r in 0..(rows - i).min(2 * ROWS) {
-                for side in 0..1 + usize::from(both) {
-                    tiles.finish(numbers[side], &bias[side], i + r, &sums[2 * (r / ROWS) + side].0[r % ROWS]);
                 }
             }
         }

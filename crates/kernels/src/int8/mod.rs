@@ -10,8 +10,7 @@
 //! AVX2 can add without saturating: `vpmaddubsw` puts two products into sixteen bits, and 2 x 2 x 127 x 64 = 32,512 is the
 //! most that two of its results added make. That addition halves the widening (`vpmaddwd`) that follows.
 //!
-//! Weights lie in panels of sixteen outputs, `[panel][input / 4][16][4]`: two registers of AVX2, one of AVX-512, one row of
-//! an AMX tile.
+//! Weights lie in panels of sixteen outputs, `[panel][input / 4][16][4]`: two registers of AVX2.
 
 mod rows;
 #[cfg(target_arch = "x86_64")]
@@ -30,7 +29,7 @@ use crate::dispatch::per_backend;
 use crate::gemm::{Epilogue, PANEL};
 use crate::lanes::{LANES, fold};
 
-/// Inputs are filled up to whole multiples of this with zeros: a row of an AMX tile.
+/// Inputs are filled up to whole multiples of this with zeros.
 const STEP: usize = 64;
 
 /// Largest magnitude of a weight; see the head of this file.
@@ -43,10 +42,6 @@ pub enum Unit {
     Reference,
     /// `vpmaddubsw` and `vpmaddwd`.
     Avx2,
-    /// `vpdpbusd` on 512 bits.
-    Vnni,
-    /// AMX tiles.
-    Amx,
 }
 
 impl Unit {
@@ -55,27 +50,14 @@ impl Unit {
         match self {
             Unit::Reference => "reference",
             Unit::Avx2 => "avx2",
-            Unit::Vnni => "vnni",
-            Unit::Amx => "amx",
         }
     }
 
     /// The units this CPU has, slowest first.
     pub fn available() -> Vec<Unit> {
-        #[allow(unused_mut)]
         let mut all = vec![Unit::Reference];
-        #[cfg(target_arch = "x86_64")]
-        {
-            use std::arch::is_x86_feature_detected as has;
-            if Backend::available().contains(&Backend::Avx2) {
-                all.push(Unit::Avx2);
-            }
-            if Backend::available().contains(&Backend::Avx512) && has!("avx512vnni") {
-                all.push(Unit::Vnni);
-                if crate::amx::tiles().int8 {
-                    all.push(Unit::Amx);
-                }
-            }
+        if Backend::available().contains(&Backend::Avx2) {
+            all.push(Unit::Avx2);
         }
         all
     }
@@ -85,8 +67,7 @@ impl Unit {
         static UNITS: OnceLock<Vec<Unit>> = OnceLock::new();
         let most = match backend {
             Backend::Reference => Unit::Reference,
-            Backend::Avx2 => Unit::Avx2,
-            Backend::Avx512 => Unit::Amx,
+            Backend::Avx2 | Backend::Avx512 => Unit::Avx2,
         };
         let units = UNITS.get_or_init(Unit::available);
         *units.iter().rev().find(|u| **u <= most).expect("the reference is always there")
@@ -183,12 +164,6 @@ impl ByteWeight {
             // have the unit.
             #[cfg(target_arch = "x86_64")]
             Unit::Avx2 => panels.for_each(|panel| unsafe { x86::avx2(&mut tiles, panel) }),
-            // SAFETY: as above.
-            #[cfg(target_arch = "x86_64")]
-            Unit::Vnni => panels.for_each(|panel| unsafe { x86::vnni(&mut tiles, panel) }),
-            // SAFETY: as above; space for whole tiles of rows is there by construction.
-            #[cfg(target_arch = "x86_64")]
-            Unit::Amx => unsafe { x86::amx(&mut tiles, panels) },
             #[cfg(not(target_arch = "x86_64"))]
             _ => unreachable!("only the reference is available here"),
         }

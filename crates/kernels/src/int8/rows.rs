@@ -12,15 +12,12 @@ const MOST: f32 = 127.0;
 #[derive(Clone, Debug, Default)]
 pub struct ByteRows {
     inputs: usize,
-    // [rows to whole tiles, inputs to whole steps]; what lies beyond rows and inputs weighs nothing.
+    // [rows, inputs to whole steps]; what lies beyond the inputs weighs nothing.
     values: Vec<u8>,
     // [rows]: what a unit is worth, and what zero stands for.
     steps: Vec<f32>,
     floors: Vec<f32>,
 }
-
-/// Rows of an AMX tile: as many can be read from any whole multiple of it.
-const ROWS: usize = 16;
 
 impl ByteRows {
     /// Takes `x` as `[rows, inputs]`: each row's least value becomes 0, its largest 127.
@@ -30,7 +27,7 @@ impl ByteRows {
     pub fn fill(&mut self, backend: Backend, x: &[f32], inputs: usize) {
         assert!(inputs > 0 && x.len().is_multiple_of(inputs), "x is [rows, inputs]");
         let rows = x.len() / inputs;
-        let size = rows.next_multiple_of(ROWS) * inputs.next_multiple_of(STEP);
+        let size = rows * inputs.next_multiple_of(STEP);
         if self.values.len() < size || self.inputs != inputs {
             self.values.clear();
             self.values.resize(size, 0);

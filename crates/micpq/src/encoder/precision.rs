@@ -17,8 +17,8 @@ pub enum Precision {
     /// Single precision throughout.
     #[default]
     F32,
-    /// Weights and states rounded to sixteen bits, summed in `f32`. Fast where the CPU has AMX; elsewhere as fast as `f32`
-    /// at best, with the same bits.
+    /// Weights and states rounded to sixteen bits, summed in `f32`: half the memory, and about two thirds of the speed of
+    /// `f32` on AVX2.
     Bf16,
     /// Bytes of seven bits: weights with a scale an output, states with a step and a floor a token. Made for MiniLM: single
     /// vectors of bert-base-uncased were seen 0.7 of their length off.
@@ -26,9 +26,9 @@ pub enum Precision {
 }
 
 impl Precision {
-    /// What `auto` stands for: the fastest whose P@100 on AGNews and DBpedia is within 0.2 points of `f32`; the table is
-    /// in `benchmarks/encode`.
-    pub const AUTO: Precision = Precision::Int8;
+    /// What `auto` stands for: the fastest shown to be within 0.2 points of `f32` in P@100 on AGNews and DBpedia. As yet
+    /// that is `f32` itself: `int8` is twice as fast, but its table (`benchmarks/encode/quality` makes it) is not there.
+    pub const AUTO: Precision = Precision::F32;
 
     /// Its name, as flags and records have it.
     pub fn name(self) -> &'static str {

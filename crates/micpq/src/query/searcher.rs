@@ -132,8 +132,9 @@ fn expect_features(index: &Index, features: &Features) -> Result<()> {
         ));
     };
     let given = features.config();
-    // The name is how a user calls it, the hash is what it is.
-    if (FeatureConfig { encoder: expected.encoder.clone(), ..given.clone() }) != *expected {
+    // The name is how a user calls it, the hash is what it is; a precision of another choice is the user's own wish.
+    let same = FeatureConfig { encoder: expected.encoder.clone(), precision: expected.precision, ..given.clone() };
+    if same != *expected {
         return Err(Error::config(format!(
             "the encoder given is {} ({given:?}), the model of this index was trained with {} ({expected:?})",
             given.encoder, expected.encoder
