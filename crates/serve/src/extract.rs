@@ -111,7 +111,8 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
 }
 
 /// A whole number from 0 on. JSON has one kind of number, so `10.0` is 10.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(transparent)]
 pub struct Whole(pub u64);
 
 impl<'de> Deserialize<'de> for Whole {

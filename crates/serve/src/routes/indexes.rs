@@ -205,7 +205,7 @@ pub struct Create {
 }
 
 /// Bits of a code.
-#[derive(Clone, Copy, Debug, Deserialize)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(try_from = "Whole")]
 pub struct Bits(usize);
 

@@ -31,7 +31,7 @@ pub struct Example {
 }
 
 /// How the first candidates are ranked again by kept features.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Again {
     /// `auto` (the first 200 where the index keeps features) or `off`.
