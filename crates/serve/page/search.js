@@ -92,6 +92,8 @@ async function run(after = null) {
     const hits = answer.hits.map(hitItem);
     if (after) byId("hits").append(...hits);
     else byId("hits").replaceChildren(...hits);
+    // Which question the list answers: while someone types, it is the one before.
+    byId("hits").dataset.query = text;
     state.next = answer.next;
     byId("more").hidden = !answer.next;
     const shown = byId("hits").children.length;

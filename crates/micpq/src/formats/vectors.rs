@@ -316,7 +316,9 @@ mod tests {
         let said = VectorFile::open(&at("v.hdf5"), Some("queries")).err().unwrap().to_string();
         assert!(said.contains("train"), "{said}");
         assert!(VectorFile::open(&at("v.npy"), Some("train")).is_err());
-        assert!(VectorFile::open(Path::new("v.csv"), None).err().unwrap().to_string().contains("fbin"));
+        std::fs::write(at("v.csv"), "1,2,3").unwrap();
+        let said = VectorFile::open(&at("v.csv"), None).err().unwrap().to_string();
+        assert!(said.contains("fbin"), "{said}");
     }
 
     #[test]
