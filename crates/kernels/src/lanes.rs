@@ -106,7 +106,7 @@ pub(crate) fn turn(turns: f32) -> (f32, f32) {
 #[inline(always)]
 pub(crate) fn erf(x: f32) -> f32 {
     // erf is 1 - 6e-8, half a unit in the last place below 1, from here on.
-    const END: f32 = 3.832_506_9;
+    const END: f32 = 3.832_507;
     let x = x.clamp(-END, END);
     let z = x * x;
     let mut p = 2.084_952_7e-8f32;

@@ -67,7 +67,7 @@ def test_hits_are_tables(shared):
     frame = hits.to_pandas()
     assert list(frame.columns) == ["id", "distance", "score", "text", "labels", "year"] and len(frame) == 5
     assert hits.to_arrow().num_rows == 5 and pyarrow.table(hits).num_rows == 5
-    assert hits.to_polars().height == 5 and polars.from_arrow(hits).height == 5
+    assert hits.to_polars().height == 5 and polars.from_arrow(pyarrow.table(hits)).height == 5
     empty = shared.search("oil", k=5, filter="year:1700")
     assert len(empty) == 0 and empty.to_arrow().num_rows == 0 and list(empty.to_pandas().columns)[:2] == ["id", "distance"]
 

@@ -191,6 +191,7 @@ mod x86 {
                     low[b] = _mm256_and_si256(codes, nibble);
                     high[b] = _mm256_and_si256(_mm256_srli_epi16(codes, 4), nibble);
                 }
+                #[allow(clippy::needless_range_loop)] // q runs over tables and over the sums of every block at once
                 for q in 0..Q {
                     let table = tile.tables[q].as_ptr().add(r * 32);
                     let even = _mm256_broadcastsi128_si256(_mm_loadu_si128(table.cast()));

@@ -332,6 +332,13 @@ impl Reader<'_> {
                 self.damaged(&format!("{count} centroid values, {books} books of {bits} bits, {d} of {width} values"))
             );
         }
+        // The order of bits in books of other sizes has not been compared with FAISS.
+        if !matches!(bits, 4 | 8) {
+            return Err(Error::format(
+                self.path,
+                format!("has {bits} bits a book; make the quantizer with 4 or 8 bits a book"),
+            ));
+        }
         let shape = CodeShape::new(books, 1 << bits, d / books)
             .map_err(|e| Error::format(self.path, format!("{e}; make the quantizer with 4 or 8 bits a book")))?;
         let values = self.bytes(4 * count)?.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect();

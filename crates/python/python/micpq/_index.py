@@ -51,7 +51,7 @@ class Hits(Sequence[Hit]):
     >>> import micpq
     >>> index = micpq.build(NEWS, encoder=ENCODER, bits=16, epochs=2)
     >>> hits = index.search("crude oil", k=3)
-    >>> len(hits), hits[0].distance <= hits[1].distance
+    >>> len(hits), hits[0].score >= hits[1].score
     (3, True)
     >>> list(hits.to_pandas().columns)
     ['id', 'distance', 'score', 'text', 'labels', 'year']
@@ -388,7 +388,7 @@ class Index:
             texts = documents.texts()
             if not texts:
                 return 0
-            features = self._encoder(texts)
+            features = _inputs.vectors(self._encoder(texts), "the encoder's result", rows=len(texts))
         array = None
         if features is not None:
             array = _inputs.vectors(features, width=self.model.inputs, rows=documents.count())
@@ -533,7 +533,7 @@ def build(
         texts = documents.texts()
         if not texts:
             raise InputError("documents: there are none; give at least two")
-        features = function(texts)
+        features = _inputs.vectors(function(texts), "the encoder's result", rows=len(texts))
     array = None
     if features is not None:
         width = None if model is None else model.inputs

@@ -20,7 +20,8 @@ class _Bar:
     """One line on standard error, rewritten on a terminal; tqdm's bar where tqdm is installed."""
 
     def __init__(self) -> None:
-        self.name, self.total, self.done, self.detail = "", None, 0, ""
+        self.total: int | None = None
+        self.name, self.done, self.detail = "", 0, ""
         self.begun = self.said = time.monotonic()
         self.bar: Any = None
         try:
