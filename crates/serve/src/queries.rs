@@ -170,7 +170,9 @@ fn answer(searcher: &Searcher, batch: Vec<Asked>, shared: &Shared) {
         Err(error) => return refuse(batch, error),
     };
     let mut embedded = embedded.into_iter();
-    let mut groups: Vec<(SearchConfig, Vec<(Asked, Vec<Embedded>)>)> = Vec::new();
+    // Questions that ask the same way, each with its embedded queries: one scan for all of them.
+    type Group = (SearchConfig, Vec<(Asked, Vec<Embedded>)>);
+    let mut groups: Vec<Group> = Vec::new();
     for asked in batch {
         let own: Vec<Embedded> = embedded.by_ref().take(asked.queries.len()).collect();
         // A cursor belongs to one query.

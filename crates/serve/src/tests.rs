@@ -50,7 +50,7 @@ fn document(i: usize) -> Value {
     let place = ["japan", "usa", "west germany"][i % 3];
     json!({
         "id": i, "text": format!("story {i} of {place}"), "vector": vector(i), "labels": [format!("l{}", i % 2)],
-        "attributes": { "year": 1987 + i % 4, "place": place, "long": i % 5 == 0, "score": i as f64 + 0.5 }
+        "attributes": { "year": 1987 + i % 4, "place": place, "long": i.is_multiple_of(5), "score": i as f64 + 0.5 }
     })
 }
 

@@ -134,6 +134,31 @@ impl Rows for TextLines {
     }
 }
 
+/// Rows that were parsed elsewhere.
+pub(super) struct Values<I> {
+    name: String,
+    rows: I,
+    number: u64,
+}
+
+impl<I: Iterator<Item = serde_json::Value>> Values<I> {
+    pub(super) fn new(name: &str, rows: I) -> Self {
+        Values { name: name.to_owned(), rows, number: 0 }
+    }
+}
+
+impl<I: Iterator<Item = serde_json::Value> + Send> Rows for Values<I> {
+    fn next_row(&mut self) -> Option<std::result::Result<Row, Fault>> {
+        let value = self.rows.next()?;
+        self.number += 1;
+        Some(value_row(value).map_err(Fault::Row))
+    }
+
+    fn place(&self) -> String {
+        format!("{}[{}]", self.name, self.number - 1)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::io::{self, Read};
@@ -165,30 +190,5 @@ mod tests {
             assert_eq!(matches!(lines.next().unwrap(), Line::Whole), fits, "{line:?}");
             assert!(matches!(lines.next().unwrap(), Line::End), "{line:?}");
         }
-    }
-}
-
-/// Rows that were parsed elsewhere.
-pub(super) struct Values<I> {
-    name: String,
-    rows: I,
-    number: u64,
-}
-
-impl<I: Iterator<Item = serde_json::Value>> Values<I> {
-    pub(super) fn new(name: &str, rows: I) -> Self {
-        Values { name: name.to_owned(), rows, number: 0 }
-    }
-}
-
-impl<I: Iterator<Item = serde_json::Value> + Send> Rows for Values<I> {
-    fn next_row(&mut self) -> Option<std::result::Result<Row, Fault>> {
-        let value = self.rows.next()?;
-        self.number += 1;
-        Some(value_row(value).map_err(Fault::Row))
-    }
-
-    fn place(&self) -> String {
-        format!("{}[{}]", self.name, self.number - 1)
     }
 }

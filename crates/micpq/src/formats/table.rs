@@ -373,7 +373,7 @@ mod tests {
             code: vec![i as u8, 7],
             sequence: i,
             text: Some(format!("text {i}")),
-            labels: if i % 2 == 0 { vec!["even".into(), "b".into()] } else { vec![] },
+            labels: if i.is_multiple_of(2) { vec!["even".into(), "b".into()] } else { vec![] },
             attributes: attributes.into_iter().map(|(n, v)| (n.to_owned(), v)).collect(),
         };
         vec![

@@ -182,7 +182,7 @@ fn statistics_are_those_of_the_living() {
         assert_eq!(stats.spread.largest, counts[&*from_hex(&stats.spread.largest_code)]);
         assert_eq!(stats.spread.books.len(), model.shape().books());
         for (m, book) in stats.spread.books.iter().enumerate() {
-            let mut words = vec![0f64; 16];
+            let mut words = [0f64; 16];
             codes.iter().for_each(|c| words[model.shape().word(c, m)] += 1.0 / codes.len() as f64);
             let entropy: f64 = words.iter().filter(|&&p| p > 0.0).map(|p| -p * p.log2()).sum();
             assert!((book.entropy - entropy).abs() < 1e-9 && book.used == words.iter().filter(|&&p| p > 0.0).count());
