@@ -333,7 +333,7 @@ impl Reader<'_> {
             );
         }
         // The order of bits in books of other sizes has not been compared with FAISS.
-        if !matches!(bits, 4 | 8) {
+        if !matches!(bits, 1 | 4 | 8) {
             return Err(Error::format(
                 self.path,
                 format!("has {bits} bits a book; make the quantizer with 4 or 8 bits a book"),
