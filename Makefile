@@ -72,7 +72,7 @@ python: .venv/python  ## the Python package: wheel, types, tests, and every comm
 	$(CARGO) build --release --workspace
 	$(PYTHON) crates/python/pack.py
 	$(PYTHON) -m pip install --quiet --disable-pip-version-check --no-deps --force-reinstall target/wheels/micpq-*.whl
-	cd crates/python && $(PYTHON) -m mypy --strict python/micpq && $(PYTHON) -m pytest -q
+	cd crates/python && MYPYPATH=python $(PYTHON) -m mypy --strict python/micpq tests/typed.py && $(PYTHON) -m pytest -q
 
 .venv/python: crates/python/tests/requirements.txt
 	python3 -m venv .venv/python-tests

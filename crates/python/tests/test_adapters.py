@@ -70,14 +70,3 @@ def test_llama_index(shared):
     vector = shared.model.features(["crude oil barrel"])[0]
     by_vector = retriever.retrieve(QueryBundle("anything", embedding=vector.tolist()))
     assert [n.node_id for n in by_vector] == [n.node_id for n in nodes]
-
-
-def test_types_are_stated():
-    """The package is typed: mypy finds nothing to say of it, nor of how a user calls it."""
-    api = pytest.importorskip("mypy.api")
-    source = (
-        "import micpq\nindex = micpq.open('x')\nhits = index.search('oil', k=3)\n"
-        "names: list[str | int] = hits.ids\nwrong: int = hits[0].distance_\n"
-    )
-    out, _, code = api.run(["--strict", "--no-error-summary", "-c", source])
-    assert code == 1 and out.count("error:") == 1 and "distance_" in out, out

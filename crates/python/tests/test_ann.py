@@ -18,10 +18,10 @@ def test_the_wrapper_answers_as_the_harness_asks(tmp_path, monkeypatch):
 
     draw = np.random.default_rng(0)
     centres = draw.normal(size=(30, 20)) * 3
-    train = (centres[draw.integers(30, size=3000)] + draw.normal(size=(3000, 20))).astype(np.float32)
+    train = (centres[draw.integers(30, size=1200)] + draw.normal(size=(1200, 20))).astype(np.float32)
     test = (centres[draw.integers(30, size=40)] + draw.normal(size=(40, 20))).astype(np.float32)
     for metric in ("euclidean", "angular"):
-        algorithm = MICPQ(metric, {"bits": 64, "epochs": 4})
+        algorithm = MICPQ(metric, {"bits": 64, "epochs": 2})
         algorithm.fit(train)
         algorithm.set_query_arguments(400)
         assert str(algorithm) == "MICPQ(bits=64, candidates=400)"
