@@ -67,6 +67,9 @@ pub struct ServeConfig {
     pub log_format: LogFormat,
     /// What is logged, in the syntax of tracing: `info`, `warn,serve=debug`.
     pub log: String,
+    /// OTLP/HTTP address of an OpenTelemetry collector that gets a trace of every request, like
+    /// `http://127.0.0.1:4318/v1/traces`. None unless said.
+    pub telemetry: Option<String>,
     /// Where vectors and checkpoints of training are kept; under the user's cache unless said.
     pub cache: Option<PathBuf>,
 }
@@ -99,6 +102,7 @@ impl Default for ServeConfig {
             reload_seconds: 1.0,
             log_format: LogFormat::Text,
             log: "info".into(),
+            telemetry: None,
             cache: None,
         }
     }
@@ -202,6 +206,11 @@ impl ServeConfig {
         }
         if self.tls_certificate.is_some() != self.tls_key.is_some() {
             return refuse("TLS needs both tls_certificate and tls_key".into());
+        }
+        if let Some(address) = self.telemetry.as_deref().filter(|a| !a.starts_with("http://") && !a.starts_with("https://")) {
+            return refuse(format!(
+                "telemetry = {address:?} is no address of a collector; write it like http://127.0.0.1:4318/v1/traces"
+            ));
         }
         let mut names = BTreeSet::new();
         for key in &self.keys {
@@ -308,6 +317,7 @@ mod tests {
             ("listen = \"0.0.0.0:80\"".into(), "--new-key"),
             ("tls_key = \"k.pem\"".into(), "tls_certificate"),
             ("timeout_seconds = nan".into(), "timeout_seconds"),
+            ("telemetry = \"localhost:4317\"".into(), "4318/v1/traces"),
             ("[indexes]\n\"../a\" = \"/a\"".into(), "cannot name an index"),
             ("[[keys]]\nname = \"a\"\nsha256 = \"12\"\nrole = \"read\"".into(), "64 hex digits"),
             ("[[keys]]\nname = \"a\"\nsha256 = \"12\"\nrole = \"king\"".into(), "king"),

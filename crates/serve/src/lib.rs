@@ -22,6 +22,7 @@ mod queries;
 mod retrain;
 mod routes;
 mod server;
+mod telemetry;
 #[cfg(test)]
 mod tests;
 mod writes;
@@ -32,27 +33,42 @@ use std::time::Duration;
 
 use micpq::{Error, Result, Watch};
 use tokio::net::TcpListener;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::prelude::*;
 
 use config::LogFormat;
 pub use config::ServeConfig;
 pub use keys::new_key;
 use server::Server;
+use telemetry::Telemetry;
 
 /// The description of the interface as OpenAPI 3.1, in JSON.
 pub fn openapi() -> String {
     routes::openapi().to_pretty_json().expect("the description has a JSON form")
 }
 
-/// Writes the log to standard error from now on. The first call counts.
-pub fn start_log(config: &ServeConfig) -> Result<()> {
+/// What goes on writing the log and sending traces until it is dropped.
+pub struct Observed {
+    _telemetry: Option<Telemetry>,
+}
+
+/// Writes the log to standard error from now on, and traces to a collector where one is named. The first call counts.
+pub fn observe(config: &ServeConfig) -> Result<Observed> {
     let filter = tracing_subscriber::EnvFilter::try_new(&config.log)
         .map_err(|e| Error::config(format!("log = {:?}: {e}; write it like info or warn,serve=debug", config.log)))?;
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
-    let _ = match config.log_format {
-        LogFormat::Text => builder.try_init(),
-        LogFormat::Json => builder.json().try_init(),
+    let telemetry = config.telemetry.as_deref().map(Telemetry::start).transpose()?;
+    // Each has a filter of its own: a quiet log does not make for empty traces.
+    let traces = telemetry.as_ref().map(|telemetry| {
+        let ours = Targets::new().with_target(module_path!(), tracing::Level::INFO);
+        tracing_opentelemetry::layer().with_tracer(telemetry.tracer()).with_filter(ours)
+    });
+    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+    let lines = match config.log_format {
+        LogFormat::Text => lines.boxed(),
+        LogFormat::Json => lines.json().boxed(),
     };
-    Ok(())
+    let _ = tracing_subscriber::registry().with(traces).with(lines.with_filter(filter)).try_init();
+    Ok(Observed { _telemetry: telemetry })
 }
 
 /// Serves until `watch` is interrupted; `tell` gets the address once it is bound.

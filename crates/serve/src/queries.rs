@@ -13,6 +13,7 @@ use tokio::sync::oneshot;
 use crate::config::ServeConfig;
 use crate::metrics::Metrics;
 use crate::problem::{self, Code, Problem};
+use crate::telemetry;
 
 /// Queries of one request, which share their options.
 struct Asked {
@@ -20,6 +21,8 @@ struct Asked {
     config: SearchConfig,
     reply: oneshot::Sender<micpq::Result<Vec<Answer>>>,
     since: Instant,
+    /// The request in the log and in traces.
+    span: tracing::Span,
 }
 
 /// What the callers and the thread know together.
@@ -92,7 +95,7 @@ impl QueryQueue {
     /// Answers queries in their order; refuses at once when too many wait.
     pub async fn ask(&self, queries: Vec<Query>, config: SearchConfig, coming: Coming) -> problem::Answer<Vec<Answer>> {
         let (reply, answer) = oneshot::channel();
-        let asked = Asked { queries, config, reply, since: Instant::now() };
+        let asked = Asked { queries, config, reply, since: Instant::now(), span: tracing::Span::current() };
         let sender = self.sender.as_ref().ok_or_else(Problem::stopping)?;
         self.shared.waiting.fetch_add(1, Ordering::Relaxed);
         let sent = sender.try_send(asked);
@@ -187,8 +190,12 @@ fn answer(searcher: &Searcher, batch: Vec<Asked>, shared: &Shared) {
         match searcher.search_embedded(&all, &config, &Silent) {
             Ok(answers) => {
                 if let Some(first) = answers.first() {
-                    for (stage, time) in first.timings.stages() {
+                    let stages = first.timings.stages();
+                    for (stage, time) in stages {
                         shared.metrics.stage(&shared.index, stage, time);
+                    }
+                    for (asked, _) in &group {
+                        telemetry::stages(&asked.span, asked.since, now - asked.since, &stages);
                     }
                 }
                 let mut answers = answers.into_iter();
@@ -203,11 +210,14 @@ fn answer(searcher: &Searcher, batch: Vec<Asked>, shared: &Shared) {
 }
 
 fn answer_alone(searcher: &Searcher, asked: Asked, shared: &Shared) {
+    let wait = asked.since.elapsed();
     let answers = searcher.search(&asked.queries, &asked.config, &Silent);
     if let Ok(Some(first)) = answers.as_ref().map(|a| a.first()) {
-        for (stage, time) in first.timings.stages() {
+        let stages = first.timings.stages();
+        for (stage, time) in stages {
             shared.metrics.stage(&shared.index, stage, time);
         }
+        telemetry::stages(&asked.span, asked.since, wait, &stages);
     }
     let _ = asked.reply.send(answers);
 }

@@ -26,7 +26,7 @@ pub fn run(args: Serve, json: bool, progress: &Progress) -> Result<()> {
     if config.indexes.is_empty() && config.data.is_none() {
         return Err(Error::config("nothing to serve; name an index, or a --data directory to make indexes in").into());
     }
-    serve::start_log(&config)?;
+    let _observed = serve::observe(&config)?;
     let scheme = if config.tls_certificate.is_some() { "https" } else { "http" };
     serve::run(config, progress, |address| {
         // A reader that went away does not stop the server.

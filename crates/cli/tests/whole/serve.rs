@@ -326,6 +326,67 @@ fn what_cannot_be_served_is_told_at_once() {
     assert!(api["openapi"].as_str().unwrap().starts_with("3.1"));
 }
 
+/// A collector of traces that keeps the bodies it gets until nobody has sent one for a while.
+fn collector() -> (String, std::thread::JoinHandle<Vec<u8>>) {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let thread = std::thread::spawn(move || {
+        let mut stream = listener.accept().unwrap().0;
+        stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        let (mut got, mut piece) = (Vec::new(), [0; 4096]);
+        let whole = |got: &[u8]| {
+            let head = got.windows(4).position(|w| w == b"\r\n\r\n")? + 4;
+            let length = String::from_utf8_lossy(&got[..head]).to_lowercase();
+            let length = length.split_once("content-length:")?.1.split_once("\r\n")?.0.trim().parse::<usize>().ok()?;
+            (got.len() >= head + length).then(|| got[head..head + length].to_vec())
+        };
+        loop {
+            if let Some(body) = whole(&got) {
+                stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n").unwrap();
+                return body;
+            }
+            let read = stream.read(&mut piece).unwrap();
+            assert!(read > 0, "the server sends a whole request");
+            got.extend_from_slice(&piece[..read]);
+        }
+    });
+    (address, thread)
+}
+
+#[test]
+fn a_request_is_part_of_its_callers_trace() {
+    let bench = Bench::new();
+    built(&bench);
+    let (address, traces) = collector();
+    let server = Server::start(&bench, &format!("news.micpq --set telemetry=http://{address}/v1/traces"));
+    let body = json!({ "text": "crude oil" }).to_string();
+    let head = format!(
+        "POST /v1/indexes/news/query HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: {}\r\ntraceparent: \
+         00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01\r\n",
+        body.len()
+    );
+    assert_eq!(server.send(&head, body.as_bytes()).0, 200);
+    // What was not sent yet is sent before the end.
+    assert_eq!(server.stop(), Some(0));
+    let sent = traces.join().unwrap();
+    let trace = 0x4bf9_2f35_77b3_4da6_a3ce_929d_0e0e_4736_u128.to_be_bytes();
+    let caller = 0x00f0_67aa_0ba9_02b7_u64.to_be_bytes();
+    for part in [&b"POST /v1/indexes/{index}/query"[..], b"http.response.status_code", b"wait", b"scan", &trace, &caller] {
+        let found = sent.windows(part.len()).filter(|w| *w == part).count();
+        assert!(found > 0, "{:?} is in what was sent: {:?}", part, String::from_utf8_lossy(&sent));
+    }
+    assert!(sent.windows(16).filter(|w| *w == trace).count() >= 3, "the stages belong to the same trace");
+}
+
+#[test]
+fn a_collector_that_is_not_there_harms_nobody() {
+    let bench = Bench::new();
+    built(&bench);
+    let server = Server::start(&bench, "news.micpq --set telemetry=http://127.0.0.1:9/v1/traces");
+    server.ok("POST", "/v1/indexes/news/query", json!({ "text": "crude oil" }));
+    assert_eq!(server.stop(), Some(0));
+}
+
 /// Every command of the documentation, as it stands there.
 #[test]
 fn the_commands_of_the_documentation_work() {

@@ -42,6 +42,7 @@ use utoipa_axum::routes;
 
 use crate::problem::{Code, Problem};
 use crate::server::Server;
+use crate::telemetry;
 
 #[cfg(test)]
 pub use documents::{Id, NewDocument};
@@ -165,9 +166,11 @@ async fn observe(State(server): State<Arc<Server>>, request: Request, next: Next
     // The route, not the path: an id a label would make as many series as there are documents.
     let route = request.extensions().get::<MatchedPath>().map_or("none".to_owned(), |m| m.as_str().to_owned());
     let span = tracing::info_span!("request", id = id.to_str().unwrap_or_default(), key = tracing::field::Empty);
+    telemetry::join(&span, request.headers());
     let mut response = next.run(request).instrument(span.clone()).await;
     let (status, time) = (response.status(), begun.elapsed());
     server.metrics.request(known_method(&method), &route, status.as_u16(), time);
+    telemetry::answered(&span, known_method(&method), &route, status);
     span.in_scope(|| {
         let ms = time.as_secs_f64() * 1e3;
         if status.is_server_error() {
