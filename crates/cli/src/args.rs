@@ -9,6 +9,7 @@ use micpq::index::Store;
 use micpq::model::{CodeShape, Distance};
 use micpq::text::Clean;
 use micpq::{Result, Watch};
+use systems::{Input, Method, SystemConfig};
 use train::config::TrainConfig;
 use train::views::ViewChoice;
 
@@ -50,6 +51,8 @@ pub enum Command {
     Encode(Encode),
     /// Train a model on a corpus
     Train(Train),
+    /// Run the paper's evaluation from a plan, and write its report
+    Paper(Paper),
     /// Make and keep an index: create, add, delete, info, verify, compact
     #[command(subcommand)]
     Index(Index),
@@ -174,9 +177,12 @@ pub struct TrainingArgs {
     /// Length of a code: 16, 32, 64 or 128
     #[arg(long, default_value_t = 64)]
     pub bits: usize,
-    /// System to train
+    /// System to train: micpq gathers documents of a kind, opq keeps the order of float search; docs/systems.md has all
     #[arg(long, default_value = "micpq")]
-    pub method: String,
+    pub method: Method,
+    /// What the system is given: vectors of the encoder, or words (tfidf; vdsh, nash, wish, bmsh, corrsh, ammi)
+    #[arg(long, value_name = "encoder|tfidf", default_value = "encoder")]
+    pub input: Input,
     /// Seed of everything random
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
@@ -228,24 +234,75 @@ pub struct TrainingArgs {
     pub cache: Option<PathBuf>,
 }
 
+/// What is to be trained.
+pub enum Training {
+    /// MICPQ or a variant of it.
+    Micpq(Method, Box<TrainConfig>),
+    /// Another system.
+    System(Box<SystemConfig>),
+}
+
+impl Training {
+    /// Whether an encoder has to be there.
+    pub fn needs_encoder(&self) -> bool {
+        !matches!(self, Training::System(config) if config.input == Input::Tfidf)
+    }
+}
+
 impl TrainingArgs {
     /// Rate of dropout where none is given: the authors'.
     pub const DROPOUT: f64 = 0.3;
 
-    /// The trainer's own options. Without a word about views, `build` takes the noise model with mean pooling, where it
-    /// loses nothing, and full passes with CLS, where it does.
-    pub fn config(&self, pooling: Pooling) -> Result<TrainConfig> {
-        if self.method != "micpq" {
-            return Err(micpq::Error::config(format!("unknown method '{}'; known: micpq", self.method)));
+    /// What is to be trained, with the options of its own.
+    pub fn training(&self, pooling: Pooling) -> Result<Training> {
+        if self.method.is_micpq() {
+            if self.input != Input::Encoder {
+                return Err(micpq::Error::config(format!("{} needs an encoder; --input tfidf is for others", self.method)));
+            }
+            return Ok(Training::Micpq(self.method, Box::new(self.config(pooling)?)));
         }
+        let mut config = SystemConfig { input: self.input, seed: self.seed, ..SystemConfig::new(self.method, self.bits) };
+        config.views = Self::views(pooling);
+        let named = [
+            ("views", self.views.clone().map(Into::into)),
+            ("epochs", self.epochs.map(Into::into)),
+            ("patience", self.patience.map(Into::into)),
+            ("batch", self.batch.map(Into::into)),
+            ("learning_rate", self.learning_rate.map(Into::into)),
+            ("prob_weight", self.prob_weight.map(Into::into)),
+            ("tau", self.tau.map(Into::into)),
+            ("contrast_temperature", self.tau_cl.map(Into::into)),
+            ("preset", self.preset.clone().map(Into::into)),
+            ("gumbel", self.no_gumbel.then(|| false.into())),
+            ("hidden", self.hidden.map(Into::into)),
+        ];
+        for (name, value) in named {
+            if let Some(value) = value {
+                config = config.with(name, value)?;
+            }
+        }
+        for pair in &self.set {
+            let (name, value) = option(pair)?;
+            config = config.with(name, value)?;
+        }
+        config.validate()?;
+        Ok(Training::System(Box::new(config)))
+    }
+
+    /// Views where none are named: the noise model with mean pooling, where it loses nothing, and full passes with CLS,
+    /// where it does.
+    fn views(pooling: Pooling) -> ViewChoice {
+        if pooling == Pooling::Mean { ViewChoice::default() } else { ViewChoice::Full(16) }
+    }
+
+    /// The options of MICPQ and its variants.
+    fn config(&self, pooling: Pooling) -> Result<TrainConfig> {
         CodeShape::micpq(self.bits)?;
         let mut config = match &self.preset {
             Some(name) => TrainConfig::preset(name, self.bits)?,
-            None => {
-                let views = if pooling == Pooling::Mean { ViewChoice::default() } else { ViewChoice::Full(16) };
-                TrainConfig { views, ..TrainConfig::new(self.bits) }
-            }
+            None => TrainConfig { views: Self::views(pooling), ..TrainConfig::new(self.bits) },
         };
+        self.method.vary(&mut config);
         if let Some(views) = &self.views {
             config.views = views.parse()?;
         }
@@ -274,17 +331,24 @@ impl TrainingArgs {
     }
 }
 
+/// `NAME=VALUE` taken apart; what is not JSON is text.
+fn option(pair: &str) -> Result<(&str, serde_json::Value)> {
+    let (name, value) = pair
+        .split_once('=')
+        .ok_or_else(|| micpq::Error::config(format!("--set {pair}: write it as NAME=VALUE")))?;
+    Ok((name, serde_json::from_str(value).unwrap_or_else(|_| serde_json::Value::String(value.to_owned()))))
+}
+
 /// The options with one of them changed, by the name it is recorded under.
 fn with_option(config: &TrainConfig, pair: &str) -> Result<TrainConfig> {
     let mut record = serde_json::to_value(config).expect("options have a JSON form");
     let options = record.as_object_mut().expect("options are an object");
     let bad = |problem: String| micpq::Error::config(format!("--set {pair}: {problem}"));
-    let (name, value) = pair.split_once('=').ok_or_else(|| bad("write it as NAME=VALUE".into()))?;
+    let (name, value) = option(pair)?;
     if !options.contains_key(name) {
         let known: Vec<&str> = options.keys().map(String::as_str).collect();
         return Err(bad(format!("no option is called {name}; known: {}", known.join(", "))));
     }
-    let value = serde_json::from_str(value).unwrap_or_else(|_| serde_json::Value::String(value.to_owned()));
     options.insert(name.to_owned(), value);
     serde_json::from_value(record).map_err(|e| bad(e.to_string()))
 }
@@ -416,6 +480,29 @@ pub struct Train {
     pub features: FeatureArgs,
     #[command(flatten)]
     pub training: TrainingArgs,
+}
+
+#[derive(Group)]
+#[command(after_help = "\
+Examples:
+  micpq paper --plan quick --data corpora -o paper
+  micpq paper --plan full --data corpora -o paper --jobs 2      goes on where it was stopped")]
+pub struct Paper {
+    /// quick, full, or a TOML file
+    #[arg(long, default_value = "quick", value_name = "quick|full|FILE")]
+    pub plan: String,
+    /// Folder of the corpora the plan names ($MICPQ_SHARED/data unless said)
+    #[arg(long, value_name = "DIR")]
+    pub data: Option<PathBuf>,
+    /// Folder of finished cells and of the report
+    #[arg(long, short, default_value = "paper", value_name = "DIR")]
+    pub output: PathBuf,
+    /// Cells at a time
+    #[arg(long, value_name = "N")]
+    pub jobs: Option<usize>,
+    /// Where vectors, views and checkpoints are kept between runs (under the user's cache unless said)
+    #[arg(long, value_name = "DIR")]
+    pub cache: Option<PathBuf>,
 }
 
 #[derive(Subcommand)]

@@ -31,7 +31,7 @@ pub mod real;
 
 mod checkpoint;
 mod cholesky;
-mod product;
+pub mod product;
 
 pub use checkpoint::Epoch;
 pub use config::TrainConfig;

@@ -46,7 +46,10 @@ impl<'a> Passes<'a> {
         let tokens = features.tokens(texts)?;
         let config = features.config();
         // Everything that decides a value, and nothing that does not: texts cleaned to the same tokens share vectors.
-        let encoder = format!("{}|{}|{}", config.encoder_sha256, config.pooling, config.unit_length);
+        let mut encoder = format!("{}|{}|{}", config.encoder_sha256, config.pooling, config.unit_length);
+        if let Some(convolution) = &config.convolution {
+            encoder = format!("{encoder}|{}", convolution.sha256);
+        }
         let keys: Vec<Key> = tokens.par_iter().map(|sequence| key(sequence)).collect();
         let mut hash = Sha256::new();
         hash.update(&encoder);

@@ -10,6 +10,8 @@ use micpq::encoder::Features;
 use micpq::index::{Index, IndexConfig};
 use micpq::model::Model;
 use micpq::{Error, Watch, disk};
+use systems::fidelity::Fidelity;
+use systems::job::Trained;
 use train::dataset::{Dataset, LabelNames};
 
 use super::index::{Known, add_all, metrics_of};
@@ -28,7 +30,7 @@ pub fn run(args: Build, json: bool, progress: &Progress) -> Result<()> {
         ))
         .into());
     }
-    let config = args.training.config(args.features.pooling)?;
+    let plan = args.training.training(args.features.pooling)?;
     let partial = disk::beside(&args.output, ".partial");
     let spooled = spool(&args.corpus, &partial)?;
     let path = spooled.as_deref().unwrap_or(&args.corpus);
@@ -41,9 +43,11 @@ pub fn run(args: Build, json: bool, progress: &Progress) -> Result<()> {
             (model, features, Known::default(), metrics_of(dir)?)
         }
         None => {
-            let features = args.features.load(progress)?;
+            let encoder = training::encoder(&plan, &args.features, progress)?;
             let corpus = read(path, &source, &args, progress)?;
-            let trained = training::fit(&args.training, config, &features, &corpus, None, progress)?;
+            let clean = args.features.clean;
+            let task = training::Task { args: &args.training, training: plan, features: encoder.as_ref(), clean };
+            let mut trained = task.fit(&corpus, None, progress)?;
             if trained.interrupted {
                 let model = partial.with_extension("model");
                 trained.model.save(&model, &trained.metrics)?;
@@ -57,6 +61,11 @@ pub fn run(args: Build, json: bool, progress: &Progress) -> Result<()> {
                 return Err(Error::Interrupted.into());
             }
             progress.note(&training::summary(&trained));
+            compare(&mut trained, args.training.seed, progress)?;
+            let features = match encoder {
+                Some(features) => features,
+                None => features_of(&trained.model, progress)?,
+            };
             (trained.model, features, Known::new(&trained.tokens, trained.clean), trained.metrics)
         }
     };
@@ -89,6 +98,26 @@ pub fn run(args: Build, json: bool, progress: &Progress) -> Result<()> {
         trained_at,
         args.output.display()
     ))
+}
+
+/// Says how much of float search the codes keep, beside OPQ, and what that means.
+fn compare(trained: &mut Trained, seed: u64, progress: &Progress) -> Result<()> {
+    // Words have no vectors of their own to be faithful to.
+    if trained.model.config.features.as_ref().is_some_and(|f| f.terms.is_some()) {
+        return Ok(());
+    }
+    let Some(found) = Fidelity::measure(&trained.model, &trained.clean, seed, progress)? else { return Ok(()) };
+    trained.metrics["fidelity"] = serde_json::to_value(found)?;
+    let method = &trained.model.config.method;
+    progress.note(&format!(
+        "of the ten nearest by float vectors, the first hundred by code hold {:.0} %{}, on {} documents and {} queries: {}",
+        found.model,
+        if method == "opq" { String::new() } else { format!(" (OPQ of {} bits: {:.0} %)", trained.model.shape().bits(), found.opq) },
+        found.documents,
+        found.queries,
+        found.advice(method)
+    ));
+    Ok(())
 }
 
 fn read(path: &Path, source: &CorpusConfig, args: &Build, progress: &Progress) -> Result<Dataset> {

@@ -5,6 +5,7 @@ mod encode;
 mod encoder;
 mod eval;
 mod index;
+mod paper;
 mod search;
 mod train;
 
@@ -31,6 +32,7 @@ pub fn run(args: Args) -> Result<()> {
         Command::Eval(a) => eval::run(a, json, &progress),
         Command::Encode(a) => encode::run(a, json, &progress),
         Command::Train(a) => train::run(a, json, &progress),
+        Command::Paper(a) => paper::run(a, json, args.quiet, &progress),
         Command::Index(command) => index::run(command, json, &progress),
         Command::Encoder(command) => encoder::run(command, json, &progress),
         Command::Completions { shell } => {
@@ -68,7 +70,9 @@ fn features_of(model: &Model, watch: &dyn Watch) -> Result<Features> {
         )
         .into());
     };
-    pull::locate_or_pull(&config.encoder, watch)?;
+    if config.terms.is_none() {
+        pull::locate_or_pull(&config.encoder, watch)?;
+    }
     Ok(Features::of_model(config)?)
 }
 

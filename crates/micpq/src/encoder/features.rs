@@ -5,7 +5,7 @@ use std::path::Path;
 
 use rayon::prelude::*;
 
-use super::{Dropout, Encoder, pull};
+use super::{Convolution, Dropout, Encoder, Terms, pull};
 use crate::model::FeatureConfig;
 use crate::text::Clean;
 use crate::watch::Watch;
@@ -13,7 +13,8 @@ use crate::{Error, Matrix, Result};
 
 /// An encoder with the settings that turn a text into a vector.
 pub struct Features {
-    encoder: Encoder,
+    // None in a model that takes words instead.
+    encoder: Option<Encoder>,
     config: FeatureConfig,
 }
 
@@ -43,24 +44,54 @@ impl Features {
             max_tokens,
             clean,
             unit_length,
+            terms: None,
+            convolution: None,
         };
-        Ok(Features { encoder, config })
+        Ok(Features { encoder: Some(encoder), config })
+    }
+
+    /// Takes words and their learned layer instead of an encoder.
+    pub fn of_terms(terms: Terms, clean: Clean) -> Self {
+        let config = FeatureConfig {
+            encoder: super::TERMS.into(),
+            encoder_sha256: terms.sha256(),
+            width: terms.width(),
+            pooling: super::Pooling::Mean,
+            max_tokens: 0,
+            clean,
+            unit_length: false,
+            terms: Some(terms),
+            convolution: None,
+        };
+        Features { encoder: None, config }
     }
 
     /// Loads the encoder a model was trained with, and refuses another one under the same name.
     pub fn of_model(config: &FeatureConfig) -> Result<Self> {
+        if config.terms.is_some() {
+            return Ok(Features { encoder: None, config: config.clone() });
+        }
         let features =
             Features::new(&config.encoder, config.pooling, Some(config.max_tokens), config.clean, config.unit_length)?;
         if features.config.encoder_sha256 != config.encoder_sha256 {
             return Err(Error::format(
-                features.encoder.dir(),
+                features.encoder.as_ref().map_or(Path::new(""), Encoder::dir),
                 format!(
                     "weights have SHA-256 {}, the model was trained with {}; pull that version of {} or train again",
                     features.config.encoder_sha256, config.encoder_sha256, config.encoder
                 ),
             ));
         }
-        Ok(features)
+        Ok(features.with_convolution(config.convolution.clone()))
+    }
+
+    /// Pools token states by a learned convolution, where one is given.
+    pub fn with_convolution(mut self, convolution: Option<Convolution>) -> Self {
+        if let Some(convolution) = &convolution {
+            self.config.width = convolution.outputs;
+        }
+        self.config.convolution = convolution;
+        self
     }
 
     /// The settings, as a model records them.
@@ -68,9 +99,9 @@ impl Features {
         &self.config
     }
 
-    /// The encoder.
-    pub fn encoder(&self) -> &Encoder {
-        &self.encoder
+    /// The encoder, where there is one.
+    pub fn encoder(&self) -> Option<&Encoder> {
+        self.encoder.as_ref()
     }
 
     /// Values in a vector.
@@ -78,13 +109,22 @@ impl Features {
         self.config.width
     }
 
-    /// Cleans and tokenises.
+    fn loaded(&self) -> &Encoder {
+        self.encoder.as_ref().expect("without words there is an encoder")
+    }
+
+    /// Cleans and tokenises; of words instead of an encoder, their numbers.
     pub fn tokens(&self, texts: &[impl AsRef<str> + Sync]) -> Result<Vec<Vec<u32>>> {
+        if let Some(terms) = &self.config.terms {
+            let vocabulary = terms.vocabulary();
+            let of = |text: &str| vocabulary.terms(&self.config.clean.apply(text, None));
+            return Ok(texts.par_iter().map(|text| of(text.as_ref())).collect());
+        }
         // The authors cut to max_length words and to max_length + 1 ids.
         let words = self.config.max_tokens - 1;
         let cleaned: Vec<Cow<str>> =
             texts.par_iter().map(|text| self.config.clean.apply(text.as_ref(), Some(words))).collect();
-        self.encoder.tokenizer().encode(&cleaned, self.config.max_tokens)
+        self.loaded().tokenizer().encode(&cleaned, self.config.max_tokens)
     }
 
     /// Vectors of token sequences; with `dropout` one view of them.
@@ -94,7 +134,27 @@ impl Features {
         dropout: Option<Dropout>,
         watch: &dyn Watch,
     ) -> Result<Matrix> {
-        let mut out = self.encoder.encode(tokens, self.config.pooling, dropout, watch)?;
+        let mut out = match &self.config.terms {
+            Some(_) if dropout.is_some() => {
+                return Err(Error::config("words have no dropout: a system that compares views needs an encoder"));
+            }
+            Some(terms) => {
+                let rows = terms.encode(tokens)?;
+                watch.advance(tokens.len() as u64);
+                rows
+            }
+            None => match &self.config.convolution {
+                Some(_) if dropout.is_some() => {
+                    return Err(Error::config("a learned convolution has no views: train with the encoder's own vectors"));
+                }
+                Some(convolution) => {
+                    let first = convolution.inputs;
+                    let take = |states: &[f32], row: &mut [f32]| convolution.pool(&states[first..], row);
+                    self.loaded().reduce(tokens, convolution.outputs, take, watch)?
+                }
+                None => self.loaded().encode(tokens, self.config.pooling, dropout, watch)?,
+            },
+        };
         if self.config.unit_length {
             out.normalize_rows();
         }

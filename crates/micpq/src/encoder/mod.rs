@@ -5,8 +5,10 @@
 //! surface takes.
 
 mod bert;
+mod convolution;
 mod features;
 pub mod pull;
+mod terms;
 mod weights;
 
 #[cfg(test)]
@@ -17,7 +19,9 @@ use std::path::{Path, PathBuf};
 use rayon::prelude::*;
 
 pub use bert::Dropout;
+pub use convolution::{Convolution, WINDOW, windows};
 pub use features::Features;
+pub use terms::{Layer, NAME as TERMS, Terms, Vocabulary, Weighting, words};
 pub use weights::EncoderConfig;
 
 use crate::tokenizer::Tokenizer;
