@@ -24,6 +24,11 @@ impl Rows<'_> {
             Rows::Words(rows) => rows.len(),
         }
     }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
 }
 
 /// `a = x W + b`, `W [inputs, outputs]`.

@@ -48,6 +48,11 @@ impl<'a> Batch<'a> {
         self.rows.len()
     }
 
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
     /// Whether the inputs are words.
     pub fn words(&self) -> bool {
         matches!(self.rows, Rows::Words(_))
