@@ -4,11 +4,12 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 CARGO ?= cargo
 MICPQ := target/release/micpq
+PYTHON := $(CURDIR)/.venv/python-tests/bin/python
 # Where shared corpora, goldens and weights lie, when they are at hand.
 MICPQ_SHARED ?= $(abspath ../shared)
 export MICPQ_SHARED
 
-.PHONY: help build demo test fmt lint unit encoders bench-search clean
+.PHONY: help build demo test fmt lint unit contract page python encoders bench-search bench-encode bench-serve clean
 
 help:  ## what there is to do
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 22
@@ -20,7 +21,7 @@ build:  ## the release binary, target/release/micpq
 demo: build  ## fetch news of 1987, train, index, answer questions, leave you at a prompt
 	@scripts/demo
 
-test: fmt lint unit  ## format, lints, every test
+test: fmt lint unit contract page python  ## format, lints, every test
 
 fmt:
 	$(CARGO) fmt --all --check
@@ -37,12 +38,66 @@ encoders:
 unit: encoders
 	$(CARGO) test --release --workspace
 
-# ARGS go to the harness: make bench-search ARGS="--bits 64 --documents 1000000".
-bench-search: .venv/faiss  ## our exact scan against FAISS, into benchmarks/results/search.md
-	$(CARGO) build --release -p micpq --example contestant
+# Requests made up from the server's own description, against the running binary.
+contract: .venv-http/made  ## the server keeps to its OpenAPI description (schemathesis)
+	MICPQ_SCHEMATHESIS=$(abspath .venv-http/bin/schemathesis) \
+	$(CARGO) test --release --workspace --test whole -- serve::the_description_is_kept
+
+# Debian's names: chromium and chromium-driver. SCREENSHOTS=folder keeps what was seen.
+page: .venv-http/made  ## the page, driven in a real Chromium
+	@if command -v chromium >/dev/null && command -v chromedriver >/dev/null; then \
+	  MICPQ_BROWSER_PYTHON=$(abspath .venv-http/bin/python) $(if $(SCREENSHOTS),MICPQ_SCREENSHOTS=$(abspath $(SCREENSHOTS))) \
+	  $(CARGO) test --release --workspace --test whole -- serve::the_page_works; \
+	else echo "skipped: chromium and chromedriver are not installed, so the page was not driven"; fi
+
+.venv-http/made: crates/serve/requirements.txt
+	python3 -m venv .venv-http
+	.venv-http/bin/pip install --quiet --disable-pip-version-check -r $<
+	@touch $@
+
+# wrk and the peers: make bench-serve ARGS="--documents 100000 --parts ours,report". About 45 minutes for all of it.
+bench-serve: .venv-peers/made  ## the server under load, beside pgvector and milvus-lite, into benchmarks/results/serve.md
+	@command -v wrk >/dev/null || { echo "wrk is needed: apt-get install wrk"; exit 1; }
+	$(CARGO) build --release --workspace
+	$(CARGO) build --release --workspace --example fill
+	.venv-peers/bin/python benchmarks/serve/bench.py $(ARGS)
+
+.venv-peers/made: benchmarks/serve/requirements.txt
+	python3 -m venv .venv-peers
+	.venv-peers/bin/pip install --quiet --disable-pip-version-check -r $<
+	@touch $@
+
+# The wheel of the build that is there, in an environment of its own beside the packages it is tested against.
+python: .venv/python  ## the Python package: wheel, types, tests, and every command of the guide
+	$(CARGO) build --release --workspace
+	$(PYTHON) crates/python/pack.py
+	$(PYTHON) -m pip install --quiet --disable-pip-version-check --no-deps --force-reinstall target/wheels/micpq-*.whl
+	cd crates/python && MYPYPATH=python $(PYTHON) -m mypy --strict python/micpq tests/typed.py && $(PYTHON) -m pytest -q
+
+.venv/python: crates/python/tests/requirements.txt
+	python3 -m venv .venv/python-tests
+	$(PYTHON) -m pip install --quiet --disable-pip-version-check -r $<
+	@touch $@
+
+# ARGS go to the harness: make bench-search ARGS="scan --bits 64 --documents 1000000"; ARGS=--help lists the stages.
+bench-search: .venv/peers build  ## our exact search against FAISS and others, into benchmarks/results/search.md
+	$(CARGO) build --release --workspace --example contestant --example keeper
 	.venv/bin/python benchmarks/search/bench.py $(ARGS)
 
-.venv/faiss: benchmarks/search/requirements.txt
+# ScaNN and USearch have no wheel for every system: they take part where they install.
+.venv/peers: benchmarks/search/requirements.txt benchmarks/search/optional.txt
+	python3 -m venv .venv
+	.venv/bin/pip install --quiet --disable-pip-version-check -r benchmarks/search/requirements.txt
+	@while read -r peer; do .venv/bin/pip install --quiet --disable-pip-version-check "$$peer" \
+	  || echo "$$peer does not install here: it does not take part"; done < benchmarks/search/optional.txt
+	@touch $@
+
+# ARGS go to the harness: make bench-encode ARGS="--encoders minilm --threads 1 --quick".
+bench-encode: encoders .venv/encode  ## our encoder against PyTorch, ONNX Runtime and OpenVINO, into benchmarks/results/encode.md
+	$(CARGO) build --release --workspace --examples
+	.venv/bin/python benchmarks/encode/bench.py $(ARGS)
+
+.venv/encode: benchmarks/encode/requirements.txt
 	python3 -m venv .venv
 	.venv/bin/pip install --quiet --disable-pip-version-check -r $<
 	@touch $@

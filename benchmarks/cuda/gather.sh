@@ -1,26 +1,35 @@
 #!/usr/bin/env bash
-# Builds the example `check` and gathers in FOLDER (53 MB) what benchmarks/cuda/run.sh needs on another machine.
+# Builds the example `check` and gathers in FOLDER what benchmarks/cuda/run.sh needs on another machine: `check`, and a
+# folder for every encoder (MiniLM 46 MB, BERT-base 219 MB).
 #   gather.sh FOLDER
-# Wants python3 with numpy, safetensors and tokenizers (PYTHON names another), and MiniLM where `micpq pull` puts it.
+# Wants python3 with numpy, safetensors and tokenizers (PYTHON names another), and encoders where `micpq encoder pull`
+# puts them.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/../.." && pwd)
 folder=$1
 python=${PYTHON:-python3}
 shared=${MICPQ_SHARED:-$root/../shared}
-model=${MICPQ_MODELS:-$HOME/.cache/micpq/models}/all-MiniLM-L6-v2
+models=${MICPQ_MODELS:-$HOME/.cache/micpq/models}
 mkdir -p "$folder"
-(cd "$root" && cargo build --release -p micpq-cuda --example check)
+(cd "$root" && cargo build --release --workspace --examples)
 objcopy --strip-debug "$root/target/release/examples/check" "$folder/check"
-cp -f "$model/config.json" "$folder/"
-for end in json safetensors; do cp -f "$shared/goldens/all-MiniLM-L6-v2.$end" "$folder/goldens.$end"; done
-[ -f "$folder/tokens.safetensors" ] || "$python" "$root/benchmarks/cuda/tokens.py" "$model/tokenizer.json" \
-  "$shared/data/agnews/train.csv.gz" "$folder/tokens.safetensors"
-# Halved to f16, which is what the GPU rounds them to anyway.
-[ -f "$folder/model.safetensors" ] || "$python" - "$model/model.safetensors" "$folder/model.safetensors" <<'P'
+for encoder in all-MiniLM-L6-v2 bert-base-uncased; do
+  to=$folder/$encoder
+  mkdir -p "$to"
+  for file in config.json tokenizer.json sentence_bert_config.json; do
+    [ ! -f "$models/$encoder/$file" ] || cp -f "$models/$encoder/$file" "$to/"
+  done
+  for end in json safetensors; do cp -f "$shared/goldens/$encoder.$end" "$to/goldens.$end"; done
+  [ -f "$to/tokens.safetensors" ] || "$python" "$root/benchmarks/cuda/tokens.py" "$models/$encoder/tokenizer.json" \
+    "$shared/data/agnews/train.csv.gz" "$to/tokens.safetensors"
+  # Halved to f16, which is what the GPU rounds them to anyway; the pooler is not used.
+  [ -f "$to/model.safetensors" ] || "$python" - "$models/$encoder/model.safetensors" "$to/model.safetensors" <<'PYTHON'
 import sys
 import numpy
 from safetensors.numpy import load_file, save_file
-save_file({k: v.astype(numpy.float16) for k, v in load_file(sys.argv[1]).items() if v.dtype == numpy.float32}, sys.argv[2])
-P
-chmod u+w "$folder"/*
+tensors = {k: v for k, v in load_file(sys.argv[1]).items() if v.dtype == numpy.float32}
+save_file({k: v.astype(numpy.float16) for k, v in tensors.items() if "pooler" not in k and not k.startswith("cls.")}, sys.argv[2])
+PYTHON
+  chmod u+w "$to"/*
+done
 du -sh "$folder"

@@ -1,6 +1,6 @@
 """Hugging Face BertModel, f16 + SDPA, on the same token file: clean and with dropout 0.3 in train mode.
 
-    peer.py FOLDER [minilm|base] [ROUNDS]
+    peer.py FOLDER [ROUNDS]
 
 FOLDER as for the example `check`. Batches are sorted by length and padded to their longest document, ids are on the GPU
 before the clock starts, features stay there, and of several batch sizes the fastest counts: all in the peer's favour.
@@ -15,21 +15,19 @@ import torch
 from safetensors.torch import load_file
 from transformers import BertConfig, BertModel
 
-folder, which = sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else "minilm"
-rounds = int(sys.argv[3]) if len(sys.argv) > 3 else 5
+folder = sys.argv[1].rstrip("/")
+which = folder.split("/")[-1]
+rounds = int(sys.argv[2]) if len(sys.argv) > 2 else 5
 
 
 def encoder():
     with open(f"{folder}/config.json") as file:
         fields = json.load(file)
-    if which == "base":
-        fields.update(hidden_size=768, num_hidden_layers=12, num_attention_heads=12, intermediate_size=3072)
     fields.update(hidden_dropout_prob=0.3, attention_probs_dropout_prob=0.3, attn_implementation="sdpa")
     model = BertModel(BertConfig(**fields), add_pooling_layer=False)
-    if which == "minilm":
-        weights = {k: v.float() for k, v in load_file(f"{folder}/model.safetensors").items()}
-        missing, _ = model.load_state_dict(weights, strict=False)
-        assert not missing, missing
+    weights = {k.removeprefix("bert."): v.float() for k, v in load_file(f"{folder}/model.safetensors").items()}
+    missing, _ = model.load_state_dict(weights, strict=False)
+    assert not missing, missing
     return model.half().cuda()
 
 
@@ -81,4 +79,4 @@ for size in (256, 512, 1024):
         print(f"  peer {which} batch {size} {view}: {rate:.0f} tokens/s", flush=True)
         best[view] = max(best.get(view, (0, 0)), (rate, size))
 for view, (rate, size) in best.items():
-    print(f"peer {which:<8} {size:>6} mean  {view:<5} {rate:>12.0f} tokens/s (transformers f16 SDPA, torch {torch.__version__})")
+    print(f"peer {which:<18} {size:>6} mean  {view:<5} {rate:>12.0f} tokens/s (transformers f16 SDPA, torch {torch.__version__})")

@@ -4,9 +4,10 @@ use std::path::PathBuf;
 
 use clap::{Args as Group, Parser, Subcommand};
 use micpq::corpus::{CorpusConfig, Format, OnError};
-use micpq::encoder::{Features, Pooling, pull};
-use micpq::index::Store;
+use micpq::encoder::{Device, Features, Pooling, Precision, pull};
+use micpq::index::{CopyConfig, Keep, Store};
 use micpq::model::{CodeShape, Distance};
+use micpq::query::{Cursor, Rerank, SearchConfig};
 use micpq::text::Clean;
 use micpq::{Result, Watch};
 use systems::{Input, Method, SystemConfig};
@@ -28,6 +29,9 @@ pub struct Args {
     /// Threads; all cores unless said. Results do not depend on it
     #[arg(long, global = true, value_name = "N")]
     pub threads: Option<usize>,
+    /// Where to encode: auto takes a GPU where one works and there is more than a query to encode
+    #[arg(long, global = true, value_name = "auto|cpu|cuda[:N]", default_value = "auto")]
+    pub device: Device,
 }
 
 const EXAMPLES: &str = "\
@@ -45,6 +49,8 @@ pub enum Command {
     Build(Build),
     /// Search an index
     Search(Search),
+    /// Serve indexes over HTTP, with a page to search them
+    Serve(Serve),
     /// Measure a model on labelled corpora: P@k, MAP, fidelity, beside exact float search
     Eval(Eval),
     /// Turn a corpus into feature vectors, or with --model into codes (.npy)
@@ -53,12 +59,21 @@ pub enum Command {
     Train(Train),
     /// Run the paper's evaluation from a plan, and write its report
     Paper(Paper),
-    /// Make and keep an index: create, add, delete, info, verify, compact
+    /// Make and keep an index: create, add, delete, info, stats, verify, compact, snapshot, restore, migrate
     #[command(subcommand)]
     Index(Index),
+    /// Write an index as FAISS, Parquet, Arrow, JSONL, a BEIR folder, a TREC run or plain codes
+    Export(crate::commands::export::Export),
+    /// Make an index of a FAISS product quantizer, or of vectors of any encoder
+    Import(crate::commands::import::Import),
+    /// Score a TREC run: nDCG@10, Recall@100, MAP
+    Score(crate::commands::score::Score),
     /// Fetch and show encoders
     #[command(subcommand)]
     Encoder(EncoderCommand),
+    /// Show and clear what is kept between runs: vectors, views, checkpoints
+    #[command(subcommand)]
+    Cache(CacheCommand),
     /// Print the completion script of a shell
     Completions {
         /// bash, zsh, fish, elvish or powershell
@@ -160,13 +175,33 @@ pub struct FeatureArgs {
     /// Scale vectors to unit length
     #[arg(long)]
     pub unit_length: bool,
+    #[command(flatten)]
+    pub computing: ComputingArgs,
+}
+
+/// How the encoder computes.
+#[derive(Group, Clone, Copy, Default)]
+#[command(next_help_heading = "Features")]
+pub struct ComputingArgs {
+    /// Numbers of the encoder's matrix products: f32, bf16, int8, or auto (the fastest shown to lose nothing);
+    /// unless said, a model's own, and f32 where there is none yet
+    #[arg(long, value_name = "f32|bf16|int8|auto")]
+    pub precision: Option<Precision>,
 }
 
 impl FeatureArgs {
-    /// Loads the encoder, fetching a registered one that is not here yet.
+    /// Loads the encoder to where `--device` says, fetching a registered one that is not here yet.
     pub fn load(&self, watch: &dyn Watch) -> Result<Features> {
         pull::locate_or_pull(&self.encoder, watch)?;
-        Features::new(&self.encoder, self.pooling, self.max_tokens, self.clean, self.unit_length)
+        Features::new(
+            &self.encoder,
+            self.pooling,
+            self.max_tokens,
+            self.clean,
+            self.unit_length,
+            self.computing.precision.unwrap_or_default(),
+        )?
+        .on(crate::commands::device(), watch)
     }
 }
 
@@ -174,18 +209,18 @@ impl FeatureArgs {
 #[derive(Group, Clone)]
 #[command(next_help_heading = "Training")]
 pub struct TrainingArgs {
-    /// Length of a code: 16, 32, 64 or 128
-    #[arg(long, default_value_t = 64)]
-    pub bits: usize,
+    /// Length of a code: 16, 32, 64 or 128; `train` takes several
+    #[arg(long, default_value = "64", value_name = "N[,N...]", value_delimiter = ',')]
+    pub bits: Vec<usize>,
     /// System to train: micpq gathers documents of a kind, opq keeps the order of float search; docs/systems.md has all
     #[arg(long, default_value = "micpq")]
     pub method: Method,
     /// What the system is given: vectors of the encoder, or words (tfidf; vdsh, nash, wish, bmsh, corrsh, ammi)
     #[arg(long, value_name = "encoder|tfidf", default_value = "encoder")]
     pub input: Input,
-    /// Seed of everything random
-    #[arg(long, default_value_t = 0)]
-    pub seed: u64,
+    /// Seed of everything random; `train` takes several
+    #[arg(long, default_value = "0", value_name = "N[,N...]", value_delimiter = ',')]
+    pub seed: Vec<u64>,
     /// Views: full:R (R encoder passes with dropout a document) or noise[:R] (a model of that noise, fitted on a sample)
     #[arg(long, value_name = "full:R|noise[:R]")]
     pub views: Option<String>,
@@ -243,6 +278,30 @@ pub enum Training {
 }
 
 impl Training {
+    /// Bits of the code.
+    pub fn bits(&self) -> usize {
+        match self {
+            Training::Micpq(_, config) => config.bits,
+            Training::System(config) => config.bits,
+        }
+    }
+
+    /// Seed of the run.
+    pub fn seed(&self) -> u64 {
+        match self {
+            Training::Micpq(_, config) => config.seed,
+            Training::System(config) => config.seed,
+        }
+    }
+
+    /// MICPQ's own options, where it is MICPQ or a variant.
+    pub fn micpq(&self) -> Option<&TrainConfig> {
+        match self {
+            Training::Micpq(_, config) => Some(config),
+            Training::System(_) => None,
+        }
+    }
+
     /// Whether an encoder has to be there.
     pub fn needs_encoder(&self) -> bool {
         !matches!(self, Training::System(config) if config.input == Input::Tfidf)
@@ -253,15 +312,54 @@ impl TrainingArgs {
     /// Rate of dropout where none is given: the authors'.
     pub const DROPOUT: f64 = 0.3;
 
-    /// What is to be trained, with the options of its own.
+    /// What is to be trained, of one model.
     pub fn training(&self, pooling: Pooling) -> Result<Training> {
+        match (&self.bits[..], &self.seed[..]) {
+            ([bits], [seed]) => self.one(*bits, *seed, pooling),
+            (bits, seeds) => Err(micpq::Error::config(format!(
+                "{} models are asked for by --bits and --seed, an index has one; \"micpq train\" makes several at once",
+                bits.len() * seeds.len()
+            ))),
+        }
+    }
+
+    /// The same for MICPQ and its variants only, where a caller knows no other.
+    pub fn config(&self, pooling: Pooling) -> Result<TrainConfig> {
+        match self.training(pooling)? {
+            Training::Micpq(_, config) => Ok(*config),
+            Training::System(config) => Err(micpq::Error::config(format!(
+                "{} is not trained here; known: micpq and its variants",
+                config.method
+            ))),
+        }
+    }
+
+    /// What is to be trained, of every length and seed: seed by seed and the longest code first, which takes longest.
+    pub fn trainings(&self, pooling: Pooling) -> Result<Vec<Training>> {
+        let mut lengths = self.bits.clone();
+        lengths.sort_unstable_by(|a, b| b.cmp(a));
+        lengths.dedup();
+        let mut seeds = self.seed.clone();
+        seeds.dedup();
+        seeds.iter().flat_map(|s| lengths.iter().map(move |b| (*b, *s))).map(|(b, s)| self.one(b, s, pooling)).collect()
+    }
+
+    /// The seed a sample of the corpus is drawn by: the first.
+    pub fn sample_seed(&self) -> u64 {
+        self.seed.first().copied().unwrap_or(0)
+    }
+
+    fn one(&self, bits: usize, seed: u64, pooling: Pooling) -> Result<Training> {
         if self.method.is_micpq() {
             if self.input != Input::Encoder {
-                return Err(micpq::Error::config(format!("{} needs an encoder; --input tfidf is for others", self.method)));
+                return Err(micpq::Error::config(format!(
+                    "{} needs an encoder; --input tfidf is for others",
+                    self.method
+                )));
             }
-            return Ok(Training::Micpq(self.method, Box::new(self.config(pooling)?)));
+            return Ok(Training::Micpq(self.method, Box::new(self.model(bits, seed, pooling)?)));
         }
-        let mut config = SystemConfig { input: self.input, seed: self.seed, ..SystemConfig::new(self.method, self.bits) };
+        let mut config = SystemConfig { input: self.input, seed, ..SystemConfig::new(self.method, bits) };
         config.views = Self::views(pooling);
         let named = [
             ("views", self.views.clone().map(Into::into)),
@@ -296,11 +394,11 @@ impl TrainingArgs {
     }
 
     /// The options of MICPQ and its variants.
-    fn config(&self, pooling: Pooling) -> Result<TrainConfig> {
-        CodeShape::micpq(self.bits)?;
+    fn model(&self, bits: usize, seed: u64, pooling: Pooling) -> Result<TrainConfig> {
+        CodeShape::micpq(bits)?;
         let mut config = match &self.preset {
-            Some(name) => TrainConfig::preset(name, self.bits)?,
-            None => TrainConfig { views: Self::views(pooling), ..TrainConfig::new(self.bits) },
+            Some(name) => TrainConfig::preset(name, bits)?,
+            None => TrainConfig { views: Self::views(pooling), ..TrainConfig::new(bits) },
         };
         self.method.vary(&mut config);
         if let Some(views) = &self.views {
@@ -324,7 +422,7 @@ impl TrainingArgs {
             config.objective.gumbel = false;
             config.objective.floor = 0.0;
         }
-        config.seed = self.seed;
+        config.seed = seed;
         let config = self.set.iter().try_fold(config, |config, pair| with_option(&config, pair))?;
         config.validate()?;
         Ok(config)
@@ -333,24 +431,16 @@ impl TrainingArgs {
 
 /// `NAME=VALUE` taken apart; what is not JSON is text.
 fn option(pair: &str) -> Result<(&str, serde_json::Value)> {
-    let (name, value) = pair
-        .split_once('=')
-        .ok_or_else(|| micpq::Error::config(format!("--set {pair}: write it as NAME=VALUE")))?;
+    let (name, value) =
+        pair.split_once('=').ok_or_else(|| micpq::Error::config(format!("--set {pair}: write it as NAME=VALUE")))?;
     Ok((name, serde_json::from_str(value).unwrap_or_else(|_| serde_json::Value::String(value.to_owned()))))
 }
 
-/// The options with one of them changed, by the name it is recorded under.
+/// The options with one of them changed.
 fn with_option(config: &TrainConfig, pair: &str) -> Result<TrainConfig> {
-    let mut record = serde_json::to_value(config).expect("options have a JSON form");
-    let options = record.as_object_mut().expect("options are an object");
     let bad = |problem: String| micpq::Error::config(format!("--set {pair}: {problem}"));
     let (name, value) = option(pair)?;
-    if !options.contains_key(name) {
-        let known: Vec<&str> = options.keys().map(String::as_str).collect();
-        return Err(bad(format!("no option is called {name}; known: {}", known.join(", "))));
-    }
-    options.insert(name.to_owned(), value);
-    serde_json::from_value(record).map_err(|e| bad(e.to_string()))
+    config.with_option(name, value).map_err(|e| bad(e.to_string()))
 }
 
 #[derive(Group)]
@@ -371,6 +461,9 @@ pub struct Build {
     /// What the index keeps: all (ids, codes, texts, attributes) or codes (ids and codes alone)
     #[arg(long, default_value = "all")]
     pub store: Store,
+    /// How features are kept on disk for the second stage of a search: int8 (a byte a value), f16, or none
+    #[arg(long, value_name = "int8|f16|none", default_value = "int8")]
+    pub keep: Keep,
     /// Replace an index that is already there
     #[arg(long)]
     pub force: bool,
@@ -387,27 +480,119 @@ pub struct Build {
 Examples:
   micpq search news.micpq \"oil prices\" -k 5
   micpq search news.micpq \"oil prices\" --filter \"places:japan AND year:[1987 TO 1988]\"
+  micpq search news.micpq \"opec quota\" --hybrid 0.3 --snippets     the words count too, and are marked
+  micpq search news.micpq --like 4711 --like 815 --fuse             documents like these two
+  micpq search news.micpq --vector queries.npy --json
+  micpq search news.micpq \"oil prices\" --after CURSOR             the next page
   micpq search news.micpq --queries questions.txt --json
   micpq search news.micpq                              asks for queries until end of input")]
 pub struct Search {
     /// Index directory
     pub index: PathBuf,
-    /// What to look for; without it and without --queries, queries are read from standard input
-    pub query: Option<String>,
+    /// What to look for; without any query, they are read from standard input
+    pub query: Vec<String>,
     /// A corpus of queries; every hit then carries the query's id
     #[arg(long, value_name = "FILE")]
     pub queries: Option<PathBuf>,
-    /// Hits a query
-    #[arg(short, default_value_t = 10)]
+    /// Documents like the one with this id; given several times, several queries
+    #[arg(long, value_name = "ID")]
+    pub like: Vec<String>,
+    /// Queries as feature vectors, a row each; - is standard input
+    #[arg(long, value_name = "FILE.npy")]
+    pub vector: Option<PathBuf>,
+    /// Make one query of all the texts, ids and vectors given: hits are near to all of them
+    #[arg(long)]
+    pub fuse: bool,
+    /// Weights of the fused queries: texts, then ids, then vectors
+    #[arg(long, value_name = "W,W,...", value_delimiter = ',', requires = "fuse")]
+    pub weights: Vec<f32>,
+    /// Hits a query, 1 to 10000
+    #[arg(short, default_value_t = SearchConfig::default().k)]
     pub k: usize,
     /// Only documents that match this filter, in the query language of tantivy: places:japan, year:[1987 TO 1988]
     #[arg(long)]
     pub filter: Option<String>,
+    /// Only documents whose code is no farther than this
+    #[arg(long, value_name = "DISTANCE")]
+    pub within: Option<f32>,
+    /// The page after the one this cursor came with
+    #[arg(long, value_name = "CURSOR")]
+    pub after: Option<Cursor>,
+    /// Weight of the words (BM25) beside the codes, 0 to 1
+    #[arg(long, value_name = "W", default_value_t = SearchConfig::default().hybrid)]
+    pub hybrid: f32,
+    /// Words of the hybrid search and of snippets; the query's own unless said
+    #[arg(long, value_name = "TEXT")]
+    pub words: Option<String>,
+    /// Rank the first N candidates again by kept features: auto (200 where the index keeps them), off, or N
+    #[arg(long, value_name = "N|off", default_value_t = SearchConfig::default().rerank)]
+    pub rerank: Rerank,
+    /// Show the part of each text that matches, its words marked
+    #[arg(long)]
+    pub snippets: bool,
+    /// Say how the answer came about: segments, stages, each book's share of a distance
+    #[arg(long)]
+    pub explain: bool,
+    /// Only ids and distances
+    #[arg(long)]
+    pub ids: bool,
     /// Distance; the model's own unless said
     #[arg(long)]
     pub distance: Option<Distance>,
     #[command(flatten)]
     pub source: CorpusArgs,
+    #[command(flatten)]
+    pub computing: ComputingArgs,
+}
+
+impl Search {
+    /// The engine's own options.
+    pub fn config(&self) -> SearchConfig {
+        SearchConfig {
+            k: self.k,
+            filter: self.filter.clone(),
+            within: self.within,
+            after: self.after,
+            hybrid: self.hybrid,
+            rerank: self.rerank,
+            distance: self.distance,
+            documents: !self.ids,
+            snippets: self.snippets,
+            explain: self.explain,
+        }
+    }
+}
+
+#[derive(Group)]
+#[command(after_help = "\
+Examples:
+  micpq serve news.micpq
+  micpq serve news.micpq notes=/data/notes.micpq --data /data/made --listen 127.0.0.1:8080
+  micpq serve --config serve.toml --set queue=256
+  micpq serve --new-key read                           prints a key, and the lines that let it in
+
+Every option has a name in the config file, MICPQ_SERVE_NAME in the environment, and --set NAME=VALUE here.")]
+pub struct Serve {
+    /// Index directories, each as PATH (named by its file name) or NAME=PATH
+    pub indexes: Vec<String>,
+    /// Options in TOML
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Address and port; port 0 takes a free one. 127.0.0.1:6380 unless said
+    #[arg(long, value_name = "ADDRESS")]
+    pub listen: Option<String>,
+    /// Where indexes and snapshots made over HTTP lie
+    #[arg(long, value_name = "DIR")]
+    pub data: Option<PathBuf>,
+    /// Any option of the config file
+    #[arg(long, value_name = "NAME=VALUE")]
+    pub set: Vec<String>,
+    /// Print a new API key and the lines of the config file that let it in, then end
+    #[arg(long, value_name = "read|write|admin")]
+    pub new_key: Option<serve::config::Role>,
+    /// Print the description of the interface (OpenAPI 3.1), then end
+    #[arg(long)]
+    pub openapi: bool,
 }
 
 #[derive(Group)]
@@ -438,6 +623,8 @@ pub struct Eval {
     pub cache: Option<PathBuf>,
     #[command(flatten)]
     pub source: CorpusArgs,
+    #[command(flatten)]
+    pub computing: ComputingArgs,
 }
 
 #[derive(Group)]
@@ -464,16 +651,23 @@ pub struct Encode {
 #[command(after_help = "\
 Examples:
   micpq train news.jsonl --bits 64 -o model
+  micpq train news.jsonl --bits 16,32,64,128 --seed 0,1 -o models     eight models from one copy of the views
   micpq train train.csv.gz --validation val.csv.gz --preset paper:agnews --bits 32 --max-tokens 51 -o model")]
 pub struct Train {
     /// File or folder; - is standard input
     pub corpus: PathBuf,
-    /// Model directory to write
+    /// Model directory to write; with several lengths or seeds a directory of them, BITS-SEED each
     #[arg(long, short)]
     pub output: PathBuf,
     /// Labelled corpus by whose P@100 the best epoch is chosen; without it the choice needs no labels
     #[arg(long, value_name = "FILE")]
     pub validation: Option<PathBuf>,
+    /// Labelled corpus the finished model is measured by
+    #[arg(long, value_name = "FILE")]
+    pub test: Option<PathBuf>,
+    /// Models trained at a time, each with its share of the threads; all of them unless said
+    #[arg(long, value_name = "N")]
+    pub jobs: Option<usize>,
     #[command(flatten)]
     pub source: CorpusArgs,
     #[command(flatten)]
@@ -519,11 +713,16 @@ pub enum Index {
         /// What the index keeps: all or codes
         #[arg(long, default_value = "all")]
         store: Store,
+        /// How features are kept on disk for the second stage of a search: int8, f16 or none
+        #[arg(long, value_name = "int8|f16|none", default_value = "int8")]
+        keep: Keep,
         /// Replace an index that is already there
         #[arg(long)]
         force: bool,
         #[command(flatten)]
         source: CorpusArgs,
+        #[command(flatten)]
+        computing: ComputingArgs,
     },
     /// Add documents; one with a known id replaces the old one
     Add {
@@ -536,6 +735,8 @@ pub enum Index {
         commit_every: usize,
         #[command(flatten)]
         source: CorpusArgs,
+        #[command(flatten)]
+        computing: ComputingArgs,
     },
     /// Delete documents by id or by filter
     Delete {
@@ -562,6 +763,60 @@ pub enum Index {
         /// Index directory
         index: PathBuf,
     },
+    /// Look at every document: how codes are spread, what attributes there are, what everything weighs
+    Stats {
+        /// Index directory
+        index: PathBuf,
+    },
+    /// Copy the last commit to another directory while readers and a writer go on
+    Snapshot {
+        /// Index directory
+        index: PathBuf,
+        /// Directory to make
+        to: PathBuf,
+        #[command(flatten)]
+        copy: CopyArgs,
+    },
+    /// Check a snapshot and make an index of it
+    Restore {
+        /// Directory of the snapshot
+        snapshot: PathBuf,
+        /// Index directory to make
+        index: PathBuf,
+        #[command(flatten)]
+        copy: CopyArgs,
+    },
+    /// Encode the texts again with another model and swap the new index in when it is whole
+    #[command(after_help = "\
+The old index is searched until the new one takes its place; it is not written to meanwhile. Interrupted, the same
+command goes on where it was.")]
+    Migrate {
+        /// Index directory
+        index: PathBuf,
+        /// Directory of the new model
+        #[arg(long, value_name = "DIR")]
+        model: PathBuf,
+        /// Documents a commit: so much an interrupted migration does again
+        #[arg(long, default_value_t = 20_000, value_name = "N")]
+        commit_every: usize,
+    },
+}
+
+/// How an index is copied.
+#[derive(Group, Clone)]
+pub struct CopyArgs {
+    /// Replace an index that is already there
+    #[arg(long)]
+    pub replace: bool,
+    /// Copy every file; otherwise files are shared by hard links where the file system allows it
+    #[arg(long)]
+    pub copy: bool,
+}
+
+impl CopyArgs {
+    pub fn config(&self) -> CopyConfig {
+        CopyConfig { replace: self.replace, own_files: self.copy }
+    }
 }
 
 #[derive(Subcommand)]
@@ -579,5 +834,24 @@ pub enum EncoderCommand {
         /// Name or directory
         #[arg(default_value = pull::DEFAULT)]
         name: String,
+    },
+}
+
+#[derive(Subcommand)]
+pub enum CacheCommand {
+    /// What is kept, and how large it is
+    List {
+        /// The cache, where it is not the user's own
+        #[arg(long, value_name = "DIR")]
+        cache: Option<PathBuf>,
+    },
+    /// Remove it; the next run computes again what it needs
+    Clear {
+        /// The cache, where it is not the user's own
+        #[arg(long, value_name = "DIR")]
+        cache: Option<PathBuf>,
+        /// Only what nothing was written to for so many days
+        #[arg(long, value_name = "DAYS")]
+        older_than: Option<f64>,
     },
 }

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use kernels::Backend;
 use kernels::dropout::mix;
-use kernels::scan::{BlocksRef, Query, Shape, TopK, ceiling, nearest, nearest_by_prefix, pack, passing};
+use kernels::scan::{BlocksRef, Query, Sample, Shape, TopK, nearest, nearest_by_prefix, pack, passing};
 use kernels::scan::{prefix_bits, prefix_starts};
 
 const K: usize = 100;
@@ -102,20 +102,29 @@ impl Data {
                 assert!(best.iter().all(TopK::is_empty));
             })
         };
-        let seeded = |queries: &[&Query]| -> Vec<TopK> {
-            queries.iter().map(|q| TopK::below(K, ceiling(backend, &blocks, q, K, None))).collect()
+        let sample = |query: &Query, deep: bool| {
+            let Some(mut sample) = Sample::new(backend, &blocks, query, TopK::new(K), None) else {
+                return f32::INFINITY;
+            };
+            if deep {
+                sample.deepen();
+            }
+            sample.limit()
+        };
+        let seeded = |queries: &[&Query], deep: bool| -> Vec<TopK> {
+            queries.iter().map(|q| TopK::below(K, sample(q, deep))).collect()
         };
         let full = |size: usize| {
             self.speed(all.chunks(size), |queries| {
-                let mut best = seeded(queries);
+                let mut best = seeded(queries, true);
                 nearest(backend, &blocks, 0..self.n, queries, &mut best, None);
             })
         };
         let alone = self.speed(all.chunks(1), |query| {
-            let mut best = seeded(query);
-            nearest_by_prefix(backend, &blocks, 0..self.n, query[0], &mut best[0], None);
+            let mut best = seeded(query, false);
+            nearest_by_prefix(backend, &blocks, (0, 1), query[0], &mut best[0], None);
         });
-        let share: usize = all.iter().map(|q| passing(&blocks, q, ceiling(backend, &blocks, q, K, None))).sum();
+        let share: usize = all.iter().map(|q| passing(backend, &blocks, q, sample(q, false))).sum();
         println!(
             "{:8} {:5} {name:5} {:8} {:7.2} {:7.2} {:7.2} {:7.2} {alone:9.2}  {:.3}",
             backend.name(),

@@ -20,7 +20,7 @@ pub struct Shape {
 pub struct Scratch {
     // [width, length to whole lanes]: keys turned so that scores are summed along the sequence, zeros at the end.
     keys: Vec<f32>,
-    // [length to whole lanes]
+    // [TOGETHER, length to whole lanes]
     scores: Vec<f32>,
 }
 
@@ -43,7 +43,7 @@ pub fn attend(
     let stride = length.next_multiple_of(LANES);
     scratch.keys.clear();
     scratch.keys.resize(shape.width * stride, 0.0);
-    scratch.scores.resize(stride, 0.0);
+    scratch.scores.resize(TOGETHER * stride, 0.0);
     heads(backend, qkv, out, shape, dropout, scratch);
 }
 
@@ -52,58 +52,102 @@ per_backend! {
     pub fn heads(qkv: &[f32], out: &mut [f32], shape: Shape, dropout: Option<(Rate, u64)>, scratch: &mut Scratch) => heads_body;
 }
 
+/// Queries that go together: each key and value is read once for all of them, and their sums hide each other's latency.
+const TOGETHER: usize = 4;
+
 #[inline(always)]
 fn heads_body(qkv: &[f32], out: &mut [f32], shape: Shape, dropout: Option<(Rate, u64)>, scratch: &mut Scratch) {
     let Shape { heads, width } = shape;
     let hidden = heads * width;
     let length = out.len() / hidden;
-    let scale = 1.0 / (width as f32).sqrt();
     let stride = length.next_multiple_of(LANES);
-    let (keys, scores) = (&mut scratch.keys[..width * stride], &mut scratch.scores[..stride]);
+    let Scratch { keys, scores } = scratch;
+    let (keys, scores) = (&mut keys[..width * stride], &mut scores[..TOGETHER * stride]);
     for head in 0..heads {
-        for j in 0..length {
-            let from = j * 3 * hidden + hidden + head * width;
-            for (d, &v) in qkv[from..from + width].iter().enumerate() {
-                keys[d * stride + j] = v;
+        for (j, token) in qkv.chunks_exact(3 * hidden).enumerate() {
+            let from = hidden + head * width;
+            for (row, &v) in keys.chunks_exact_mut(stride).zip(&token[from..from + width]) {
+                row[j] = v;
             }
         }
-        for i in 0..length {
-            let from = i * 3 * hidden + head * width;
-            let query = &qkv[from..from + width];
-            // Sixteen scores at a time stay in registers over all of the head's width.
-            for (c, chunk) in scores.as_chunks_mut::<LANES>().0.iter_mut().enumerate() {
-                let mut sums = [0.0f32; LANES];
-                for (&q, row) in query.iter().zip(keys.chunks_exact(stride)) {
-                    let k = &row.as_chunks::<LANES>().0[c];
+        let head = Head { qkv, keys, shape, head, length, dropout };
+        let whole = length / TOGETHER * TOGETHER;
+        for i in (0..whole).step_by(TOGETHER) {
+            head.queries::<TOGETHER>(i, scores, out);
+        }
+        for i in whole..length {
+            head.queries::<1>(i, scores, out);
+        }
+    }
+}
+
+/// One head of a sequence.
+struct Head<'a> {
+    qkv: &'a [f32],
+    // [width, length to whole lanes]
+    keys: &'a [f32],
+    shape: Shape,
+    head: usize,
+    length: usize,
+    dropout: Option<(Rate, u64)>,
+}
+
+impl Head<'_> {
+    /// The answers to queries `first` to `first + Q`. `scores` is `[Q, length to whole lanes]` at least.
+    #[inline(always)]
+    fn queries<const Q: usize>(&self, first: usize, scores: &mut [f32], out: &mut [f32]) {
+        let Shape { heads, width } = self.shape;
+        let (hidden, length) = (heads * width, self.length);
+        let stride = length.next_multiple_of(LANES);
+        let queries: [&[f32]; Q] =
+            std::array::from_fn(|r| &self.qkv[(first + r) * 3 * hidden + self.head * width..][..width]);
+        // Sixteen scores a query stay in registers over all of the head's width.
+        for c in (0..stride).step_by(LANES) {
+            let mut sums = [[0.0f32; LANES]; Q];
+            for (d, row) in self.keys.chunks_exact(stride).enumerate() {
+                let k: &[f32; LANES] = row[c..c + LANES].try_into().expect("a whole lane");
+                for r in 0..Q {
+                    let q = queries[r][d];
                     for l in 0..LANES {
-                        sums[l] = q.mul_add(k[l], sums[l]);
+                        sums[r][l] = q.mul_add(k[l], sums[r][l]);
                     }
                 }
-                *chunk = sums;
             }
+            for r in 0..Q {
+                scores[r * stride + c..r * stride + c + LANES].copy_from_slice(&sums[r]);
+            }
+        }
+        for (r, scores) in scores.chunks_exact_mut(stride).take(Q).enumerate() {
             // What lies beyond the sequence weighs nothing, and the softmax runs over whole lanes.
             scores[length..].fill(f32::NEG_INFINITY);
-            softmax(scores, scale);
-            if let Some((rate, key)) = dropout {
-                drop_row_body(&mut scores[..length], mix(key, (head * length + i) as u64), rate);
+            softmax(scores, 1.0 / (width as f32).sqrt());
+            if let Some((rate, key)) = self.dropout {
+                drop_row_body(&mut scores[..length], mix(key, (self.head * length + first + r) as u64), rate);
             }
-            let row = &mut out[i * hidden + head * width..i * hidden + (head + 1) * width];
-            let first = 2 * hidden + head * width;
-            let (whole, rest) = row.as_chunks_mut::<LANES>();
-            let tail = whole.len() * LANES;
-            for (c, chunk) in whole.iter_mut().enumerate() {
-                let mut sums = [0.0f32; LANES];
-                for (&p, token) in scores[..length].iter().zip(qkv.chunks_exact(3 * hidden)) {
-                    let v = &token[first + c * LANES..first + (c + 1) * LANES];
+        }
+        let probabilities: [&[f32]; Q] = std::array::from_fn(|r| &scores[r * stride..][..length]);
+        let from = 2 * hidden + self.head * width;
+        let whole = width / LANES * LANES;
+        for c in (0..whole).step_by(LANES) {
+            let mut sums = [[0.0f32; LANES]; Q];
+            for (j, token) in self.qkv.chunks_exact(3 * hidden).enumerate() {
+                let v: &[f32; LANES] = token[from + c..from + c + LANES].try_into().expect("a whole lane");
+                for r in 0..Q {
+                    let p = probabilities[r][j];
                     for l in 0..LANES {
-                        sums[l] = p.mul_add(v[l], sums[l]);
+                        sums[r][l] = p.mul_add(v[l], sums[r][l]);
                     }
                 }
-                *chunk = sums;
             }
-            for (d, o) in rest.iter_mut().enumerate() {
-                let values = qkv.chunks_exact(3 * hidden).map(|token| token[first + tail + d]);
-                *o = scores[..length].iter().zip(values).fold(0.0, |sum, (&p, v)| p.mul_add(v, sum));
+            for r in 0..Q {
+                out[(first + r) * hidden + self.head * width + c..][..LANES].copy_from_slice(&sums[r]);
+            }
+        }
+        for c in whole..width {
+            for r in 0..Q {
+                let values = self.qkv.chunks_exact(3 * hidden).map(|token| token[from + c]);
+                out[(first + r) * hidden + self.head * width + c] =
+                    probabilities[r].iter().zip(values).fold(0.0, |sum, (&p, v)| p.mul_add(v, sum));
             }
         }
     }

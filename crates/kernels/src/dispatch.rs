@@ -9,7 +9,7 @@ pub enum Backend {
     Reference,
     /// AVX2, FMA, F16C.
     Avx2,
-    /// AVX-512 F, BW, VL and VBMI.
+    /// AVX-512 F, BW and VL: what its loops use.
     Avx512,
 }
 
@@ -32,7 +32,7 @@ impl Backend {
             use std::arch::is_x86_feature_detected as has;
             if has!("avx2") && has!("fma") && has!("f16c") {
                 all.push(Backend::Avx2);
-                if has!("avx512f") && has!("avx512bw") && has!("avx512vl") && has!("avx512vbmi") {
+                if has!("avx512f") && has!("avx512bw") && has!("avx512vl") {
                     all.push(Backend::Avx512);
                 }
             }
@@ -59,9 +59,9 @@ impl Backend {
 /// `fn name(args) in body;` with `body` an `#[inline(always)]` function. Bodies do the same operations in the same
 /// order in every compilation, so the results are equal bit for bit.
 macro_rules! per_backend {
-    ($(#[$doc:meta])* pub fn $name:ident($($arg:ident: $ty:ty),* $(,)?) => $body:path;) => {
+    ($(#[$doc:meta])* $vis:vis fn $name:ident($($arg:ident: $ty:ty),* $(,)?) => $body:path;) => {
         $(#[$doc])*
-        pub fn $name(backend: $crate::Backend, $($arg: $ty),*) {
+        $vis fn $name(backend: $crate::Backend, $($arg: $ty),*) {
             #[cfg(target_arch = "x86_64")]
             {
                 #[target_feature(enable = "avx2,fma")]

@@ -99,18 +99,29 @@ pub(crate) fn turn(turns: f32) -> (f32, f32) {
     (sine, cosine)
 }
 
-/// `erf(x)`, absolute error at most 6e-7 (Abramowitz and Stegun 7.1.26, with the rounding of `f32`).
+/// `erf(x)`, absolute error at most 4e-7.
+///
+/// x P(x^2) / Q(x^2), fitted to the least largest error (3.3e-8 before rounding) where `erf` is not yet 1 in `f32`;
+/// beyond, the argument is held there. A division and twelve fused multiply-adds, no exponential.
 #[inline(always)]
 pub(crate) fn erf(x: f32) -> f32 {
-    let a = x.abs();
-    let t = 1.0 / a.mul_add(0.327_591_1, 1.0);
-    let mut p = 1.061_405_4f32;
-    p = p.mul_add(t, -1.453_152);
-    p = p.mul_add(t, 1.421_413_8);
-    p = p.mul_add(t, -0.284_496_74);
-    p = p.mul_add(t, 0.254_829_6);
-    let y = (p * t).mul_add(-exp(-a * a), 1.0);
-    y.copysign(x)
+    // erf is 1 - 6e-8, half a unit in the last place below 1, from here on.
+    const END: f32 = 3.832_507;
+    let x = x.clamp(-END, END);
+    let z = x * x;
+    let mut p = 2.084_952_7e-8f32;
+    p = p.mul_add(z, -2.010_488_3e-6);
+    p = p.mul_add(z, 1.427_068_6e-4);
+    p = p.mul_add(z, 3.646_454e-3);
+    p = p.mul_add(z, 5.033_818_6e-2);
+    p = p.mul_add(z, 0.198_019_3);
+    p = p.mul_add(z, 1.128_378_9);
+    let mut q = 9.499_477e-4f32;
+    q = q.mul_add(z, 1.421_205_3e-2);
+    q = q.mul_add(z, 0.114_231_37);
+    q = q.mul_add(z, 0.508_819_8);
+    q = q.mul_add(z, 1.0);
+    x * p / q
 }
 
 /// `tanh(x)` through `exp`, absolute error at most 2e-7.
@@ -151,10 +162,11 @@ mod tests {
                 assert!((f64::from(exp(x)) - exact).abs() <= exact * 2.5e-7, "exp({x})");
             }
             if x.abs() < 12.0 {
-                assert!((f64::from(erf(x)) - erf64(f64::from(x))).abs() <= 6e-7, "erf({x})");
+                assert!((f64::from(erf(x)) - erf64(f64::from(x))).abs() <= 4e-7, "erf({x})");
                 assert!((f64::from(tanh(x)) - f64::from(x).tanh()).abs() <= 2e-7, "tanh({x})");
             }
         }
+        assert!((1.0 - erf(100.0)).abs() < 4e-7 && (1.0 + erf(f32::NEG_INFINITY)).abs() < 4e-7);
         assert_eq!(exp(f32::NEG_INFINITY), 0.0);
         assert_eq!(exp(100.0), f32::INFINITY);
     }

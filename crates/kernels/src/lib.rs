@@ -5,10 +5,12 @@
 //! lanes folded in a stated order, whatever the width of the registers. Nothing here knows a document, a file or a model.
 
 pub mod attention;
+pub mod bf16;
 pub mod dispatch;
 pub mod dropout;
 pub mod elementwise;
 pub mod gemm;
+pub mod int8;
 pub mod rows;
 pub mod scan;
 

@@ -38,7 +38,7 @@ fn main() -> Result<()> {
     let tables: Vec<Table> =
         (0..64).map(|q| model.codebooks().symmetric_table(&code(shape, q * 31), Distance::Norm)).collect();
     let flat = Flat::new(shape, &codes)?;
-    let wanted = SearchConfig { k: 100, filter: None, documents: false };
+    let wanted = SearchConfig { k: 100, documents: false, ..SearchConfig::default() };
     let found = index.search(&tables, &wanted)?;
     for (hits, row) in found.iter().zip(flat.search(&tables, 100)?) {
         let rows: Vec<DocId> = row.iter().map(|h| DocId::Int(h.row as u64)).collect();

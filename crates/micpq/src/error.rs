@@ -35,6 +35,10 @@ pub enum Error {
     #[error("{0}")]
     Busy(String),
 
+    /// A GPU is not there, cannot be used or has failed: who keeps the machine must act, or the CPU is used.
+    #[error("{0}")]
+    Device(String),
+
     /// The operating system refused.
     #[error("{}: {source}", path.display())]
     Io {
@@ -58,6 +62,11 @@ impl Error {
     /// Data that cannot be used, with its place.
     pub fn input(place: impl ToString, problem: impl Into<String>) -> Self {
         Error::Input { place: place.to_string(), problem: problem.into() }
+    }
+
+    /// A GPU that cannot be used.
+    pub fn device(problem: impl Into<String>) -> Self {
+        Error::Device(problem.into())
     }
 
     /// A file that is not what it should be.

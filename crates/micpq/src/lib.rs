@@ -2,7 +2,8 @@
 //!
 //! The modules are declared in the order the data travels: a [`corpus`] yields documents, their [`text`] is cleaned and
 //! becomes [`tokenizer`] ids, the [`encoder`] pools them into a feature vector, the [`model`] refines the vector and
-//! rounds it to a code, the [`index`] keeps codes beside ids, texts and attributes, and [`search`] scans the codes.
+//! rounds it to a code, the [`index`] keeps codes beside ids, texts and attributes, [`search`] scans the codes, and
+//! [`query`] answers what a user asks.
 //!
 //! Invariants, written as absences: nothing here trains (that is the crate `train`), nothing here knows HTTP or a
 //! terminal, `search` opens no file, and only [`mmap`] contains `unsafe`.
@@ -10,8 +11,10 @@
 
 pub mod corpus;
 pub mod encoder;
+pub mod formats;
 pub mod index;
 pub mod model;
+pub mod query;
 pub mod search;
 pub mod text;
 pub mod tokenizer;

@@ -83,9 +83,10 @@ fn histories(p: &T2) -> Vec<T2> {
         .collect();
     (0..1usize << ORDER)
         .map(|history| {
-            let bits = before.iter().enumerate().map(|(t, one)| {
-                if history >> t & 1 == 1 { one.clone() } else { one.clone().neg() + 1.0 }
-            });
+            let bits = before
+                .iter()
+                .enumerate()
+                .map(|(t, one)| if history >> t & 1 == 1 { one.clone() } else { one.clone().neg() + 1.0 });
             bits.reduce(|a, b| a * b).expect("there is a bit before")
         })
         .collect()

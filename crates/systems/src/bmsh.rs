@@ -49,10 +49,7 @@ impl System for Bmsh {
     fn weights(&self) -> Vec<Weight> {
         let (m, parts, seed) = (self.config.bits, self.config.components, self.config.seed);
         let decoder = decoder::weights(m, self.inputs, INIT, seed, 3);
-        let prior = [
-            Weight::uniform([1, parts], -0.1, 0.1, seed, 4),
-            Weight::uniform([parts, m], -0.1, 0.1, seed, 5),
-        ];
+        let prior = [Weight::uniform([1, parts], -0.1, 0.1, seed, 4), Weight::uniform([parts, m], -0.1, 0.1, seed, 5)];
         [noise_weights(&self.config, INIT), decoder.to_vec(), prior.to_vec()].concat()
     }
 
@@ -62,8 +59,7 @@ impl System for Bmsh {
         let logits = a.clone().slice([0..n, 0..m]);
         let parts = a.slice([0..n, m..all]);
         let code = noisy_bits(sigmoid(logits.clone()), &w[..4], batch);
-        decoder::surprise(code, &w[4], &w[5], batch)
-            + divergence(logits, parts, &w[6], &w[7]) * self.config.kl_weight
+        decoder::surprise(code, &w[4], &w[5], batch) + divergence(logits, parts, &w[6], &w[7]) * self.config.kl_weight
     }
 }
 

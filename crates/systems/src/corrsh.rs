@@ -48,7 +48,9 @@ impl Logits {
         let rank = self.u.dims()[1];
         let alone = draws.normal(n, count * m).reshape([n, count, m]);
         let joint = draws.normal(n, count * rank).reshape([n, count, rank]);
-        self.mu.clone().unsqueeze_dim::<3>(1) + self.sd.clone().unsqueeze_dim::<3>(1) * alone + joint.matmul(self.u.clone())
+        self.mu.clone().unsqueeze_dim::<3>(1)
+            + self.sd.clone().unsqueeze_dim::<3>(1) * alone
+            + joint.matmul(self.u.clone())
     }
 }
 
@@ -111,7 +113,8 @@ mod tests {
     fn chances_by_hand() {
         // One document, two samples of two bits.
         let z = [0.4f32, -1.0, 2.0, 0.3];
-        let found = values(log_mean_chance(tensor(z.to_vec(), 2, 2).reshape([1, 2, 2]), tensor(vec![1.0, 0.0], 1, 2)).inner());
+        let found =
+            values(log_mean_chance(tensor(z.to_vec(), 2, 2).reshape([1, 2, 2]), tensor(vec![1.0, 0.0], 1, 2)).inner());
         let sig = |x: f32| 1.0 / (1.0 + (-f64::from(x)).exp());
         let expected = (0.5 * (sig(z[0]) * (1.0 - sig(z[1])) + sig(z[2]) * (1.0 - sig(z[3])))).ln();
         assert!((f64::from(found[0]) - expected).abs() < 1e-6);

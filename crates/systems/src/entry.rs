@@ -64,7 +64,8 @@ impl Entry {
         let mut out = vec![0.0; rows.len() * outputs];
         match rows {
             Rows::Dense(x) => {
-                let (x, w) = (View::new(x.as_slice(), x.rows(), inputs), View::new(&self.weight.values, inputs, outputs));
+                let (x, w) =
+                    (View::new(x.as_slice(), x.rows(), inputs), View::new(&self.weight.values, inputs, outputs));
                 multiply(&mut out, x, w, 1.0);
             }
             Rows::Words(rows) => {

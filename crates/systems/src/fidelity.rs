@@ -5,9 +5,9 @@ use micpq::search::Flat;
 use micpq::{Matrix, Result, Watch};
 use serde::Serialize;
 use train::evaluate::code_search;
+use train::float;
 use train::metrics::{DEPTH, fidelity};
 use train::random::{Purpose, Stream};
-use train::float;
 
 use crate::opq::Opq;
 
@@ -112,7 +112,10 @@ mod tests {
         assert_eq!((good.queries, good.documents), (300, 2700));
         let few = points.select(&(0..900).collect::<Vec<_>>());
         let same = Codebooks::new(shape, vec![0.0; shape.width() * shape.words()]).unwrap();
-        let refine = Refine::new(vec![micpq::model::Dense::new(24, vec![0.0; 24 * shape.width()], vec![0.0; shape.width()]).unwrap()]).unwrap();
+        let refine = Refine::new(vec![
+            micpq::model::Dense::new(24, vec![0.0; 24 * shape.width()], vec![0.0; shape.width()]).unwrap(),
+        ])
+        .unwrap();
         assert!(Fidelity::measure(&model("other", refine, same), &few, 0, &Silent).unwrap().is_none());
     }
 }

@@ -33,7 +33,6 @@ pub struct Tokens {
     width: usize,
 }
 
-
 /// Texts by their words.
 pub struct Words {
     /// The words that count.

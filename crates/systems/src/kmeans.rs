@@ -111,9 +111,12 @@ pub fn assign(points: &Matrix, centroids: &Matrix) -> (Vec<u32>, Vec<f32>) {
             for (&x, row) in point.iter().zip(turned.chunks_exact(k)) {
                 scores.iter_mut().zip(row).for_each(|(s, c)| *s -= x * c);
             }
-            let (best, _) = scores.iter().enumerate().fold((0, f32::INFINITY), |best, (i, &s)| {
-                if s < best.1 { (i, s) } else { best }
-            });
+            let (best, _) = scores.iter().enumerate().fold(
+                (0, f32::INFINITY),
+                |best, (i, &s)| {
+                    if s < best.1 { (i, s) } else { best }
+                },
+            );
             *near = best as u32;
             // Not twice the score plus the square of the point: the small difference of large numbers.
             *distance = squared(point, centroids.row(best));
@@ -152,7 +155,9 @@ fn means(points: &Matrix, nearest: &[u32], distances: &[f32], old: &Matrix) -> M
     let empty: Vec<usize> = (0..k).filter(|&c| counts[c] == 0).collect();
     if !empty.is_empty() {
         let mut farthest = TopK::new(empty.len());
-        distances.iter().enumerate().for_each(|(i, &d)| farthest.push(Neighbour { distance: -d, key: i as u32 }));
+        distances.iter().enumerate().for_each(|(i, &d)| {
+            farthest.push(Neighbour { distance: -d, key: i as u32 });
+        });
         let mut from = farthest.into_sorted().into_iter().filter(|n| n.distance < 0.0);
         for c in empty {
             // With fewer different points than clusters some stay where they were: nothing is nearer to them.

@@ -7,11 +7,11 @@ use micpq::model::{Codebooks, Dense, Distance};
 use micpq::search::Flat;
 use micpq::{Error, Matrix, Result, Watch};
 use serde::Serialize;
+use train::Labels;
 use train::evaluate::code_search;
 use train::metrics::{DEPTH, Scores, Usage};
 use train::random::{Purpose, Stream};
 use train::views::{Draw, Views};
-use train::Labels;
 
 use crate::config::SystemConfig;
 use crate::entry::{Entry, Rows};
@@ -201,9 +201,7 @@ impl<'a> Learner<'a> {
             (Inputs::Vectors(x), None) => {
                 Rows::Dense(x.select(&documents.iter().map(|&d| d as usize).collect::<Vec<_>>()))
             }
-            (Inputs::Words(words), None) => {
-                Rows::Words(documents.iter().map(|&d| &words.rows[d as usize]).collect())
-            }
+            (Inputs::Words(words), None) => Rows::Words(documents.iter().map(|&d| &words.rows[d as usize]).collect()),
             (Inputs::Tokens(tokens), None) => {
                 let of = |&d: &u32| windows(&tokens.get(d as usize)[tokens.width()..], tokens.width());
                 let rows: Vec<f32> = documents.iter().flat_map(of).collect();

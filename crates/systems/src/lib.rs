@@ -25,6 +25,7 @@ pub mod entry;
 pub mod graph;
 pub mod inputs;
 pub mod learn;
+pub mod scale;
 pub mod tfidf;
 
 pub mod aepq;

@@ -135,10 +135,7 @@ impl Method {
 
     /// Whether it can be given words instead of an encoder's vectors.
     pub fn takes_words(self) -> bool {
-        matches!(
-            self,
-            Method::Vdsh | Method::Nash | Method::Wish | Method::Bmsh | Method::Corrsh | Method::Ammi
-        )
+        matches!(self, Method::Vdsh | Method::Nash | Method::Wish | Method::Bmsh | Method::Corrsh | Method::Ammi)
     }
 
     /// Whether it is fitted at once, without epochs.
@@ -166,6 +163,34 @@ impl Method {
         }
     }
 
+    /// What is our reading where the literature is silent, in a sentence a model's record carries.
+    pub fn assumptions(self, input: Input) -> String {
+        let own = match self {
+            Method::Aepq => {
+                "decoder of two layers as wide as the encoder's, the clean vector in and out, no mutual information"
+            }
+            Method::Csh => "threshold drawn uniformly in training and 1/2 in use, no divergence term",
+            Method::Dhim => "token states without dropout, padding left out, beta weights the agreement with [CLS]",
+            Method::Lopq => "16 cells whose number is 4 of the code's bits",
+            Method::Opq => "books of at most 24 principal axes",
+            Method::TwoStage => {
+                "MICPQ's network and views with the contrastive loss alone, then K-means in every slice"
+            }
+            Method::Vdsh | Method::Nash | Method::Wish | Method::Bmsh | Method::Corrsh | Method::Ammi => {
+                "options of the re-implementation the published tables come from"
+            }
+            _ => "",
+        };
+        let given = match input {
+            Input::Tfidf => "words by presence, the vocabulary of the published tables is unknown",
+            Input::Encoder if self.takes_words() && self != Method::Ammi => {
+                "vectors scaled to unit variance, decoded by a Gaussian of unit variance"
+            }
+            Input::Encoder => "",
+        };
+        [own, given].into_iter().filter(|s| !s.is_empty()).collect::<Vec<_>>().join("; ")
+    }
+
     /// Names of the options that count for it, beside method, bits, seed and input.
     pub(crate) fn options(self) -> &'static [&'static str] {
         match self {
@@ -173,31 +198,69 @@ impl Method {
             Method::Opq => &["dim", "iterations", "rounds", "sample"],
             Method::Lopq => &["iterations", "sample"],
             Method::TwoStage => &[
-                "dim", "iterations", "sample", "hidden", "contrast_temperature", "views", "clean_first_epoch", "epochs",
-                "patience", "batch", "learning_rate", "held_out",
+                "dim",
+                "iterations",
+                "sample",
+                "hidden",
+                "contrast_temperature",
+                "views",
+                "clean_first_epoch",
+                "epochs",
+                "patience",
+                "batch",
+                "learning_rate",
+                "held_out",
             ],
             Method::Csh => &[
-                "hidden", "contrast_temperature", "views", "clean_first_epoch", "epochs", "patience", "batch",
-                "learning_rate", "held_out",
+                "hidden",
+                "contrast_temperature",
+                "views",
+                "clean_first_epoch",
+                "epochs",
+                "patience",
+                "batch",
+                "learning_rate",
+                "held_out",
             ],
-            Method::Aepq => {
-                &["dim", "hidden", "tau", "epochs", "patience", "batch", "learning_rate", "held_out"]
-            }
+            Method::Aepq => &["dim", "hidden", "tau", "epochs", "patience", "batch", "learning_rate", "held_out"],
             Method::Vdsh => &["hidden", "kl_weight", "epochs", "patience", "batch", "learning_rate", "held_out"],
             Method::Nash => &["noise_hidden", "kl_weight", "epochs", "patience", "batch", "learning_rate", "held_out"],
             Method::Wish => &[
-                "topics", "orthogonal_weight", "kl_weight", "epochs", "patience", "batch", "learning_rate", "held_out",
+                "topics",
+                "orthogonal_weight",
+                "kl_weight",
+                "epochs",
+                "patience",
+                "batch",
+                "learning_rate",
+                "held_out",
             ],
-            Method::Bmsh => &[
-                "components", "noise_hidden", "kl_weight", "epochs", "patience", "batch", "learning_rate", "held_out",
-            ],
-            Method::Corrsh => &[
-                "hidden", "rank", "samples", "kl_weight", "epochs", "patience", "batch", "learning_rate", "held_out",
-            ],
+            Method::Bmsh => {
+                &["components", "noise_hidden", "kl_weight", "epochs", "patience", "batch", "learning_rate", "held_out"]
+            }
+            Method::Corrsh => {
+                &["hidden", "rank", "samples", "kl_weight", "epochs", "patience", "batch", "learning_rate", "held_out"]
+            }
             Method::Ammi => &[
-                "entropy_weight", "prior_steps", "prior_rate", "epochs", "patience", "batch", "learning_rate", "held_out",
+                "entropy_weight",
+                "prior_steps",
+                "prior_rate",
+                "epochs",
+                "patience",
+                "batch",
+                "learning_rate",
+                "held_out",
             ],
-            Method::Dhim => &["sample", "sharpness", "regulariser_weight", "epochs", "patience", "batch", "learning_rate", "held_out"],
+            Method::Dhim => &[
+                "sample",
+                "sharpness",
+                "regulariser_weight",
+                "epochs",
+                "patience",
+                "batch",
+                "learning_rate",
+                "held_out",
+            ],
             Method::Micpq | Method::Cl | Method::Softmax | Method::MicpqEh | Method::MicpqEa => &[],
         }
     }

@@ -30,7 +30,13 @@ fn slice(points: &Matrix, start: usize, dim: usize) -> Matrix {
 
 /// Words of every book, and the squared error they leave, for points `[n, shape.width()]`. With `start` the words go on
 /// from there, otherwise from k-means++.
-pub fn books(points: &Matrix, shape: CodeShape, iterations: usize, seed: u64, start: Option<&[f32]>) -> (Vec<f32>, f64) {
+pub fn books(
+    points: &Matrix,
+    shape: CodeShape,
+    iterations: usize,
+    seed: u64,
+    start: Option<&[f32]>,
+) -> (Vec<f32>, f64) {
     assert_eq!(points.cols(), shape.width());
     let (dim, words) = (shape.dim(), shape.words());
     let found: Vec<(Vec<f32>, f64)> = (0..shape.books())
@@ -54,9 +60,9 @@ pub fn books(points: &Matrix, shape: CodeShape, iterations: usize, seed: u64, st
 
 /// A layer `x -> axes (x - centre)`.
 pub fn rotate(centre: &[f32], axes: &Matrix) -> Result<Dense> {
-    let bias = axes.iter().map(|axis| {
-        -axis.iter().zip(centre).map(|(a, c)| f64::from(*a) * f64::from(*c)).sum::<f64>() as f32
-    });
+    let bias = axes
+        .iter()
+        .map(|axis| -axis.iter().zip(centre).map(|(a, c)| f64::from(*a) * f64::from(*c)).sum::<f64>() as f32);
     Dense::new(axes.cols(), axes.as_slice().to_vec(), bias.collect())
 }
 

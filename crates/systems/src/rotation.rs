@@ -65,7 +65,8 @@ pub fn project(points: &Matrix, centre: &[f32], axes: &Matrix) -> Matrix {
     let to = View::new(axes.as_slice(), n, cols).transposed();
     let tasks = out.as_mut_slice().par_chunks_mut(CHUNK * n).zip(points.as_slice().par_chunks(CHUNK * cols));
     tasks.for_each(|(out, part)| {
-        let centred: Vec<f32> = part.chunks_exact(cols).flat_map(|r| r.iter().zip(centre).map(|(x, c)| x - c)).collect();
+        let centred: Vec<f32> =
+            part.chunks_exact(cols).flat_map(|r| r.iter().zip(centre).map(|(x, c)| x - c)).collect();
         multiply(out, View::new(&centred, part.len() / cols, cols), to, 1.0);
     });
     out
@@ -87,7 +88,10 @@ impl Axes {
     pub fn of(points: &Matrix) -> Result<Axes> {
         let (n, cols) = (points.rows(), points.cols());
         if n == 0 || !points.as_slice().iter().all(|v| v.is_finite()) {
-            return Err(Error::input("vectors", format!("{n} of them, or some hold values that are not finite numbers")));
+            return Err(Error::input(
+                "vectors",
+                format!("{n} of them, or some hold values that are not finite numbers"),
+            ));
         }
         let centre = mean(points);
         let centred = project_identity(points, &centre);

@@ -25,12 +25,7 @@ pub struct Exact {
 }
 
 /// Scores of exact search. Vectors are whitened by the mean and covariance of the documents.
-pub fn exact(
-    documents: &Matrix,
-    queries: &Matrix,
-    labels: (&Labels, &Labels),
-    watch: &dyn Watch,
-) -> Result<Exact> {
+pub fn exact(documents: &Matrix, queries: &Matrix, labels: (&Labels, &Labels), watch: &dyn Watch) -> Result<Exact> {
     let plain = float::search(documents, queries, DEPTH, watch)?;
     let axes = Axes::of(documents)?;
     let white = axes.whitening(documents.cols());
@@ -38,11 +33,7 @@ pub fn exact(
     let queries = project(queries, &axes.centre, &white);
     let whitened = float::search(&documents, &queries, DEPTH, watch)?;
     let score = |found: &[Vec<u32>]| Scores::of(found, labels.0, labels.1);
-    Ok(Exact {
-        cosine: score(&plain.cosine)?,
-        euclidean: score(&plain.euclidean)?,
-        whitened: score(&whitened.cosine)?,
-    })
+    Ok(Exact { cosine: score(&plain.cosine)?, euclidean: score(&plain.euclidean)?, whitened: score(&whitened.cosine)? })
 }
 
 /// The `k` documents of largest inner product with every query, equal ones by number; rows of unit length make it the
@@ -66,7 +57,9 @@ pub fn sparse(documents: &[Row], queries: &[Row], terms: usize, k: usize, watch:
                     postings[term as usize].iter().for_each(|&(d, w)| sums[d as usize] += weight * w);
                 }
                 let mut best = TopK::new(k);
-                sums.iter().enumerate().for_each(|(i, &s)| best.push(Neighbour { distance: -s, key: i as u32 }));
+                sums.iter().enumerate().for_each(|(i, &s)| {
+                    best.push(Neighbour { distance: -s, key: i as u32 });
+                });
                 best.into_sorted().into_iter().map(|n| n.key).collect()
             });
             let found = found.collect();

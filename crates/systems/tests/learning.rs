@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use micpq::corpus::{Corpus, CorpusConfig};
-use micpq::encoder::{Features, Pooling};
+use micpq::encoder::{Features, Pooling, Precision};
 use micpq::model::Model;
 use micpq::search::Flat;
 use micpq::text::Clean;
@@ -33,7 +33,8 @@ fn snippets() -> Option<(Dataset, Dataset)> {
     let mut names = LabelNames::default();
     let mut corpus = Corpus::open(&path, &CorpusConfig::default()).unwrap();
     let mut all = Dataset::sample(&mut corpus, DOCUMENTS + QUERIES, 3, &mut names, &Silent).unwrap();
-    let order: Vec<u32> = train::random::Stream::new(0, train::random::Purpose::Sample, &[]).permutation(all.texts.len());
+    let order: Vec<u32> =
+        train::random::Stream::new(0, train::random::Purpose::Sample, &[]).permutation(all.texts.len());
     let take = |part: &[u32], all: &Dataset| Dataset {
         texts: part.iter().map(|&i| all.texts[i as usize].clone()).collect(),
         labels: all.labels.select(part),
@@ -45,7 +46,7 @@ fn snippets() -> Option<(Dataset, Dataset)> {
 }
 
 fn encoder() -> Option<Features> {
-    match Features::new("all-MiniLM-L6-v2", Pooling::Mean, Some(48), Clean::None, false) {
+    match Features::new("all-MiniLM-L6-v2", Pooling::Mean, Some(48), Clean::None, false, Precision::F32) {
         Ok(features) => Some(features),
         Err(problem) => {
             println!("skipped: {problem}");
@@ -63,7 +64,13 @@ fn precision(learner: &Learner, queries: &Inputs, labels: (&Dataset, &Dataset)) 
 }
 
 /// P@100 before and after some epochs.
-fn gain(config: &SystemConfig, inputs: &Inputs, queries: &Inputs, sets: (&Dataset, &Dataset), epochs: usize) -> (f64, f64) {
+fn gain(
+    config: &SystemConfig,
+    inputs: &Inputs,
+    queries: &Inputs,
+    sets: (&Dataset, &Dataset),
+    epochs: usize,
+) -> (f64, f64) {
     let system = job::system(config, inputs.width()).unwrap();
     let mut learner = Learner::new(system.as_ref(), config, inputs, None);
     let before = precision(&learner, queries, sets);
@@ -109,22 +116,16 @@ fn vectors_are_learned_by_every_system() {
         Passes::new(&features, &set.texts, 0.0, Some(cache.path()), &Silent).unwrap().into_clean()
     };
     let (x, q) = (Inputs::Vectors(vectors(&documents)), Inputs::Vectors(vectors(&queries)));
-    for method in
-        [Method::Vdsh, Method::Nash, Method::Wish, Method::Bmsh, Method::Corrsh, Method::Ammi, Method::Aepq]
-    {
+    for method in [Method::Vdsh, Method::Nash, Method::Wish, Method::Bmsh, Method::Corrsh, Method::Ammi, Method::Aepq] {
         let config = SystemConfig { hidden: 256, ..SystemConfig::new(method, 32) };
         let (before, after) = gain(&config, &x, &q, (&documents, &queries), 6);
         println!("{method} vectors: {before:.1} -> {after:.1}");
         assert!(after > before, "{method}: {before} before, {after} after");
     }
     // Through the whole way, from texts: those that compare views, and those that are fitted.
-    for (method, least) in [
-        (Method::Csh, 60.0),
-        (Method::TwoStage, 60.0),
-        (Method::Pq, 50.0),
-        (Method::Opq, 60.0),
-        (Method::Lopq, 60.0),
-    ] {
+    for (method, least) in
+        [(Method::Csh, 60.0), (Method::TwoStage, 60.0), (Method::Pq, 50.0), (Method::Opq, 60.0), (Method::Lopq, 60.0)]
+    {
         let config = SystemConfig { epochs: 4, hidden: 256, ..SystemConfig::new(method, 32) };
         let job = Job {
             config,
@@ -133,14 +134,15 @@ fn vectors_are_learned_by_every_system() {
             dropout: 0.3,
             corpus: &documents,
             validation: Some(&queries),
+            test: Some(&queries),
             cache: cache.path(),
         };
-        let trained = job::run(&job, &Silent).unwrap();
+        let (trained, (clean, _)) = job.run(&Silent).unwrap();
         let dir = cache.path().join(method.name());
         trained.model.save(&dir, &trained.metrics).unwrap();
         let model = Model::load(&dir).unwrap();
         assert_eq!((model.fingerprint(), model.shape().bits()), (trained.model.fingerprint(), 32));
-        let flat = Flat::new(model.shape(), model.encode(&trained.clean).unwrap()).unwrap();
+        let flat = Flat::new(model.shape(), model.encode(&clean).unwrap()).unwrap();
         let Inputs::Vectors(asked) = &q else { unreachable!() };
         let tables = model.tables(asked, model.config.distance).unwrap();
         let found: Vec<Vec<u32>> = flat
@@ -169,22 +171,23 @@ fn a_model_of_words_is_saved_loaded_and_the_same_again() {
             dropout: 0.0,
             corpus: &documents,
             validation: Some(&queries),
+            test: Some(&queries),
             cache: dir.path(),
         };
-        job::run(&job, &Silent).unwrap()
+        job.run(&Silent).unwrap()
     };
-    let one = run(0);
-    assert_eq!(one.model.fingerprint(), run(0).model.fingerprint());
-    assert_ne!(one.model.fingerprint(), run(1).model.fingerprint());
+    let (one, (clean, _)) = run(0);
+    assert_eq!(one.model.fingerprint(), run(0).0.model.fingerprint());
+    assert_ne!(one.model.fingerprint(), run(1).0.model.fingerprint());
     let place = dir.path().join("model");
     one.model.save(&place, &one.metrics).unwrap();
     let model = Model::load(&place).unwrap();
     assert_eq!(model.fingerprint(), one.model.fingerprint());
     let features = Features::of_model(model.config.features.as_ref().unwrap()).unwrap();
     let codes = model.encode(&features.encode(&documents.texts[..50], &Silent).unwrap()).unwrap();
-    assert_eq!(codes, one.model.encode(&one.clean).unwrap()[..codes.len()]);
+    assert_eq!(codes, one.model.encode(&clean).unwrap()[..codes.len()]);
     // Medians: every bit is set in half of the documents.
-    let all = model.encode(&one.clean).unwrap();
+    let all = model.encode(&clean).unwrap();
     let set: u32 = all.iter().map(|b| b.count_ones()).sum();
     let share = f64::from(set) / (all.len() * 8) as f64;
     assert!((share - 0.5).abs() < 0.02, "{share}");

@@ -99,6 +99,19 @@ impl TrainConfig {
         }
     }
 
+    /// The options with one of them changed, by the name it is recorded under.
+    pub fn with_option(&self, name: &str, value: serde_json::Value) -> Result<Self> {
+        let mut record = serde_json::to_value(self).expect("options have a JSON form");
+        let options = record.as_object_mut().expect("options are an object");
+        if !options.contains_key(name) {
+            let known: Vec<&str> = options.keys().map(String::as_str).collect();
+            return Err(Error::config(format!("no option is called {name}; known: {}", known.join(", "))));
+        }
+        let told = value.to_string();
+        options.insert(name.to_owned(), value);
+        serde_json::from_value(record).map_err(|e| Error::config(format!("option {name} cannot be {told}: {e}")))
+    }
+
     /// The shape of the codes.
     pub fn shape(&self) -> Result<CodeShape> {
         let word_bits = match self.words {

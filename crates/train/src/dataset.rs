@@ -3,7 +3,7 @@
 use std::collections::{BinaryHeap, HashMap};
 
 use kernels::dropout::mix;
-use micpq::corpus::Corpus;
+use micpq::corpus::{Corpus, Document};
 use micpq::{Error, Result, Watch};
 
 use crate::metrics::Labels;
@@ -55,6 +55,17 @@ impl Dataset {
         names: &mut LabelNames,
         watch: &dyn Watch,
     ) -> Result<Self> {
+        Self::sample_of(corpus.by_ref(), most, seed, names, watch)
+    }
+
+    /// The same of documents from anywhere.
+    pub fn sample_of(
+        corpus: impl Iterator<Item = Result<Document>>,
+        most: usize,
+        seed: u64,
+        names: &mut LabelNames,
+        watch: &dyn Watch,
+    ) -> Result<Self> {
         if most == 0 {
             return Err(Error::config("a sample of 0 documents cannot be trained on"));
         }
@@ -62,7 +73,7 @@ impl Dataset {
         let mut kept: BinaryHeap<(u64, usize)> = BinaryHeap::new();
         let mut documents: HashMap<usize, (String, Vec<u32>)> = HashMap::new();
         let mut seen = 0;
-        for document in corpus.by_ref() {
+        for document in corpus {
             let document = document?;
             if watch.interrupted() {
                 return Err(Error::Interrupted);

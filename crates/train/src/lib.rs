@@ -12,6 +12,7 @@ pub mod config;
 pub mod dataset;
 pub mod job;
 pub mod passes;
+pub mod vectors;
 pub mod views;
 
 pub mod contrastive;
@@ -28,6 +29,7 @@ pub mod metrics;
 
 pub mod random;
 pub mod real;
+pub mod untrained;
 
 mod checkpoint;
 mod cholesky;

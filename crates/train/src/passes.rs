@@ -2,6 +2,7 @@
 //! kept.
 
 use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -46,9 +47,14 @@ impl<'a> Passes<'a> {
         let tokens = features.tokens(texts)?;
         let config = features.config();
         // Everything that decides a value, and nothing that does not: texts cleaned to the same tokens share vectors.
+        // Vectors of a GPU agree with the CPU's to a few thousandths and are not the same bits, so neither passes for
+        // the other: a run goes on with the kind it began with.
         let mut encoder = format!("{}|{}|{}", config.encoder_sha256, config.pooling, config.unit_length);
         if let Some(convolution) = &config.convolution {
             encoder = format!("{encoder}|{}", convolution.sha256);
+        }
+        if let Some(arithmetic) = features.encoder().map(|e| e.arithmetic()).filter(|a| *a != "f32") {
+            encoder += &format!("|{arithmetic}");
         }
         let keys: Vec<Key> = tokens.par_iter().map(|sequence| key(sequence)).collect();
         let mut hash = Sha256::new();
@@ -61,6 +67,11 @@ impl<'a> Passes<'a> {
         });
         let clean = clean_vectors(features, &tokens, &keys, store.transpose()?, watch)?;
         Ok(Passes { features, tokens, dropout: rate, fingerprint, clean })
+    }
+
+    /// The clean vectors, one a text.
+    pub fn clean(&self) -> &Matrix {
+        &self.clean
     }
 
     /// The clean vectors alone.
@@ -167,7 +178,8 @@ fn clean_vectors(
             None => documents.iter().for_each(|&(document, _)| want(document)),
         }
     }
-    for (number, chunk) in new.chunks(CHUNK).enumerate() {
+    let together = CHUNK.max(features.encoder().map_or(0, |e| e.sequences_at_once()));
+    for (number, chunk) in new.chunks(together).enumerate() {
         let sequences: Vec<&[u32]> = chunk.iter().map(|&d| tokens[d].as_slice()).collect();
         let vectors = features.encode_tokens(&sequences, None, watch)?;
         let chunk_keys: Vec<Key> = chunk.iter().map(|&d| keys[d]).collect();
@@ -205,6 +217,26 @@ impl Encode for Passes<'_> {
         let numbers: Vec<u64> = documents.iter().map(|&d| d as u64).collect();
         let dropout = Dropout::new(self.dropout, MASKS, view, &numbers);
         self.features.encode_tokens(&sequences, Some(dropout), &OnlyStops(watch))
+    }
+
+    fn encode_views(&self, documents: &[usize], views: Range<u32>, watch: &dyn Watch) -> Result<Vec<Matrix>> {
+        let sequences: Vec<&[u32]> = documents.iter().map(|&d| self.tokens[d].as_slice()).collect();
+        let numbers: Vec<u64> = documents.iter().map(|&d| d as u64).collect();
+        let dropped: Vec<Option<Dropout>> = views
+            .clone()
+            .filter(|view| *view > 0)
+            .map(|view| Some(Dropout::new(self.dropout, MASKS, view, &numbers)))
+            .collect();
+        let mut out = Vec::with_capacity(views.len());
+        if views.contains(&0) {
+            out.push(self.clean.select(documents));
+        }
+        out.extend(self.features.encode_views(&sequences, &dropped, &OnlyStops(watch))?);
+        Ok(out)
+    }
+
+    fn documents_at_once(&self) -> usize {
+        self.features.encoder().map_or(0, |e| e.sequences_at_once())
     }
 }
 

@@ -6,13 +6,14 @@ use std::time::Instant;
 
 use anyhow::Result;
 use micpq::corpus::{Corpus, CorpusConfig};
+use micpq::disk::{self, Making};
 use micpq::encoder::Features;
 use micpq::index::{Index, IndexConfig};
 use micpq::model::Model;
-use micpq::{Error, Watch, disk};
+use micpq::{Error, Matrix, Watch};
 use systems::fidelity::Fidelity;
-use systems::job::Trained;
 use train::dataset::{Dataset, LabelNames};
+use train::job::Trained;
 
 use super::index::{Known, add_all, metrics_of};
 use super::{features_of, train as training};
@@ -30,26 +31,33 @@ pub fn run(args: Build, json: bool, progress: &Progress) -> Result<()> {
         ))
         .into());
     }
-    let plan = args.training.training(args.features.pooling)?;
-    let partial = disk::beside(&args.output, ".partial");
-    let spooled = spool(&args.corpus, &partial)?;
+    let training = args.training.training(args.features.pooling)?;
+    // What is made on the way lies in a folder that goes with this process, or is cleared away by the next build.
+    let making = Making::begin(&args.output)?;
+    let spooled = spool(&args.corpus, making.folder())?;
     let path = spooled.as_deref().unwrap_or(&args.corpus);
     let source = args.source.config();
 
     let (model, features, known, metrics) = match &args.model {
         Some(dir) => {
             let model = Model::load(dir)?;
-            let features = features_of(&model, progress)?;
+            let features = features_of(&model, args.features.computing, progress)?;
             (model, features, Known::default(), metrics_of(dir)?)
         }
         None => {
-            let encoder = training::encoder(&plan, &args.features, progress)?;
+            let encoder = training::encoder(&training, &args.features, progress)?;
             let corpus = read(path, &source, &args, progress)?;
-            let clean = args.features.clean;
-            let task = training::Task { args: &args.training, training: plan, features: encoder.as_ref(), clean };
-            let mut trained = task.fit(&corpus, None, progress)?;
+            let task = training::Task {
+                args: &args.training,
+                features: encoder.as_ref(),
+                clean: args.features.clean,
+                corpus: &corpus,
+                validation: None,
+                test: None,
+            };
+            let (mut trained, (clean, tokens)) = task.fit(&training, progress)?;
             if trained.interrupted {
-                let model = partial.with_extension("model");
+                let model = disk::beside(&args.output, ".model");
                 trained.model.save(&model, &trained.metrics)?;
                 eprintln!(
                     "stopped in training: the best model so far is {}; the same command goes on from here, or index with it at once: micpq build {} --model {} -o {}",
@@ -61,20 +69,18 @@ pub fn run(args: Build, json: bool, progress: &Progress) -> Result<()> {
                 return Err(Error::Interrupted.into());
             }
             progress.note(&training::summary(&trained));
-            compare(&mut trained, args.training.seed, progress)?;
+            compare(&mut trained, &clean, args.training.sample_seed(), progress)?;
             let features = match encoder {
-                Some(features) => features,
-                None => features_of(&trained.model, progress)?,
+                Some(features) if trained.model.config.features.as_ref() == Some(features.config()) => features,
+                // Words, or a pooling learned on the way.
+                _ => features_of(&trained.model, args.features.computing, progress)?,
             };
-            (trained.model, features, Known::new(&trained.tokens, trained.clean), trained.metrics)
+            (trained.model, features, Known::new(&tokens, clean), trained.metrics)
         }
     };
     let trained_at = begun.elapsed().as_secs_f64();
-    let added = fill(&partial, path, &source, &model, &features, &known, &args, &metrics, progress)?;
-    swap(&partial, &args.output)?;
-    if let Some(path) = spooled {
-        std::fs::remove_file(&path).map_err(Error::io(&path))?;
-    }
+    let added = fill(&making.path(), path, &source, &model, &features, &known, &args, &metrics, progress)?;
+    making.finish()?;
     progress.finish();
 
     let index = Index::open(&args.output, progress)?;
@@ -101,12 +107,12 @@ pub fn run(args: Build, json: bool, progress: &Progress) -> Result<()> {
 }
 
 /// Says how much of float search the codes keep, beside OPQ, and what that means.
-fn compare(trained: &mut Trained, seed: u64, progress: &Progress) -> Result<()> {
+fn compare(trained: &mut Trained, clean: &Matrix, seed: u64, progress: &Progress) -> Result<()> {
     // Words have no vectors of their own to be faithful to.
     if trained.model.config.features.as_ref().is_some_and(|f| f.terms.is_some()) {
         return Ok(());
     }
-    let Some(found) = Fidelity::measure(&trained.model, &trained.clean, seed, progress)? else { return Ok(()) };
+    let Some(found) = Fidelity::measure(&trained.model, clean, seed, progress)? else { return Ok(()) };
     trained.metrics["fidelity"] = serde_json::to_value(found)?;
     let method = &trained.model.config.method;
     progress.note(&format!(
@@ -122,8 +128,13 @@ fn compare(trained: &mut Trained, seed: u64, progress: &Progress) -> Result<()> 
 
 fn read(path: &Path, source: &CorpusConfig, args: &Build, progress: &Progress) -> Result<Dataset> {
     let mut corpus = Corpus::open(path, source)?;
-    let set =
-        Dataset::sample(&mut corpus, args.training.sample, args.training.seed, &mut LabelNames::default(), progress)?;
+    let set = Dataset::sample(
+        &mut corpus,
+        args.training.sample,
+        args.training.sample_seed(),
+        &mut LabelNames::default(),
+        progress,
+    )?;
     if set.seen > set.texts.len() {
         progress.note(&format!("training on {} of {} documents", set.texts.len(), set.seen));
     }
@@ -142,15 +153,11 @@ fn fill(
     metrics: &serde_json::Value,
     progress: &Progress,
 ) -> Result<u64> {
-    // What an earlier build that was killed has left.
-    if partial.exists() {
-        std::fs::remove_dir_all(partial).map_err(Error::io(partial))?;
-    }
-    let config = IndexConfig { store: args.store, metrics: metrics.clone(), ..IndexConfig::default() };
+    let config = IndexConfig { store: args.store, keep: args.keep, metrics: metrics.clone(), ..IndexConfig::default() };
     let index = Index::create(partial, model, config)?;
     let mut corpus = Corpus::open(path, source)?;
     progress.stage("indexing", None);
-    let added = add_all(&index, model, features, &mut corpus, known, 200_000, progress).map_err(|problem| {
+    let added = add_all(&index, features, &mut corpus, known, 200_000, progress).map_err(|problem| {
         match problem.downcast_ref() {
             // Half an index is not left behind as a whole one: what is kept is the training.
             Some(Error::Interrupted) => anyhow::Error::new(Error::Interrupted).context(
@@ -163,26 +170,12 @@ fn fill(
     Ok(added)
 }
 
-/// Puts the finished index in its place; one that was there is removed only after.
-fn swap(partial: &Path, output: &Path) -> Result<()> {
-    let old = output.exists().then(|| disk::beside(output, ".old"));
-    if let Some(old) = &old {
-        std::fs::rename(output, old).map_err(Error::io(output))?;
-    }
-    std::fs::rename(partial, output).map_err(Error::io(output))?;
-    disk::sync_directory(output.parent().unwrap_or(Path::new(".")))?;
-    if let Some(old) = old {
-        std::fs::remove_dir_all(&old).map_err(Error::io(&old))?;
-    }
-    Ok(())
-}
-
 /// Standard input is read twice, once to train and once to index, so it is kept in a file meanwhile.
-fn spool(corpus: &Path, beside: &Path) -> Result<Option<PathBuf>> {
+fn spool(corpus: &Path, folder: &Path) -> Result<Option<PathBuf>> {
     if corpus != Path::new("-") {
         return Ok(None);
     }
-    let path = disk::beside(beside, ".input");
+    let path = folder.join("input");
     let mut file = File::create(&path).map_err(Error::io(&path))?;
     std::io::copy(&mut std::io::stdin().lock(), &mut file).map_err(Error::io("standard input"))?;
     Ok(Some(path))

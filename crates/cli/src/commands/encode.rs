@@ -15,7 +15,7 @@ use crate::progress::Progress;
 pub fn run(args: Encode, json: bool, progress: &Progress) -> Result<()> {
     let model = args.model.as_deref().map(Model::load).transpose()?;
     let features: Features = match &model {
-        Some(model) => features_of(model, progress)?,
+        Some(model) => features_of(model, args.features.computing, progress)?,
         None => args.features.load(progress)?,
     };
     let mut corpus = Corpus::open(&args.corpus, &args.source.config())?;

@@ -15,7 +15,7 @@ use crate::progress::Progress;
 
 pub fn run(args: Eval, json: bool, progress: &Progress) -> Result<()> {
     let model = Model::load(&args.model)?;
-    let features = features_of(&model, progress)?;
+    let features = features_of(&model, args.computing, progress)?;
     let config = args.source.config();
     let cache = super::cache_dir(args.cache.as_deref())?;
     let mut names = LabelNames::default();

@@ -1,4 +1,4 @@
-//! `micpq index create|add|delete|info|verify|compact`.
+//! `micpq index create|add|delete|info|stats|verify|compact|snapshot|restore|migrate`.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::Result;
 use micpq::corpus::{Corpus, DocId, Document};
 use micpq::encoder::Features;
-use micpq::index::{Index, IndexConfig, verify};
+use micpq::index::{Copied, Index, IndexConfig, MigrateConfig, Stats, migrate, restore, snapshot, verify};
 use micpq::model::Model;
 use micpq::{Error, Matrix, Watch};
 
@@ -17,19 +17,19 @@ use crate::progress::Progress;
 
 pub fn run(command: args::Index, json: bool, progress: &Progress) -> Result<()> {
     match command {
-        args::Index::Create { index, corpus, model, store, force, source } => {
+        args::Index::Create { index, corpus, model, store, keep, force, source, computing } => {
             let metrics = metrics_of(&model)?;
             let model = Model::load(&model)?;
-            let made = Index::create(&index, &model, IndexConfig { store, replace: force, metrics })?;
+            let made = Index::create(&index, &model, IndexConfig { store, keep, replace: force, metrics })?;
             if let Some(corpus) = corpus {
-                add(&made, &corpus, &source, 20_000, progress)?;
+                add(&made, &corpus, &source, computing, 20_000, progress)?;
             }
             made.reload(progress)?;
             told(&made, json)
         }
-        args::Index::Add { index, corpus, commit_every, source } => {
+        args::Index::Add { index, corpus, commit_every, source, computing } => {
             let opened = Index::open(&index, progress)?;
-            let added = add(&opened, &corpus, &source, commit_every, progress)?;
+            let added = add(&opened, &corpus, &source, computing, commit_every, progress)?;
             opened.reload(progress)?;
             if json {
                 return output::json(&serde_json::json!({ "added": added, "documents": opened.len() }));
@@ -74,7 +74,108 @@ pub fn run(command: args::Index, json: bool, progress: &Progress) -> Result<()> 
             opened.reload(progress)?;
             told(&opened, json)
         }
+        args::Index::Stats { index } => {
+            let opened = Index::open(&index, progress)?;
+            let stats = opened.stats(progress)?;
+            opened.warnings().iter().for_each(|warning| progress.note(warning));
+            progress.finish();
+            if json {
+                return output::json(&stats);
+            }
+            told(&opened, false)?;
+            spread(&stats)
+        }
+        args::Index::Snapshot { index, to, copy } => {
+            copied(&to, "snapshot", snapshot(&index, &to, copy.config(), progress)?, json, progress)
+        }
+        args::Index::Restore { snapshot, index, copy } => {
+            copied(&index, "restored", restore(&snapshot, &index, copy.config(), progress)?, json, progress)
+        }
+        args::Index::Migrate { index, model, commit_every } => {
+            let config = MigrateConfig { metrics: metrics_of(&model)?, commit_every };
+            let model = Model::load(&model)?;
+            // Refused before an encoder is fetched or loaded.
+            Index::open(&index, progress)?;
+            let features = features_of(&model, args::ComputingArgs::default(), progress)?;
+            let mut encode = |texts: &[&str]| features.encode(texts, progress);
+            let made = migrate(&index, &model, &mut encode, &config, progress).map_err(|problem| match problem {
+                Error::Interrupted => anyhow::Error::new(Error::Interrupted)
+                    .context("the old index is in place; the same command goes on where this one stopped"),
+                other => other.into(),
+            })?;
+            progress.finish();
+            if json {
+                return output::json(&made);
+            }
+            output::line(format!(
+                "{}: {} documents of model {} ({} of them from an interrupted run)",
+                index.display(),
+                made.documents,
+                model.fingerprint(),
+                made.resumed
+            ))
+        }
     }
+}
+
+fn copied(place: &Path, what: &str, copied: Copied, json: bool, progress: &Progress) -> Result<()> {
+    progress.finish();
+    if json {
+        return output::json(&copied);
+    }
+    output::line(format!(
+        "{}: {what}, {} documents, {} in {} files, {} of them shared by hard links",
+        place.display(),
+        copied.documents,
+        output::bytes(copied.bytes),
+        copied.files,
+        copied.linked
+    ))
+}
+
+/// What `stats` tells beyond `info`.
+fn spread(stats: &Stats) -> Result<()> {
+    let (spread, most) = (&stats.spread, (stats.info.shape.words() as f64).log2());
+    let total: f64 = spread.books.iter().map(|b| b.entropy).sum();
+    output::line(format!(
+        "  segments     {}\n  codes        {} distinct; the most frequent has {} documents ({}); {:.1} of {} bits of entropy book by book",
+        stats.parts.iter().map(|p| p.documents.to_string()).collect::<Vec<_>>().join(" "),
+        spread.distinct,
+        spread.largest,
+        if spread.largest > 0 { spread.largest_code.as_str() } else { "none" },
+        total,
+        stats.info.shape.bits(),
+    ))?;
+    let rows: Vec<Vec<String>> = spread
+        .books
+        .iter()
+        .enumerate()
+        .map(|(m, b)| {
+            vec![
+                format!("    {m}"),
+                format!("{:.2} of {most:.0}", b.entropy),
+                format!("{} of {}", b.used, stats.info.shape.words()),
+                format!("{:.1} %", 100.0 * b.top),
+            ]
+        })
+        .collect();
+    output::table(&["    book", "entropy, bits", "words used", "most frequent word"], &rows)?;
+    if stats.info.store == micpq::index::Store::Codes {
+        return Ok(());
+    }
+    output::line(format!("  labels       {} distinct", stats.labels))?;
+    let rows: Vec<Vec<String>> = stats
+        .attributes
+        .iter()
+        .map(|a| {
+            let types: Vec<&str> = a.types.iter().copied().collect();
+            vec![format!("    {}", a.name), types.join("|"), a.documents.to_string(), a.distinct.to_string()]
+        })
+        .collect();
+    if rows.is_empty() {
+        return output::line("  attributes   none");
+    }
+    output::table(&["    attribute", "type", "documents", "distinct"], &rows)
 }
 
 fn told(index: &Index, json: bool) -> Result<()> {
@@ -85,12 +186,13 @@ fn told(index: &Index, json: bool) -> Result<()> {
     let (shape, bytes) = (info.shape, &info.bytes);
     let each = |n: u64| format!("{:>10}  {:.1} a document", output::bytes(n), n as f64 / info.documents.max(1) as f64);
     output::line(format!(
-        "{}\n  documents    {} ({} deleted, {} segments), store: {}\n  codes        {} bits, {} bytes in memory while searched\n  model        {} ({})\n  on disk      {}",
+        "{}\n  documents    {} ({} deleted, {} segments), store: {}, features kept: {}\n  codes        {} bits, {} bytes in memory while searched\n  model        {} ({})\n  on disk      {}",
         index.dir().display(),
         info.documents,
         info.deleted,
         info.segments,
         info.store,
+        info.keep,
         shape.bits(),
         info.documents * shape.code_bytes(),
         info.model,
@@ -99,6 +201,7 @@ fn told(index: &Index, json: bool) -> Result<()> {
     ))?;
     for (name, n) in [
         ("codes", bytes.codes),
+        ("features", bytes.features),
         ("columns", bytes.columns),
         ("documents", bytes.documents),
         ("terms", bytes.terms),
@@ -124,14 +227,14 @@ fn add(
     index: &Index,
     corpus: &Path,
     source: &args::CorpusArgs,
+    computing: args::ComputingArgs,
     commit_every: usize,
     progress: &Progress,
 ) -> Result<u64> {
-    let model = index.model();
-    let features = features_of(model, progress)?;
+    let features = features_of(index.model(), computing, progress)?;
     let mut corpus = Corpus::open(corpus, &source.config())?;
     progress.stage("indexing", None);
-    let added = add_all(index, model, &features, &mut corpus, &Known::default(), commit_every, progress)?;
+    let added = add_all(index, &features, &mut corpus, &Known::default(), commit_every, progress)?;
     super::tell_skipped(&corpus, progress);
     progress.finish();
     Ok(added)
@@ -176,7 +279,6 @@ impl Known {
 /// Encodes and adds a corpus, committing every so many documents and at the end. Interrupted, it commits what it has.
 pub fn add_all(
     index: &Index,
-    model: &Model,
     features: &Features,
     corpus: &mut Corpus,
     known: &Known,
@@ -195,10 +297,7 @@ pub fn add_all(
             }
             other => other?,
         };
-        let codes = model.encode(&vectors)?;
-        for (document, code) in documents.iter().zip(codes.chunks_exact(model.shape().code_bytes())) {
-            writer.add(document, code)?;
-        }
+        writer.add_features(&documents, &vectors)?;
         added += documents.len() as u64;
         pending += documents.len();
         if pending >= commit_every {

@@ -1,40 +1,60 @@
 //! One file a command.
 
 mod build;
+mod cache;
 mod encode;
 mod encoder;
 mod eval;
+pub mod export;
+pub mod import;
 mod index;
 mod paper;
+pub mod score;
 mod search;
+mod serve;
 mod train;
 
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use anyhow::Result;
 use clap::CommandFactory;
 use micpq::corpus::{Corpus, Document};
-use micpq::encoder::{Features, pull};
+use micpq::encoder::{Device, Features, pull};
 use micpq::model::Model;
 use micpq::{Error, Watch};
 
-use crate::args::{Args, Command};
+use crate::args::{Args, Command, ComputingArgs};
 use crate::progress::Progress;
 
 /// Documents read, encoded and added at a time: enough to keep every core busy, small beside any memory.
 const CHUNK: usize = 4096;
 
+/// What `--device` said: one answer for the whole process, as the number of threads is.
+static DEVICE: OnceLock<Device> = OnceLock::new();
+
+/// Where this process encodes.
+pub fn device() -> Device {
+    DEVICE.get().copied().unwrap_or_default()
+}
+
 pub fn run(args: Args) -> Result<()> {
+    DEVICE.get_or_init(|| args.device);
     let (json, progress) = (args.json, Progress::new(args.quiet));
     match args.command {
         Command::Build(a) => build::run(a, json, &progress),
         Command::Search(a) => search::run(a, json, &progress),
+        Command::Serve(a) => serve::run(a, json, &progress),
         Command::Eval(a) => eval::run(a, json, &progress),
         Command::Encode(a) => encode::run(a, json, &progress),
         Command::Train(a) => train::run(a, json, &progress),
         Command::Paper(a) => paper::run(a, json, args.quiet, &progress),
         Command::Index(command) => index::run(command, json, &progress),
+        Command::Export(a) => export::run(a, json, &progress),
+        Command::Import(a) => import::run(a, json, &progress),
+        Command::Score(a) => score::run(a, json, &progress),
         Command::Encoder(command) => encoder::run(command, json, &progress),
+        Command::Cache(command) => cache::run(command, json),
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Args::command(), "micpq", &mut std::io::stdout());
             Ok(())
@@ -62,18 +82,15 @@ fn chunks(corpus: &mut Corpus) -> impl Iterator<Item = micpq::Result<Vec<Documen
     })
 }
 
-/// The encoder a model was trained with, fetched where it is a registered one that is not here.
-fn features_of(model: &Model, watch: &dyn Watch) -> Result<Features> {
-    let Some(config) = &model.config.features else {
-        return Err(Error::config(
-            "this model was trained on vectors the user brought: it cannot encode text, give it vectors instead",
-        )
-        .into());
-    };
-    if config.terms.is_none() {
-        pull::locate_or_pull(&config.encoder, watch)?;
-    }
-    Ok(Features::of_model(config)?)
+/// The encoder a model was trained with, fetched where it is a registered one that is not here, for many texts.
+fn features_of(model: &Model, computing: ComputingArgs, watch: &dyn Watch) -> Result<Features> {
+    Ok(Features::for_model(model, computing.precision, watch)?.on(device(), watch)?)
+}
+
+/// The same for a query now and then: a GPU takes seconds to prepare, so it is taken only where it is named.
+fn features_for_queries(model: &Model, computing: ComputingArgs, watch: &dyn Watch) -> Result<Features> {
+    let device = if device() == Device::Auto { Device::Cpu } else { device() };
+    Ok(Features::for_model(model, computing.precision, watch)?.on(device, watch)?)
 }
 
 /// Where vectors, views and checkpoints are kept between runs.

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use std::sync::Mutex;
 
 use anyhow::Result;
-use micpq::encoder::pull;
-use micpq::{Error, Watch};
+use micpq::Error;
+use micpq::encoder::{Device, pull};
 use systems::paper::{self, Board, Paper, Plan, State, Task};
 
 use crate::args;
@@ -29,8 +29,9 @@ pub fn run(args: args::Paper, json: bool, quiet: bool, progress: &Progress) -> R
     }
     pull::locate_or_pull(&plan.encoder, progress)?;
     let jobs = args.jobs.unwrap_or_else(|| rayon::current_num_threads().min(4)).max(1);
-    let paper =
-        Paper { plan, data, output: args.output.clone(), cache: super::cache_dir(args.cache.as_deref())?, jobs };
+    let device = if super::device() == Device::Auto { plan.device } else { super::device() };
+    let cache = super::cache_dir(args.cache.as_deref())?;
+    let paper = Paper { plan, data, output: args.output.clone(), cache, device, jobs };
     let board = Terminal::new(&paper.plan, quiet);
     let results = paper.run(progress, &board)?;
     progress.finish();
@@ -92,9 +93,10 @@ impl Terminal {
             }
         }
         let width = self.rows.iter().map(|r| r.chars().count()).max().unwrap_or(0);
-        let head = self.columns.iter().map(|(corpus, bits)| {
-            format!("{:>9}", format!("{} {bits}", corpus.chars().take(4).collect::<String>()))
-        });
+        let head = self
+            .columns
+            .iter()
+            .map(|(corpus, bits)| format!("{:>9}", format!("{} {bits}", corpus.chars().take(4).collect::<String>())));
         let mut lines = vec![format!("{:width$}{}", "", head.collect::<String>())];
         for row in &self.rows {
             let states = self.columns.iter().map(|(corpus, bits)| {
@@ -111,7 +113,8 @@ impl Terminal {
 
 /// The seeds of an entry in a word: the mean of those that are done, or how far they are.
 fn shown(states: &[State]) -> String {
-    let done: Vec<f64> = states.iter().filter_map(|s| if let State::Done(Some(p)) = s { Some(*p) } else { None }).collect();
+    let done: Vec<f64> =
+        states.iter().filter_map(|s| if let State::Done(Some(p)) = s { Some(*p) } else { None }).collect();
     let running = if states.contains(&State::Running) { ">" } else { "" };
     if !done.is_empty() {
         let mark = if done.len() < states.len() { "*" } else { "" };

@@ -57,6 +57,15 @@ impl Bench {
         self.ok(&format!("{line} --json")).lines().map(|l| serde_json::from_str(l).unwrap()).collect()
     }
 
+    /// The hits of every page of a search, one behind the other.
+    pub fn pages(&self, line: &str) -> Vec<Value> {
+        let mut hits = self.json(line);
+        while let Some(next) = hits.last_mut().and_then(|last| last.as_object_mut()?.remove("next")) {
+            hits.extend(self.json(&format!("{line} --after {}", next.as_str().unwrap())));
+        }
+        hits
+    }
+
     /// Standard error of a run that must end with `code`.
     pub fn fails(&self, line: &str, code: i32) -> String {
         let output = self.run(line);

@@ -17,7 +17,9 @@ fn text_becomes_an_index_that_finds_its_kind() {
     assert!(kind >= 15, "{kind} of 20 hits are about oil");
     assert!(hits[0]["text"].as_str().unwrap().contains(' '));
     assert!(hits[0]["attributes"]["year"].is_i64() && hits[0]["id"].is_u64());
-    assert!(hits.windows(2).all(|w| w[0]["distance"].as_f64() <= w[1]["distance"].as_f64()));
+    assert!(hits.windows(2).all(|w| w[0]["score"].as_f64() >= w[1]["score"].as_f64()));
+    let by_code = bench.json("search news.micpq 'crude oil barrel price' -k 20 --rerank off");
+    assert!(by_code.windows(2).all(|w| w[0]["distance"].as_f64() <= w[1]["distance"].as_f64()));
 
     let filtered = bench.json("search news.micpq 'crude oil' -k 400 --filter 'year:1988'");
     assert_eq!(filtered.len(), (0..400).filter(|i| i % 3 == 1).count());
@@ -102,4 +104,19 @@ fn standard_input_and_codes_alone() {
     assert_eq!(hits.len(), 5);
     assert!(hits[0]["text"].is_null());
     assert_eq!(bench.json("index info piped.micpq")[0]["documents"], 200);
+}
+
+#[test]
+fn the_cache_is_shown_and_cleared_and_nothing_else_is() {
+    let bench = Bench::new();
+    bench.ok(&format!("train news.jsonl {TINY} --epochs 1 --views full:2 -o model"));
+    std::fs::write(bench.path("cache/letter.txt"), "dear all").unwrap();
+    let kept = bench.json("cache list --cache cache");
+    assert!(kept.iter().any(|e| e["name"].as_str().unwrap().contains("views-2") && e["bytes"].as_u64() > Some(1000)));
+    assert!(bench.fails("cache clear --cache cache --older-than=-1", 2).contains("days"));
+    assert_eq!(bench.json("cache clear --cache cache --older-than 30")[0]["removed"], 0);
+    assert_eq!(bench.json("cache clear --cache cache")[0]["removed"], kept.len());
+    assert!(bench.json("cache list --cache cache").is_empty() && bench.path("cache/letter.txt").exists());
+    bench.ok(&format!("train news.jsonl {TINY} --epochs 1 --views full:2 -o again"));
+    assert_eq!(bench.bytes("model/model.safetensors"), bench.bytes("again/model.safetensors"));
 }

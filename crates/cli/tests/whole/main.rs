@@ -1,6 +1,12 @@
 //! The binary as a user runs it, on an encoder made for the occasion.
 
 mod bench;
+mod device;
 mod faults;
 mod flow;
+mod formats;
+mod search;
+mod serve;
+mod several;
+mod upkeep;
 mod usage;

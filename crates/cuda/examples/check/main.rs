@@ -1,18 +1,15 @@
 //! Checks the GPU against goldens and the CPU, and times it.
 //!
-//!     check FOLDER [--batch TOKENS]... [--only minilm|base] [--quick] [--time]
+//!     check FOLDER [--batch TOKENS]... [--quick] [--time]
 //!
 //! FOLDER holds `config.json` and `model.safetensors` of a BERT-family encoder, `goldens.json` and `goldens.safetensors`
-//! made of it by Hugging Face transformers in float64, and `tokens.safetensors` (`ids`, `starts`: i32). A second encoder
-//! of BERT-base's shape with seeded random weights is checked against the CPU and timed: speed does not depend on what
-//! the weights are. Ends with 1 where something is off.
+//! made of it by Hugging Face transformers in float64, and `tokens.safetensors` (`ids`, `starts`: i32). Ends with 1 where
+//! something is off.
 
 mod reference;
 
-use std::collections::HashMap;
 use std::error::Error;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
 use std::time::Instant;
 
 use cuda::{Activation, Bert, Device, Dropout, Pooling, Precision, Shape};
@@ -21,15 +18,17 @@ use safetensors::{Dtype, SafeTensors};
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
-/// Largest error of a feature vector over its norm. Measured on an H200: 2.5e-3 and 2.0e-2, both at BERT-base's shape.
-const TOLERANCE: [(Precision, f64); 2] = [(Precision::F16, 4e-3), (Precision::Bf16, 3e-2)];
+/// Largest error of a feature vector over its norm. Measured on an H200: MiniLM 1.6e-3 and 1.2e-2; BERT-base, twice the
+/// layers and a few values far larger than the rest in every state, 1.1e-2 and 8.5e-2.
+const TOLERANCE: [(Precision, f64); 2] = [(Precision::F16, 3e-3), (Precision::Bf16, 2e-2)];
+/// What an encoder of more than six layers may be off by, in those.
+const DEEP: f64 = 5.0;
 /// Dense 16-bit rate of an H100 or H200 by its datasheet, operations a second.
 const PEAK: f64 = 989e12;
 
 struct Options {
     folder: PathBuf,
     batches: Vec<usize>,
-    only: Option<String>,
     quick: bool,
     /// Compares nothing.
     time: bool,
@@ -43,21 +42,17 @@ fn main() -> Outcome<()> {
     let device = Device::open(0)?;
     let tokens = Tokens::read(&options.folder.join("tokens.safetensors"))?;
     let mut table = Vec::new();
-    let mut failed = false;
-    for name in ["minilm", "base"] {
-        if options.only.as_deref().is_some_and(|only| only != name) {
-            continue;
-        }
-        let encoder = if name == "minilm" { Encoder::read(&options.folder)? } else { Encoder::random() };
-        println!("\n{name}: {:?}", encoder.shape);
-        failed |= !options.time && !compare(&device, &encoder, &tokens, name == "minilm", &options)?;
-        for &batch in &options.batches {
-            table.extend(time(&device, &encoder, &tokens, name, batch, options.quick)?);
-        }
+    let name = options.folder.file_name().map_or("encoder".into(), |n| n.to_string_lossy().into_owned());
+    let encoder = Encoder::read(&options.folder)?;
+    println!("\n{name}: {:?}", encoder.shape);
+    let (free, _) = device.memory()?;
+    let failed = !options.time && !compare(&device, &encoder, &tokens, &options)?;
+    for &batch in &options.batches {
+        table.extend(time(&device, &encoder, &tokens, &name, batch, options.quick, free)?);
     }
     println!(
-        "\n{:<8} {:>6} {:<5} {:<5} {:>12} {:>10} {:>8} {:>8}",
-        "encoder", "batch", "pool", "view", "tokens/s", "docs/s", "TFLOP/s", "of peak"
+        "\n{:<18} {:>6} {:<5} {:<5} {:>12} {:>10} {:>8} {:>8} {:>8}",
+        "encoder", "batch", "pool", "view", "tokens/s", "docs/s", "TFLOP/s", "of peak", "MiB"
     );
     for line in table {
         println!("{line}");
@@ -70,19 +65,13 @@ fn main() -> Outcome<()> {
 }
 
 fn options() -> Outcome<Options> {
-    let usage = "usage: check FOLDER [--batch TOKENS]... [--only minilm|base] [--quick] [--time]";
+    let usage = "usage: check FOLDER [--batch TOKENS]... [--quick] [--time]";
     let mut arguments = std::env::args().skip(1);
-    let mut options = Options {
-        folder: arguments.next().ok_or(usage)?.into(),
-        batches: vec![],
-        only: None,
-        quick: false,
-        time: false,
-    };
+    let mut options =
+        Options { folder: arguments.next().ok_or(usage)?.into(), batches: vec![], quick: false, time: false };
     while let Some(flag) = arguments.next() {
         match flag.as_str() {
             "--batch" => options.batches.push(arguments.next().ok_or(usage)?.parse()?),
-            "--only" => options.only = arguments.next(),
             "--quick" => options.quick = true,
             "--time" => options.time = true,
             _ => return Err(usage.into()),
@@ -101,7 +90,7 @@ type Tensors = Box<dyn Fn(&str) -> Vec<f32> + Sync>;
 struct Encoder {
     shape: Shape,
     read: Tensors,
-    goldens: Option<Goldens>,
+    goldens: Goldens,
 }
 
 struct Goldens {
@@ -146,49 +135,7 @@ impl Encoder {
             goldens.cls.extend(decode(Dtype::F32, file.tensor(&format!("{i}.cls"))?.data()));
             goldens.mean.extend(decode(Dtype::F32, file.tensor(&format!("{i}.mean"))?.data()));
         }
-        Ok(Encoder { shape, read: Box::new(read), goldens: Some(goldens) })
-    }
-
-    /// BERT-base's shape, weights as it is initialised: a function of the tensor's name and the place.
-    fn random() -> Self {
-        let shape = Shape {
-            hidden: 768,
-            heads: 12,
-            layers: 12,
-            intermediate: 3072,
-            vocab: 30522,
-            positions: 512,
-            epsilon: 1e-12,
-            activation: Activation::Gelu,
-        };
-        let read = move |name: &str| {
-            let (h, i) = (shape.hidden, shape.intermediate);
-            let len = match name {
-                n if n.contains("word_embeddings") => shape.vocab * h,
-                n if n.contains("position_embeddings") => shape.positions * h,
-                n if n.contains("token_type_embeddings") => 2 * h,
-                n if n.contains("LayerNorm") => h,
-                n if n.ends_with("intermediate.dense.weight") => i * h,
-                n if n.ends_with("intermediate.dense.bias") => i,
-                n if n.ends_with("attention.output.dense.weight") => h * h,
-                n if n.ends_with("output.dense.weight") => h * i,
-                n if n.ends_with("weight") => h * h,
-                _ => h,
-            };
-            let seed = name.bytes().fold(7, |key, byte| kernels::dropout::mix(key, u64::from(byte)));
-            let shift = if name.ends_with("LayerNorm.weight") { 1.0 } else { 0.0 };
-            // The sum of four uniform values has the deviation sqrt(1/3); wanted is 0.04.
-            let value = |k: usize| {
-                let bits = kernels::dropout::mix(seed, k as u64);
-                let sum: f32 = (0..4).map(|q| ((bits >> (16 * q)) & 0xffff) as f32 / 65536.0 - 0.5).sum();
-                shift + sum * (0.04 * 3f32.sqrt())
-            };
-            (0..len).map(value).collect::<Vec<f32>>()
-        };
-        // Made once: it takes a second or two.
-        let made = Mutex::new(HashMap::<String, Vec<f32>>::new());
-        let read = move |name: &str| made.lock().unwrap().entry(name.into()).or_insert_with(|| read(name)).clone();
-        Encoder { shape, read: Box::new(read), goldens: None }
+        Ok(Encoder { shape, read: Box::new(read), goldens })
     }
 
     fn on(&self, device: &Device, precision: Precision, batch: usize) -> cuda::Result<Bert> {
@@ -243,18 +190,14 @@ fn encode(bert: &Bert, sequences: &[&[u32]], pooling: Pooling, dropout: Option<D
     Ok(out)
 }
 
-fn compare(device: &Device, encoder: &Encoder, tokens: &Tokens, long: bool, options: &Options) -> Outcome<bool> {
+fn compare(device: &Device, encoder: &Encoder, tokens: &Tokens, options: &Options) -> Outcome<bool> {
     let width = encoder.shape.hidden;
     let real = tokens.sequences();
     // Lengths around every boundary of the attention kernel, of real tokens.
-    let lengths: &[usize] = if long {
-        &[1, 2, 15, 16, 17, 31, 32, 33, 48, 63, 64, 65, 96, 127, 128, 129, 200, 257, 511, 512]
-    } else {
-        &[1, 16, 33, 38, 65, 100]
-    };
+    let lengths = [1, 2, 15, 16, 17, 31, 32, 33, 48, 63, 64, 65, 96, 127, 128, 129, 200, 257, 511, 512];
     let mut sequences: Vec<&[u32]> =
         lengths.iter().enumerate().map(|(i, &n)| &tokens.ids[i * 600..i * 600 + n]).collect();
-    sequences.extend(&real[..if long { 64 } else { 16 }]);
+    sequences.extend(&real[..64]);
     let numbers: Vec<u64> = (0..tokens.starts.len() as u64).map(|i| 1_000_003 + 7 * i).collect();
     let view = |key, count: usize| Dropout { rate: 0.3, key, documents: &numbers[..count] };
     let given = sequences.len();
@@ -269,6 +212,7 @@ fn compare(device: &Device, encoder: &Encoder, tokens: &Tokens, long: bool, opti
     println!("CPU reference: {:.1} s", start.elapsed().as_secs_f64());
     let mut good = true;
     for (precision, tolerance) in TOLERANCE {
+        let tolerance = if encoder.shape.layers > 6 { DEEP * tolerance } else { tolerance };
         let bert = encoder.on(device, precision, options.batches[0])?;
         let mut line = format!("{precision:?}:");
         let mut note = |name: &str, found: f64, limit: f64| {
@@ -276,11 +220,10 @@ fn compare(device: &Device, encoder: &Encoder, tokens: &Tokens, long: bool, opti
             line += &format!(" {name} {found:.1e}{}", if fits { "" } else { " (!)" });
             good &= fits;
         };
-        if let Some(goldens) = &encoder.goldens {
-            let ids: Vec<&[u32]> = goldens.ids.iter().map(Vec::as_slice).collect();
-            note("golden cls", error(&encode(&bert, &ids, Pooling::Cls, None)?, &goldens.cls, width), tolerance);
-            note("golden mean", error(&encode(&bert, &ids, Pooling::Mean, None)?, &goldens.mean, width), tolerance);
-        }
+        let goldens = &encoder.goldens;
+        let ids: Vec<&[u32]> = goldens.ids.iter().map(Vec::as_slice).collect();
+        note("golden cls", error(&encode(&bert, &ids, Pooling::Cls, None)?, &goldens.cls, width), tolerance);
+        note("golden mean", error(&encode(&bert, &ids, Pooling::Mean, None)?, &goldens.mean, width), tolerance);
         for (pooling, dropout, features) in &expected {
             let name = format!("{}{pooling:?}", if dropout.is_some() { "dropped " } else { "" });
             // Dropout takes three tenths of the sums away and scales the rest up: more of the rounding shows.
@@ -328,6 +271,7 @@ fn time(
     name: &str,
     batch: usize,
     quick: bool,
+    free: usize,
 ) -> Outcome<Vec<String>> {
     let bert = encoder.on(device, Precision::F16, batch)?;
     let sequences = tokens.sequences();
@@ -351,6 +295,7 @@ fn time(
             }
         }
     }
+    let taken = free.saturating_sub(device.memory()?.0) >> 20;
     let mut lines = Vec::new();
     for ((pooling, drop), mut times) in cases.into_iter().zip(seconds) {
         times.sort_by(f64::total_cmp);
@@ -358,7 +303,7 @@ fn time(
         let rate = count / median;
         let flops = rate * encoder.shape.operations();
         lines.push(format!(
-            "{name:<8} {batch:>6} {:<5} {:<5} {rate:>12.0} {:>10.0} {:>8.0} {:>7.1}%",
+            "{name:<18} {batch:>6} {:<5} {:<5} {rate:>12.0} {:>10.0} {:>8.0} {:>7.1}% {taken:>8}",
             format!("{pooling:?}"),
             if drop { "0.3" } else { "clean" },
             sequences.len() as f64 / median,

@@ -1,19 +1,22 @@
 //! Tables rounded down to bytes: a lower bound of every document's distance in units of the present limit.
 
 use super::layout::{BLOCK, BlocksRef, Shape};
-use super::topk::TopK;
+use super::topk::{Effort, TopK};
 use crate::Backend;
 
 /// A query's table, prepared once for any number of scans.
 #[derive(Clone, Debug)]
 pub struct Query {
     shape: Shape,
-    // [books, words]
+    // [books, cells]
     table: Vec<f32>,
-    // [nibbles, 16]: the sum of the books of a nibble, less the least of them. Empty for books of 256 words.
+    // What each value of a part of the code adds at least, beyond the least of the part: [nibbles, 16] where a byte
+    // has two parts, [rows, 256] with books of more than 16 words.
     excess: Vec<f64>,
-    // Sum of the least values of all nibbles.
+    // Sum of the least values of all parts.
     base: f64,
+    // The code from which differing bits are counted, where the table does no more than that.
+    counted: Option<Vec<u8>>,
 }
 
 impl Query {
@@ -25,25 +28,26 @@ impl Query {
         let (books, words) = (shape.books(), shape.words());
         assert_eq!(table.len(), books * words, "a table of {books} books of {words} words");
         assert!(table.iter().all(|v| v.is_finite() && *v >= 0.0), "distances are finite and not negative");
-        let mut excess = Vec::new();
-        if words < 256 {
-            excess.resize(shape.code_bytes() * 32, 0.0);
-            let in_nibble = if words == 2 { 4 } else { 1 };
-            let bits = words.ilog2() as usize;
-            for (nibble, part) in excess.chunks_exact_mut(16).zip(table.chunks(in_nibble * words)) {
-                for (w, value) in nibble.iter_mut().enumerate() {
-                    let books = part.chunks_exact(words).enumerate();
-                    *value = books.map(|(i, book)| f64::from(book[w >> (i * bits) & (words - 1)])).sum();
-                }
-            }
-        }
+        // Word numbers beyond the last word, which no code has, count as the last.
+        let cells = shape.cells();
+        let row = |book: &[f32]| -> Vec<f32> { (0..cells).map(|w| book[w.min(words - 1)]).collect() };
+        let table: Vec<f32> = table.chunks_exact(words).flat_map(row).collect();
+        let part = if cells == 256 { 256 } else { 16 };
+        let mut excess = vec![0.0; shape.code_bytes() * shape.table_row()];
+        let in_part = if cells == 2 { 4 } else { 1 };
+        let bits = shape.word_bits();
         let mut base = 0.0;
-        for nibble in excess.chunks_exact_mut(16) {
-            let least = nibble.iter().copied().fold(f64::INFINITY, f64::min);
-            nibble.iter_mut().for_each(|v| *v -= least);
+        for (part, books) in excess.chunks_exact_mut(part).zip(table.chunks(in_part * cells)) {
+            for (w, value) in part.iter_mut().enumerate() {
+                let books = books.chunks_exact(cells).enumerate();
+                *value = books.map(|(i, book)| f64::from(book[w >> (i * bits) & (cells - 1)])).sum();
+            }
+            let least = part.iter().copied().fold(f64::INFINITY, f64::min);
+            part.iter_mut().for_each(|v| *v -= least);
             base += least;
         }
-        Query { shape, table: table.to_vec(), excess, base }
+        let counted = counted(shape, &table);
+        Query { shape, table, excess, base, counted }
     }
 
     /// Shape of the codes it measures.
@@ -51,21 +55,56 @@ impl Query {
         self.shape
     }
 
-    /// `[books, words]`.
+    /// `[books, cells]`.
     pub(super) fn table(&self) -> &[f32] {
         &self.table
     }
 
+    /// The code from which differing bits are counted, where that is the distance.
+    pub(super) fn counted(&self) -> Option<&[u8]> {
+        self.counted.as_deref()
+    }
+
     /// How much the code's byte `row` adds at least, for each value of the byte.
     pub(super) fn byte_excess(&self, row: usize) -> [f64; 256] {
-        let nibbles = &self.excess[row * 32..row * 32 + 32];
-        std::array::from_fn(|byte| nibbles[byte & 15] + nibbles[16 + (byte >> 4)])
+        let size = self.shape.table_row();
+        let parts = &self.excess[row * size..(row + 1) * size];
+        match parts.try_into() {
+            Ok(bytes) => bytes,
+            Err(_) => std::array::from_fn(|byte| parts[byte & 15] + parts[16 + (byte >> 4)]),
+        }
     }
+
+    /// What the excess of a document may be that is no farther than `limit`; negative where there is none.
+    ///
+    /// A neighbour's f32 sum D is at most `limit`. Adding M values that are not negative, in f32, loses at most the
+    /// share M 2^-24 of the true sum S, so S <= D (1 + M 2^-23) for M <= 1024. Twice that covers the f64 steps here,
+    /// whose errors are below M 2^-52 of S.
+    pub(super) fn room(&self, limit: f32) -> f64 {
+        f64::from(limit) * (1.0 + self.shape.books() as f64 * (2.0 / 8_388_608.0)) - self.base
+    }
+}
+
+/// The code a table counts differing bits from: books of two words, of which one is 0 away and the other 1. Sums of
+/// ones are exact in `f32` in any order.
+fn counted(shape: Shape, table: &[f32]) -> Option<Vec<u8>> {
+    if shape.words() != 2 {
+        return None;
+    }
+    let mut code = vec![0; shape.code_bytes()];
+    for (m, book) in table.chunks_exact(2).enumerate() {
+        match book {
+            [0.0, 1.0] => {}
+            [1.0, 0.0] => code[m / 8] |= 1 << (m % 8),
+            _ => return None,
+        }
+    }
+    Some(code)
 }
 
 /// The bytes of a query's table at the present limit, and the sum a neighbour's bytes may not exceed.
 pub(super) struct Bound {
-    /// `[rows, 2, 16]`: low nibble, high nibble.
+    /// `[rows, 2, 16]`: low nibble, high nibble; `[rows, 256]` with books of more than 16 words.
     pub tables: Vec<u8>,
     /// The greatest sum of a document that may still be a neighbour; 255 lets all pass.
     pub threshold: u8,
@@ -79,22 +118,17 @@ const FULL: f64 = 254.5;
 impl Bound {
     /// A bound that lets everything pass.
     pub fn open(query: &Query) -> Self {
-        let tables = vec![0; query.shape.code_bytes() * 32];
+        let tables = vec![0; query.excess.len()];
         Bound { tables, threshold: 255, scale: 0.0, limit: f32::INFINITY }
     }
 
-    /// Follows the collector's limit.
-    pub fn tighten(&mut self, query: &Query, best: &TopK) {
-        let limit = best.limit();
+    /// Follows a collector's limit.
+    pub fn tighten(&mut self, query: &Query, limit: f32) {
         if limit >= self.limit {
             return;
         }
         self.limit = limit;
-        // A neighbour's f32 sum D is at most `limit`. Adding M values that are not negative, in f32, loses at most the
-        // share M 2^-24 of the true sum S, so S <= D (1 + M 2^-23) for M <= 1024. Twice that covers the f64 steps here,
-        // whose errors are below M 2^-52 of S.
-        let slack = 1.0 + query.shape.books() as f64 * (2.0 / 8_388_608.0);
-        let room = f64::from(limit) * slack - query.base;
+        let room = query.room(limit);
         if room < 0.0 {
             // Not even the least sum is a neighbour.
             self.tables.fill(255);
@@ -105,6 +139,10 @@ impl Bound {
         // Below three quarters of the scale the bound has lost half a bit: worth the rounding of 32 values a row.
         if self.scale == 0.0 || room * self.scale < 0.75 * FULL {
             self.scale = (FULL / room).min(f64::MAX);
+            if query.counted.is_some() && self.scale > 1.0 {
+                // Whole numbers of bits times a whole number: nothing is lost in rounding.
+                self.scale = self.scale.floor();
+            }
             for (byte, excess) in self.tables.iter_mut().zip(&query.excess) {
                 // The cast rounds down and stops at 255.
                 *byte = (excess * self.scale) as u8;
@@ -119,9 +157,13 @@ impl Bound {
     }
 
     /// The least sum of codes whose byte `row` has a value, for every value.
-    pub fn byte_sums(&self, row: usize) -> [u8; 256] {
-        let nibbles = &self.tables[row * 32..row * 32 + 32];
-        std::array::from_fn(|byte| nibbles[byte & 15].saturating_add(nibbles[16 + (byte >> 4)]))
+    pub fn byte_sums(&self, query: &Query, row: usize) -> [u8; 256] {
+        let size = query.shape.table_row();
+        let parts = &self.tables[row * size..(row + 1) * size];
+        match parts.try_into() {
+            Ok(bytes) => bytes,
+            Err(_) => std::array::from_fn(|byte| parts[byte & 15].saturating_add(parts[16 + (byte >> 4)])),
+        }
     }
 }
 
@@ -141,7 +183,7 @@ pub(super) struct Scan<'a> {
 impl<'a> Scan<'a> {
     pub fn new(backend: Backend, query: &'a Query, best: &'a mut TopK) -> Self {
         let mut bound = Bound::open(query);
-        bound.tighten(query, best);
+        bound.tighten(query, best.limit());
         Scan { backend, query, best, bound, waiting: [0; WAITING], count: 0 }
     }
 
@@ -162,7 +204,8 @@ impl<'a> Scan<'a> {
         }
         // Measured: all 32 together cost what eight in waiting cost.
         if lanes.count_ones() > 8 {
-            let sums = blocks.shape().distances(self.backend, self.query.table(), blocks.block(block));
+            let sums = self.query.distances(self.backend, blocks.block(block));
+            self.best.spend(Effort { blocks: 0, measured: BLOCK });
             let limit = self.best.limit();
             lanes &= sums.iter().enumerate().fold(0, |mask, (lane, &sum)| mask | u32::from(sum <= limit) << lane);
             while lanes != 0 {
@@ -188,10 +231,11 @@ impl<'a> Scan<'a> {
         if count == 0 {
             return;
         }
+        self.best.spend(Effort { blocks: 0, measured: count });
         // Places that hold nobody repeat the first.
         let waiting: [u32; WAITING] = std::array::from_fn(|i| self.waiting[if i < count { i } else { 0 }]);
         let places = waiting.map(|p| p as usize / BLOCK * shape.block_bytes() + p as usize % BLOCK);
-        let sums = shape.distances_at(self.query.table(), blocks.bytes(), &places);
+        let sums = self.query.distances_at(blocks.bytes(), &places);
         for (position, distance) in waiting.into_iter().zip(sums).take(count) {
             self.offer(blocks, position as usize, distance);
         }
@@ -200,7 +244,7 @@ impl<'a> Scan<'a> {
     #[inline]
     fn offer(&mut self, blocks: &BlocksRef, position: usize, distance: f32) {
         if distance <= self.best.limit() && self.best.push(super::Neighbour { distance, key: blocks.key(position) }) {
-            self.bound.tighten(self.query, self.best);
+            self.bound.tighten(self.query, self.best.limit());
         }
     }
 }

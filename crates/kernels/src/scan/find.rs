@@ -2,88 +2,93 @@
 
 use std::ops::Range;
 
-use super::layout::BLOCK;
+use super::layout::{BLOCK, Shape, Spot};
 use crate::Backend;
 
 /// What a tile of `Q` queries is looked for with.
 pub(super) struct Tile<'a, const Q: usize> {
-    /// `[rows, 2, 16]` bytes a query.
+    /// A query's rounded table: `[rows, 2, 16]`, or `[rows, 256]` with books of 256 words.
     pub tables: [&'a [u8]; Q],
     /// A document passes for a query when its sum is at most this.
     pub thresholds: [u8; Q],
 }
 
-/// A block in which a document passes for a query, and for each query the documents that pass.
+/// A place in which a document passes for a query, and for each query the documents that pass.
 pub(super) type Found<const Q: usize> = (usize, [u32; Q]);
 
-/// Writes the next blocks of `range` in which a document passes for a query into `found`, as many as it holds. Returns
-/// their number, and the block to go on from.
+/// Where to look: the blocks of a range one after the other, or chosen ones.
+#[derive(Clone, Copy)]
+pub(super) enum Places<'a> {
+    /// A place is the number of a block.
+    All,
+    /// A place is an index into these.
+    Chosen(&'a [Spot]),
+}
+
+/// Writes the next places of `range` in which a document passes for a query into `found`, as many as it holds, or one
+/// fewer. Returns their number, and the place to go on from.
 ///
 /// # Panics
-/// When the blocks or a table are shorter than `rows` says, or the CPU lacks the backend.
+/// When blocks, places or a table are shorter than the others say, `found` holds fewer than two, or the CPU lacks the
+/// backend.
 pub(super) fn find<const Q: usize>(
     backend: Backend,
-    rows: usize,
+    shape: Shape,
     bytes: &[u8],
     tile: &Tile<Q>,
+    places: Places,
     range: Range<usize>,
     found: &mut [Found<Q>],
 ) -> (usize, usize) {
-    let to = range.end;
-    if range.is_empty() || found.is_empty() {
+    let rows = shape.code_bytes();
+    if range.is_empty() {
         return (0, range.start);
     }
-    assert!(to <= bytes.len() / (rows * BLOCK), "block {to} lies beyond the last");
-    assert!(tile.tables.iter().all(|t| t.len() == rows * 32), "a table has 32 bytes a row");
-    backend.check();
-    match backend {
-        Backend::Reference => reference(rows, bytes, tile, range, found),
-        // SAFETY: the CPU has the backend; the blocks of the range and `rows` rows of every table lie within their slices.
-        #[cfg(target_arch = "x86_64")]
-        Backend::Avx2 => unsafe {
-            match rows {
-                1 => x86::avx2::<Q, 1>(rows, bytes, tile, range, found),
-                2 => x86::avx2::<Q, 2>(rows, bytes, tile, range, found),
-                4 => x86::avx2::<Q, 4>(rows, bytes, tile, range, found),
-                8 => x86::avx2::<Q, 8>(rows, bytes, tile, range, found),
-                16 => x86::avx2::<Q, 16>(rows, bytes, tile, range, found),
-                _ => x86::avx2::<Q, 0>(rows, bytes, tile, range, found),
-            }
-        },
-        // SAFETY: as above.
-        #[cfg(target_arch = "x86_64")]
-        Backend::Avx512 => unsafe {
-            match rows {
-                1 => x86::avx2::<Q, 1>(rows, bytes, tile, range, found),
-                2 => x86::avx512::<Q, 2>(rows, bytes, tile, range, found),
-                4 => x86::avx512::<Q, 4>(rows, bytes, tile, range, found),
-                8 => x86::avx512::<Q, 8>(rows, bytes, tile, range, found),
-                16 => x86::avx512::<Q, 16>(rows, bytes, tile, range, found),
-                _ => x86::avx512::<Q, 0>(rows, bytes, tile, range, found),
-            }
-        },
-        #[cfg(not(target_arch = "x86_64"))]
-        Backend::Avx2 | Backend::Avx512 => unreachable!("check refuses them here"),
+    assert!(found.len() >= 2, "room for two blocks");
+    let blocks = bytes.len() / shape.block_bytes();
+    match places {
+        Places::All => assert!(range.end <= blocks, "block {} lies beyond the last", range.end),
+        Places::Chosen(spots) => {
+            assert!(spots[range.clone()].iter().all(|s| (s.block as usize) < blocks), "a block lies beyond the last");
+        }
     }
+    assert!(tile.tables.iter().all(|t| t.len() == rows * shape.table_row()), "a table has its bytes in every row");
+    backend.check();
+    #[cfg(target_arch = "x86_64")]
+    if backend != Backend::Reference {
+        // SAFETY: the CPU has the backend; the blocks of the range and `rows` rows of every table lie within their slices.
+        return unsafe { x86::find(backend, shape, bytes, tile, places, range, found) };
+    }
+    reference(shape, bytes, tile, places, range, found)
 }
 
 fn reference<const Q: usize>(
-    rows: usize,
+    shape: Shape,
     bytes: &[u8],
     tile: &Tile<Q>,
+    places: Places,
     range: Range<usize>,
     found: &mut [Found<Q>],
 ) -> (usize, usize) {
+    let (rows, size) = (shape.code_bytes(), shape.table_row());
     let mut count = 0;
     let (all, _) = bytes.as_chunks::<BLOCK>();
-    for (block, codes) in all.chunks_exact(rows).enumerate().take(range.end).skip(range.start) {
+    for place in range.clone() {
+        let block = match places {
+            Places::All => place,
+            Places::Chosen(spots) => spots[place].block as usize,
+        };
         let mut masks = [0u32; Q];
         for (q, mask) in masks.iter_mut().enumerate() {
             let mut sums = [0u8; BLOCK];
-            for (row, table) in codes.iter().zip(tile.tables[q].chunks_exact(32)) {
-                for (sum, byte) in sums.iter_mut().zip(row) {
-                    let (low, high) = (table[usize::from(byte & 15)], table[16 + usize::from(byte >> 4)]);
-                    *sum = sum.saturating_add(low).saturating_add(high);
+            for (row, table) in all[block * rows..(block + 1) * rows].iter().zip(tile.tables[q].chunks_exact(size)) {
+                for (sum, &byte) in sums.iter_mut().zip(row) {
+                    *sum = if size == 256 {
+                        sum.saturating_add(table[usize::from(byte)])
+                    } else {
+                        let (low, high) = (table[usize::from(byte & 15)], table[16 + usize::from(byte >> 4)]);
+                        sum.saturating_add(low).saturating_add(high)
+                    };
                 }
             }
             for (lane, &sum) in sums.iter().enumerate() {
@@ -91,14 +96,26 @@ fn reference<const Q: usize>(
             }
         }
         if masks.iter().any(|&m| m != 0) {
-            found[count] = (block, masks);
+            found[count] = (place, masks);
             count += 1;
             if count == found.len() {
-                return (count, block + 1);
+                return (count, place + 1);
             }
         }
     }
     (count, range.end)
+}
+
+/// Which of 256 values are at most `most`, a bit each.
+pub(super) fn at_most(backend: Backend, values: &[u8; 256], most: u8) -> [u64; 4] {
+    backend.check();
+    #[cfg(target_arch = "x86_64")]
+    if backend != Backend::Reference {
+        // SAFETY: the CPU has the backend.
+        return unsafe { x86::at_most(values, most) };
+    }
+    let (words, _) = values.as_chunks::<64>();
+    std::array::from_fn(|i| words[i].iter().enumerate().fold(0, |w, (bit, &v)| w | u64::from(v <= most) << bit))
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -106,77 +123,274 @@ mod x86 {
     use std::arch::x86_64::*;
     use std::ops::Range;
 
-    use super::{BLOCK, Found, Tile};
+    use super::{BLOCK, Found, Places, Shape, Tile};
+    use crate::Backend;
+
+    /// # Safety
+    /// The CPU has the backend, and it is none of plain Rust; `bytes` holds the blocks of the range's places, `tile` a
+    /// table of every row; `found` holds two.
+    pub(super) unsafe fn find<const Q: usize>(
+        backend: Backend,
+        shape: Shape,
+        bytes: &[u8],
+        tile: &Tile<Q>,
+        places: Places,
+        range: Range<usize>,
+        found: &mut [Found<Q>],
+    ) -> (usize, usize) {
+        let rows = shape.code_bytes();
+        // SAFETY: the caller vouches for all of it; `R` is the number of rows, or 0.
+        unsafe {
+            match (shape.table_row(), backend, rows) {
+                (256, ..) => avx2_bytes(rows, bytes, tile, places, range, found),
+                (_, Backend::Avx512, 2) => avx512::<Q, 2>(rows, bytes, tile, places, range, found),
+                (_, Backend::Avx512, 4) => avx512::<Q, 4>(rows, bytes, tile, places, range, found),
+                (_, Backend::Avx512, 8) => avx512::<Q, 8>(rows, bytes, tile, places, range, found),
+                (_, Backend::Avx512, 16) => avx512::<Q, 16>(rows, bytes, tile, places, range, found),
+                (_, Backend::Avx512, 3 | 5..) => avx512::<Q, 0>(rows, bytes, tile, places, range, found),
+                (_, _, 1) => avx2::<Q, 1>(rows, bytes, tile, places, range, found),
+                (_, _, 2) => avx2::<Q, 2>(rows, bytes, tile, places, range, found),
+                (_, _, 4) => avx2::<Q, 4>(rows, bytes, tile, places, range, found),
+                (_, _, 8) => avx2::<Q, 8>(rows, bytes, tile, places, range, found),
+                (_, _, 16) => avx2::<Q, 16>(rows, bytes, tile, places, range, found),
+                _ => avx2::<Q, 0>(rows, bytes, tile, places, range, found),
+            }
+        }
+    }
+
+    /// Where the block of a place begins, in blocks.
+    #[inline(always)]
+    fn block_of(places: Places, place: usize) -> usize {
+        match places {
+            Places::All => place,
+            Places::Chosen(spots) => spots[place].block as usize,
+        }
+    }
+
+    /// Sums of `B` blocks for `Q` queries. Several blocks at once share the loading of tables.
+    ///
+    /// # Safety
+    /// AVX2; `rows` rows lie at each block and in every table.
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    unsafe fn sums<const Q: usize, const B: usize>(
+        rows: usize,
+        blocks: [*const u8; B],
+        tile: &Tile<Q>,
+    ) -> [[__m256i; Q]; B] {
+        let nibble = _mm256_set1_epi8(15);
+        // One chain of additions a block and query: eight of them fill half the registers, and none waits for another.
+        let mut sums = [[_mm256_setzero_si256(); Q]; B];
+        for r in 0..rows {
+            // SAFETY: r < rows, which the caller vouches for.
+            unsafe {
+                let mut low = [nibble; B];
+                let mut high = [nibble; B];
+                for b in 0..B {
+                    let codes = _mm256_loadu_si256(blocks[b].add(r * BLOCK).cast());
+                    low[b] = _mm256_and_si256(codes, nibble);
+                    high[b] = _mm256_and_si256(_mm256_srli_epi16(codes, 4), nibble);
+                }
+                #[allow(clippy::needless_range_loop)] // q runs over tables and over the sums of every block at once
+                for q in 0..Q {
+                    let table = tile.tables[q].as_ptr().add(r * 32);
+                    let even = _mm256_broadcastsi128_si256(_mm_loadu_si128(table.cast()));
+                    let odd = _mm256_broadcastsi128_si256(_mm_loadu_si128(table.add(16).cast()));
+                    for b in 0..B {
+                        sums[b][q] = _mm256_adds_epu8(sums[b][q], _mm256_shuffle_epi8(even, low[b]));
+                        sums[b][q] = _mm256_adds_epu8(sums[b][q], _mm256_shuffle_epi8(odd, high[b]));
+                    }
+                }
+            }
+        }
+        sums
+    }
+
+    /// Documents whose sum is at most the limit.
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn passing(sum: __m256i, limit: __m256i) -> u32 {
+        _mm256_movemask_epi8(_mm256_cmpeq_epi8(_mm256_min_epu8(sum, limit), sum)) as u32
+    }
 
     /// With `R` rows known at compile time the tables of short codes stay in registers; `R = 0` takes any number.
     ///
     /// # Safety
-    /// AVX2; `bytes` holds the blocks of the range, of `rows` rows, every table `rows` rows; `R` is `rows` or 0;
-    /// `found` is not empty.
+    /// AVX2; else as [`find`]; `R` is `rows` or 0.
     #[target_feature(enable = "avx2")]
-    pub(super) unsafe fn avx2<const Q: usize, const R: usize>(
+    unsafe fn avx2<const Q: usize, const R: usize>(
         rows: usize,
         bytes: &[u8],
         tile: &Tile<Q>,
+        places: Places,
         range: Range<usize>,
         found: &mut [Found<Q>],
     ) -> (usize, usize) {
-        let mut count = 0;
         let rows = if R == 0 { rows } else { R };
-        let nibble = _mm256_set1_epi8(15);
         let mut limits = [_mm256_setzero_si256(); Q];
         for (limit, threshold) in limits.iter_mut().zip(tile.thresholds) {
             *limit = _mm256_set1_epi8(threshold as i8);
         }
-        for block in range.clone() {
-            // Two chains of additions a query: the halves of a byte are summed apart and joined at the end.
-            let mut low_sums = [_mm256_setzero_si256(); Q];
-            let mut high_sums = [_mm256_setzero_si256(); Q];
+        let mut count = 0;
+        let mut place = range.start;
+        // Two blocks at a time share the loading of tables, of which a row of four queries has eight.
+        while place + 2 <= range.end {
+            let at = [place, place + 1].map(|p| block_of(places, p) * rows * BLOCK);
+            // SAFETY: both places are of the range, whose blocks the caller vouches for; `found` has room for two.
+            unsafe {
+                match places {
+                    // The hardware's own prefetcher stops at the end of a page.
+                    Places::All => {
+                        for line in (0..2 * rows * BLOCK).step_by(64) {
+                            _mm_prefetch(bytes.as_ptr().wrapping_add(at[0] + AHEAD + line).cast(), _MM_HINT_T0);
+                        }
+                    }
+                    // And does not know which blocks were chosen.
+                    Places::Chosen(spots) => {
+                        for spot in spots.iter().skip(place + SOON).take(2) {
+                            let at = spot.block as usize * rows * BLOCK;
+                            for line in (0..rows * BLOCK).step_by(64) {
+                                _mm_prefetch(bytes.as_ptr().wrapping_add(at + line).cast(), _MM_HINT_T0);
+                            }
+                        }
+                    }
+                }
+                let sums = sums::<Q, 2>(rows, at.map(|at| bytes.as_ptr().add(at)), tile);
+                let mut masks = [[0; Q]; 2];
+                let mut any = [0; 2];
+                for b in 0..2 {
+                    for q in 0..Q {
+                        masks[b][q] = passing(sums[b][q], limits[q]);
+                        any[b] |= masks[b][q];
+                    }
+                }
+                if any[0] | any[1] != 0 {
+                    for b in 0..2 {
+                        *found.get_unchecked_mut(count) = (place + b, masks[b]);
+                        count += usize::from(any[b] != 0);
+                    }
+                }
+            }
+            place += 2;
+            if count + 2 > found.len() {
+                return (count, place);
+            }
+        }
+        while place < range.end {
+            // SAFETY: the place is of the range, whose blocks the caller vouches for; `found` has room for one.
+            unsafe {
+                let at = bytes.as_ptr().add(block_of(places, place) * rows * BLOCK);
+                let [sums] = sums::<Q, 1>(rows, [at], tile);
+                let mut masks = [0; Q];
+                let mut any = 0;
+                for q in 0..Q {
+                    masks[q] = passing(sums[q], limits[q]);
+                    any |= masks[q];
+                }
+                *found.get_unchecked_mut(count) = (place, masks);
+                count += usize::from(any != 0);
+            }
+            place += 1;
+            if count == found.len() {
+                return (count, place);
+            }
+        }
+        (count, range.end)
+    }
+
+    /// How many bytes ahead of the blocks in work memory is asked for.
+    const AHEAD: usize = 4096;
+
+    /// The same in chosen blocks.
+    const SOON: usize = 12;
+
+    /// Books of 256 words: sixteen shuffles give what each high nibble would make of the low one, and four rounds of
+    /// choosing by a bit of the high nibble leave the one that counts. A third of a cycle a look-up, where loads one by
+    /// one take more than one.
+    ///
+    /// # Safety
+    /// AVX2; else as [`find`], with tables of 256 bytes a row.
+    #[target_feature(enable = "avx2")]
+    unsafe fn avx2_bytes<const Q: usize>(
+        rows: usize,
+        bytes: &[u8],
+        tile: &Tile<Q>,
+        places: Places,
+        range: Range<usize>,
+        found: &mut [Found<Q>],
+    ) -> (usize, usize) {
+        let nibble = _mm256_set1_epi8(15);
+        let mut count = 0;
+        for place in range.clone() {
+            let block = block_of(places, place);
+            let mut sums = [_mm256_setzero_si256(); Q];
             for r in 0..rows {
                 // SAFETY: the block is of the range and r < rows, within the blocks and tables the caller vouches for.
                 unsafe {
                     let codes = _mm256_loadu_si256(bytes.as_ptr().add((block * rows + r) * BLOCK).cast());
                     let low = _mm256_and_si256(codes, nibble);
-                    let high = _mm256_and_si256(_mm256_srli_epi16(codes, 4), nibble);
-                    for q in 0..Q {
-                        let table = tile.tables[q].as_ptr().add(r * 32);
-                        let even = _mm256_broadcastsi128_si256(_mm_loadu_si128(table.cast()));
-                        let odd = _mm256_broadcastsi128_si256(_mm_loadu_si128(table.add(16).cast()));
-                        low_sums[q] = _mm256_adds_epu8(low_sums[q], _mm256_shuffle_epi8(even, low));
-                        high_sums[q] = _mm256_adds_epu8(high_sums[q], _mm256_shuffle_epi8(odd, high));
+                    // Bits 4 to 7, each at the top of its byte, where a choice looks.
+                    let bits =
+                        [_mm256_slli_epi16(codes, 3), _mm256_slli_epi16(codes, 2), _mm256_slli_epi16(codes, 1), codes];
+                    for (sum, table) in sums.iter_mut().zip(tile.tables) {
+                        let table = table.as_ptr().add(r * 256);
+                        let mut values = [low; 16];
+                        for (v, value) in values.iter_mut().enumerate() {
+                            let part = _mm256_broadcastsi128_si256(_mm_loadu_si128(table.add(16 * v).cast()));
+                            *value = _mm256_shuffle_epi8(part, low);
+                        }
+                        for (round, &bit) in bits.iter().enumerate() {
+                            for v in 0..8 >> round {
+                                values[v] = _mm256_blendv_epi8(values[2 * v], values[2 * v + 1], bit);
+                            }
+                        }
+                        *sum = _mm256_adds_epu8(*sum, values[0]);
                     }
                 }
             }
             let mut masks = [0; Q];
             let mut any = 0;
             for q in 0..Q {
-                let sum = _mm256_adds_epu8(low_sums[q], high_sums[q]);
-                masks[q] = _mm256_movemask_epi8(_mm256_cmpeq_epi8(_mm256_min_epu8(sum, limits[q]), sum)) as u32;
+                masks[q] = passing(sums[q], _mm256_set1_epi8(tile.thresholds[q] as i8));
                 any |= masks[q];
             }
-            // Long work a block: written whether or not a document passes, since a branch on that is mispredicted at
-            // every block found. Short work: the stores would cost more than the branch.
-            if Q * rows >= 16 || any != 0 {
-                // SAFETY: count is below the length, or the loop would have ended.
-                unsafe { *found.get_unchecked_mut(count) = (block, masks) };
-                count += usize::from(any != 0);
-            }
+            // SAFETY: count is below the length, or the loop would have ended.
+            unsafe { *found.get_unchecked_mut(count) = (place, masks) };
+            count += usize::from(any != 0);
             if count == found.len() {
-                return (count, block + 1);
+                return (count, place + 1);
             }
         }
         (count, range.end)
     }
 
+    /// # Safety
+    /// AVX2.
+    #[target_feature(enable = "avx2")]
+    pub(super) unsafe fn at_most(values: &[u8; 256], most: u8) -> [u64; 4] {
+        let limit = _mm256_set1_epi8(most as i8);
+        let mut masks = [0; 4];
+        for (i, mask) in masks.iter_mut().enumerate() {
+            // SAFETY: four times 64 values.
+            let (a, b) = unsafe {
+                let at = values.as_ptr().add(64 * i);
+                (_mm256_loadu_si256(at.cast()), _mm256_loadu_si256(at.add(32).cast()))
+            };
+            *mask = u64::from(passing(a, limit)) | u64::from(passing(b, limit)) << 32;
+        }
+        masks
+    }
+
     /// Two rows of a block fill a register; the halves meet in a last addition. An odd row goes through AVX2.
     ///
     /// # Safety
-    /// AVX-512 F, BW and VL; else as [`avx2`].
+    /// AVX-512 F, BW and VL; else as [`find`].
     #[target_feature(enable = "avx2,avx512f,avx512bw,avx512vl")]
-    pub(super) unsafe fn avx512<const Q: usize, const R: usize>(
+    unsafe fn avx512<const Q: usize, const R: usize>(
         rows: usize,
         bytes: &[u8],
         tile: &Tile<Q>,
+        places: Places,
         range: Range<usize>,
         found: &mut [Found<Q>],
     ) -> (usize, usize) {
@@ -187,7 +401,8 @@ mod x86 {
         // Tables of rows 2i and 2i + 1 side by side, each 16 bytes twice: even books, then odd books.
         let spread = _mm512_set_epi64(5, 4, 5, 4, 1, 0, 1, 0);
         let spread_odd = _mm512_set_epi64(7, 6, 7, 6, 3, 2, 3, 2);
-        for block in range.clone() {
+        for place in range.clone() {
+            let block = block_of(places, place);
             let mut low_sums = [_mm512_setzero_si512(); Q];
             let mut high_sums = [_mm512_setzero_si512(); Q];
             for pair in 0..rows / 2 {
@@ -227,10 +442,10 @@ mod x86 {
                 any |= masks[q];
             }
             // SAFETY: as in `avx2`.
-            unsafe { *found.get_unchecked_mut(count) = (block, masks) };
+            unsafe { *found.get_unchecked_mut(count) = (place, masks) };
             count += usize::from(any != 0);
             if count == found.len() {
-                return (count, block + 1);
+                return (count, place + 1);
             }
         }
         (count, range.end)

@@ -13,12 +13,12 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// A shape of `books` books of 2, 16 or 256 words.
+    /// A shape of `books` books of 2 to 256 words.
     ///
     /// # Panics
     /// On another number of words, or no book.
     pub fn new(books: usize, words: usize) -> Self {
-        assert!(matches!(words, 2 | 16 | 256), "books have 2, 16 or 256 words, not {words}");
+        assert!((2..=256).contains(&words), "books have 2 to 256 words, not {words}");
         assert!(books > 0, "a code has at least one book");
         Shape { books, words }
     }
@@ -33,9 +33,29 @@ impl Shape {
         self.words
     }
 
+    /// Bits of a word number: one for two words, four for up to 16, eight for more. Words are looked up by nibbles and
+    /// bytes, which no other width fills.
+    pub fn word_bits(self) -> usize {
+        match self.words {
+            2 => 1,
+            ..=16 => 4,
+            _ => 8,
+        }
+    }
+
+    /// Values a word number may have: 2, 16 or 256.
+    pub(super) fn cells(self) -> usize {
+        1 << self.word_bits()
+    }
+
     /// Bytes of a packed code: the rows of a block.
     pub fn code_bytes(self) -> usize {
-        (self.books * self.words.ilog2() as usize).div_ceil(8)
+        (self.books * self.word_bits()).div_ceil(8)
+    }
+
+    /// Bytes of a query's rounded table for one row of a block: two nibbles of 16 values, or all values of a byte.
+    pub(super) fn table_row(self) -> usize {
+        if self.cells() == 256 { 256 } else { 32 }
     }
 
     /// Bytes of a block.
@@ -60,7 +80,7 @@ pub struct BlocksRef<'a> {
 }
 
 impl<'a> BlocksRef<'a> {
-    /// `bytes` are the blocks of `len` documents sorted by code; `keys` gives each position's key as a little-endian
+    /// `bytes` are the blocks of `len` documents sorted by code, then by key; `keys` gives each position's key as a little-endian
     /// number (none at all: the position is the key); `starts` is what [`prefix_starts`] made (none at all: no prefix
     /// is looked at).
     ///
@@ -116,17 +136,62 @@ impl<'a> BlocksRef<'a> {
         if self.keys.is_empty() { position as u32 } else { u32::from_le_bytes(self.keys[position]) }
     }
 
-    /// Bits of the prefixes in the directory.
-    pub(super) fn prefix_bits(&self) -> u32 {
+    /// Bits of the prefixes in the directory; 0 where there is none.
+    pub fn prefix_bits(&self) -> u32 {
         if self.starts.is_empty() { 0 } else { (self.starts.len() - 1).ilog2() }
     }
 
-    /// Positions whose code begins with `prefix`.
+    /// Positions whose code begins with `prefix`, a number of `bits` bits, at most those of the directory.
     #[inline]
-    pub(super) fn bucket(&self, prefix: usize) -> Range<usize> {
-        let at = |i: usize| (u32::from_le_bytes(self.starts[i]) as usize).min(self.len);
+    pub(super) fn bucket(&self, bits: u32, prefix: usize) -> Range<usize> {
+        let finer = self.prefix_bits() - bits;
+        let at = |i: usize| (u32::from_le_bytes(self.starts[i << finer]) as usize).min(self.len);
         at(prefix)..at(prefix + 1)
     }
+
+    /// The keys of some positions, in their order.
+    #[inline]
+    pub(super) fn keys_of(&self, positions: Range<usize>) -> impl Iterator<Item = u32> + '_ {
+        positions.map(|position| self.key(position))
+    }
+}
+
+/// Some documents of a block: those whose bit is set in `lanes`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Spot {
+    pub block: u32,
+    pub lanes: u32,
+}
+
+/// Sets down where the documents at `positions` lie. A block that is already the last one gets more lanes.
+#[inline]
+pub(super) fn set_down(positions: Range<usize>, spots: &mut Vec<Spot>) {
+    if positions.is_empty() {
+        return;
+    }
+    let (first, last) = (positions.start / BLOCK, (positions.end - 1) / BLOCK);
+    // From the first document of a block on, and up to the last.
+    let from = u32::MAX << (positions.start % BLOCK);
+    let to = u32::MAX >> (BLOCK - 1 - (positions.end - 1) % BLOCK);
+    let lanes = if first == last { from & to } else { from };
+    match spots.last_mut() {
+        Some(spot) if spot.block == first as u32 => spot.lanes |= lanes,
+        _ => spots.push(Spot { block: first as u32, lanes }),
+    }
+    if first < last {
+        spots.extend((first + 1..last).map(|block| Spot { block: block as u32, lanes: u32::MAX }));
+        spots.push(Spot { block: last as u32, lanes: to });
+    }
+}
+
+/// Lanes of `block` that lie in `positions`.
+#[inline]
+pub(super) fn lanes(block: usize, positions: &Range<usize>) -> u32 {
+    let first = block * BLOCK;
+    let from = positions.start.saturating_sub(first).min(BLOCK) as u32;
+    let to = positions.end.saturating_sub(first).min(BLOCK) as u32;
+    // Shifts in 64 bits: 32 lanes are all of a u32.
+    ((1u64 << to) - (1u64 << from.min(to))) as u32
 }
 
 /// Blocks of the codes `[n, code_bytes]` taken in `order`.
@@ -148,12 +213,12 @@ pub fn pack(shape: Shape, codes: &[u8], order: &[u32]) -> Vec<u8> {
     bytes
 }
 
-/// How many leading bits of the code the directory of `len` documents should tell apart: as many as leave 64 documents
-/// (two blocks) to a prefix on average, since a prefix costs a look at its bound. Whole nibbles, at most two bytes.
+/// How many leading bits of the code the directory of `len` documents should tell apart: as many as leave four
+/// documents to a prefix on average, so that the directory has at most a byte a document. Whole nibbles, at most two
+/// bytes.
 pub fn prefix_bits(shape: Shape, len: usize) -> u32 {
-    // A book of 256 words is bounded by whole bytes only, and is not scanned by bytes.
-    let most = if shape.words == 256 { 0 } else { (shape.code_bytes() as u32 * 8).min(16) };
-    [16, 12, 8, 4].into_iter().find(|&bits| bits <= most && len >> bits >= 64).unwrap_or(0)
+    let most = (shape.code_bytes() as u32 * 8).min(16);
+    [16, 12, 8, 4].into_iter().find(|&bits| bits <= most && len >> bits >= 4).unwrap_or(0)
 }
 
 /// Where each prefix of `bits` bits begins among sorted blocks, little-endian, and the number of documents last.

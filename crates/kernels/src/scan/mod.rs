@@ -12,13 +12,17 @@
 //! Documents lie in blocks of 32, sorted by code. A block is the transpose of its documents' packed codes: byte `r` of
 //! document `d` lies at `r * 32 + d`. With 16 words a byte holds two books, the even one in the low four bits; with 2
 //! words it holds eight, four to a nibble, whose sixteen combinations make a table like that of a book of 16 words. So
-//! one loop serves both: a nibble is looked up by a byte shuffle. Books of 256 words are summed in `f32` directly.
+//! one loop serves both: a nibble is looked up by a byte shuffle. Books of 256 words fill a byte, whose table is sixteen
+//! of those.
 
 mod bound;
 mod find;
 mod layout;
 mod nearest;
+mod pairs;
+mod postings;
 mod prefix;
+mod sample;
 mod sums;
 #[cfg(test)]
 mod tests;
@@ -26,6 +30,8 @@ mod topk;
 
 pub use bound::Query;
 pub use layout::{BLOCK, BlocksRef, Shape, pack, prefix_bits, prefix_starts};
-pub use nearest::nearest;
-pub use prefix::{ceiling, nearest_by_prefix, passing};
-pub use topk::{Neighbour, TopK};
+pub use nearest::{nearest, nearest_among};
+pub use postings::{lists_codes, nearest_by_code};
+pub use prefix::{nearest_by_prefix, passing};
+pub use sample::Sample;
+pub use topk::{Effort, Neighbour, TopK};

@@ -1,16 +1,23 @@
 //! Distances in `f32`: for every document the sum over its books, in their order. Only the documents differ in where
 //! they are summed.
 
-use super::layout::{BLOCK, Shape};
+use super::bound::Query;
+use super::layout::BLOCK;
 use crate::Backend;
 
-impl Shape {
+impl Query {
     /// Distances of the documents whose first bytes lie at `places` in the blocks, each summed in book order. Side by
     /// side, since a sum alone waits for each of its additions.
     #[inline]
-    pub(super) fn distances_at<const N: usize>(self, table: &[f32], bytes: &[u8], places: &[usize; N]) -> [f32; N] {
-        let mut sums = [0.0; N];
-        match self.words() {
+    pub(super) fn distances_at<const N: usize>(&self, bytes: &[u8], places: &[usize; N]) -> [f32; N] {
+        let (mut sums, table) = ([0.0; N], self.table());
+        if let Some(code) = self.counted() {
+            return places.map(|at| {
+                let differing = |(r, byte): (usize, &u8)| (bytes[at + r * BLOCK] ^ byte).count_ones();
+                code.iter().enumerate().map(differing).sum::<u32>() as f32
+            });
+        }
+        match self.shape().cells() {
             16 => {
                 // [books, 16] in pairs, one pair a row; an odd last book has no partner.
                 for (r, pair) in table.chunks(32).enumerate() {
@@ -48,18 +55,28 @@ impl Shape {
     /// Distances of all documents of a block, each summed in book order: faster than one by one when many are wanted.
     ///
     /// # Panics
-    /// When the table or the block is not of this shape, or the CPU lacks the backend.
-    pub(super) fn distances(self, backend: Backend, table: &[f32], block: &[u8]) -> [f32; BLOCK] {
-        assert!(table.len() == self.books() * self.words() && block.len() == self.block_bytes());
+    /// When the block is not of the query's shape, or the CPU lacks the backend.
+    pub(super) fn distances(&self, backend: Backend, block: &[u8]) -> [f32; BLOCK] {
+        let (shape, table) = (self.shape(), self.table());
+        assert_eq!(block.len(), shape.block_bytes(), "a block of {shape:?}");
         backend.check();
         #[cfg(target_arch = "x86_64")]
-        if backend != Backend::Reference && self.words() == 16 {
+        if backend != Backend::Reference && shape.cells() == 16 {
             // SAFETY: the CPU has the backend, and the lengths are the shape's.
-            return unsafe { avx2(self.books(), table, block) };
+            return unsafe { avx2(shape.books(), table, block) };
         }
         let mut sums = [0.0; BLOCK];
         let (rows, _) = block.as_chunks::<BLOCK>();
-        match self.words() {
+        if let Some(code) = self.counted() {
+            let mut counts = [0u16; BLOCK];
+            for (row, own) in rows.iter().zip(code) {
+                for (count, byte) in counts.iter_mut().zip(row) {
+                    *count += (byte ^ own).count_ones() as u16;
+                }
+            }
+            return counts.map(f32::from);
+        }
+        match shape.cells() {
             16 => {
                 for (pair, row) in table.chunks(32).zip(rows) {
                     let even: &[f32; 16] = pair[..16].try_into().expect("a book has 16 words");

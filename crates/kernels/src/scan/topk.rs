@@ -56,8 +56,27 @@ pub struct TopK {
     k: usize,
     // What a newcomer must stay below: the packed worst of the last better half, or the first beyond the ceiling.
     bar: u64,
+    // What a newcomer must reach: the first of the order that is wanted.
+    floor: u64,
     limit: f32,
     kept: Vec<u64>,
+    effort: Effort,
+}
+
+/// What filling a collector cost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Effort {
+    /// Blocks whose documents were looked at through their bytes.
+    pub blocks: usize,
+    /// Documents whose distance was summed in `f32`.
+    pub measured: usize,
+}
+
+impl std::ops::AddAssign for Effort {
+    fn add_assign(&mut self, other: Effort) {
+        self.blocks += other.blocks;
+        self.measured += other.measured;
+    }
 }
 
 impl TopK {
@@ -71,14 +90,21 @@ impl TopK {
     pub fn below(k: usize, ceiling: f32) -> Self {
         let bar = if k == 0 { 0 } else { Neighbour { distance: ceiling, key: u32::MAX }.packed().saturating_add(1) };
         // A user may ask for "all" with a number far above the index: memory follows what is found.
-        TopK { k, bar, limit: ceiling, kept: Vec::with_capacity(k.min(1024) * 2) }
+        let kept = Vec::with_capacity(k.min(1024) * 2);
+        TopK { k, bar, floor: 0, limit: ceiling, kept, effort: Effort::default() }
+    }
+
+    /// Leaves out what comes before `first` in the order: the page before.
+    pub fn starting(mut self, first: Neighbour) -> Self {
+        self.floor = first.packed();
+        self
     }
 
     /// Takes a neighbour if it may be among the best. Returns whether the limit fell.
     #[inline]
     pub fn push(&mut self, neighbour: Neighbour) -> bool {
         let packed = neighbour.packed();
-        if packed >= self.bar {
+        if packed >= self.bar || packed < self.floor {
             return false;
         }
         self.kept.push(packed);
@@ -87,6 +113,12 @@ impl TopK {
         }
         self.shrink();
         true
+    }
+
+    /// Whether a neighbour, or one of its distance with a greater key, would be kept now.
+    #[inline]
+    pub(super) fn may_keep(&self, neighbour: Neighbour) -> bool {
+        neighbour.packed() < self.bar
     }
 
     /// Keeps the better half.
@@ -123,6 +155,16 @@ impl TopK {
     /// How many were asked for.
     pub fn k(&self) -> usize {
         self.k
+    }
+
+    /// What it cost so far.
+    pub fn effort(&self) -> Effort {
+        self.effort
+    }
+
+    /// Adds to what it cost.
+    pub(super) fn spend(&mut self, effort: Effort) {
+        self.effort += effort;
     }
 
     /// Whether none is kept.

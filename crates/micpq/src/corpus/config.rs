@@ -19,6 +19,8 @@ pub enum Format {
     Tsv,
     /// Apache Parquet.
     Parquet,
+    /// Arrow's file or stream format (Feather version 2).
+    Arrow,
     /// A BEIR folder (`corpus.jsonl` with `_id`, `title`, `text`), or that file.
     Beir,
     /// A document a line.
@@ -29,12 +31,13 @@ pub enum Format {
 
 impl Format {
     /// Every format, in the order they are listed to users.
-    pub const ALL: [Format; 8] = [
+    pub const ALL: [Format; 9] = [
         Format::Jsonl,
         Format::Json,
         Format::Csv,
         Format::Tsv,
         Format::Parquet,
+        Format::Arrow,
         Format::Beir,
         Format::Text,
         Format::Folder,
@@ -55,6 +58,7 @@ impl Format {
             "csv" => Some(Format::Csv),
             "tsv" | "tab" => Some(Format::Tsv),
             "parquet" | "pq" => Some(Format::Parquet),
+            "arrow" | "arrows" | "feather" | "ipc" => Some(Format::Arrow),
             "txt" | "text" => Some(Format::Text),
             _ => None,
         }
@@ -64,6 +68,9 @@ impl Format {
     pub(super) fn of_content(head: &[u8]) -> Option<Format> {
         if head.starts_with(b"PAR1") {
             return Some(Format::Parquet);
+        }
+        if head.starts_with(b"ARROW1") {
+            return Some(Format::Arrow);
         }
         let mut signs = head.iter().filter(|b| !b.is_ascii_whitespace());
         match (signs.next(), signs.next()) {
@@ -82,6 +89,7 @@ impl fmt::Display for Format {
             Format::Csv => "csv",
             Format::Tsv => "tsv",
             Format::Parquet => "parquet",
+            Format::Arrow => "arrow",
             Format::Beir => "beir",
             Format::Text => "text",
             Format::Folder => "folder",
@@ -248,7 +256,7 @@ mod tests {
             assert_eq!(format.to_string().parse::<Format>().unwrap(), format);
         }
         let error = "xml".parse::<Format>().unwrap_err().to_string();
-        assert!(error.contains("\"xml\"") && error.contains("jsonl, json, csv, tsv, parquet, beir"), "{error}");
+        assert!(error.contains("\"xml\"") && error.contains("jsonl, json, csv, tsv, parquet, arrow, beir"), "{error}");
         assert_eq!("skip".parse::<OnError>().unwrap(), OnError::Skip);
         assert!("halt".parse::<OnError>().unwrap_err().to_string().contains("skip or stop"));
     }
@@ -262,6 +270,7 @@ mod tests {
             ("a.tar.csv", Some(Format::Csv)),
             ("a.tsv", Some(Format::Tsv)),
             ("a.parquet", Some(Format::Parquet)),
+            ("a.feather", Some(Format::Arrow)),
             ("a.txt.gz", Some(Format::Text)),
             ("a.gz", None),
             ("a", None),
@@ -271,6 +280,7 @@ mod tests {
         }
         for (head, format) in [
             (&b"PAR1...."[..], Some(Format::Parquet)),
+            (b"ARROW1\0\0", Some(Format::Arrow)),
             (b" \n{ \"id\"", Some(Format::Jsonl)),
             (b"[\n  {", Some(Format::Json)),
             (b"[]", Some(Format::Json)),

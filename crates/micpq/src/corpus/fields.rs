@@ -62,14 +62,21 @@ impl Row {
 /// Parses one JSON object, or one JSON string, which is a text.
 pub(super) fn json_row(text: &str) -> Result<Row, String> {
     match serde_json::from_str(text) {
-        Ok(Json::Object(fields)) => Ok(Row::typed(fields)),
-        Ok(Json::String(text)) => Ok(Row::text(text)),
-        Ok(other) => Err(format!("a JSON object is expected, found {}", kind(&other))),
+        Ok(value) => value_row(value),
         Err(error) => {
             let message = error.to_string();
             let what = message.split(" at line ").next().unwrap_or(&message);
             Err(format!("not a whole JSON object: {what} at column {}; mend or remove the row", error.column()))
         }
+    }
+}
+
+/// The row of an object, or of a string, which is a text.
+pub(super) fn value_row(value: Json) -> Result<Row, String> {
+    match value {
+        Json::Object(fields) => Ok(Row::typed(fields)),
+        Json::String(text) => Ok(Row::text(text)),
+        other => Err(format!("a JSON object is expected, found {}", kind(&other))),
     }
 }
 

@@ -1,6 +1,6 @@
 //! Formats of one row a line: JSON objects and plain text.
 
-use super::fields::{Row, json_row, utf8};
+use super::fields::{Row, json_row, utf8, value_row};
 use super::source::Source;
 use super::{Fault, Rows};
 use crate::Result;
@@ -131,6 +131,31 @@ impl Rows for TextLines {
 
     fn place(&self) -> String {
         self.lines.place()
+    }
+}
+
+/// Rows that were parsed elsewhere.
+pub(super) struct Values<I> {
+    name: String,
+    rows: I,
+    number: u64,
+}
+
+impl<I: Iterator<Item = serde_json::Value>> Values<I> {
+    pub(super) fn new(name: &str, rows: I) -> Self {
+        Values { name: name.to_owned(), rows, number: 0 }
+    }
+}
+
+impl<I: Iterator<Item = serde_json::Value> + Send> Rows for Values<I> {
+    fn next_row(&mut self) -> Option<std::result::Result<Row, Fault>> {
+        let value = self.rows.next()?;
+        self.number += 1;
+        Some(value_row(value).map_err(Fault::Row))
+    }
+
+    fn place(&self) -> String {
+        format!("{}[{}]", self.name, self.number - 1)
     }
 }
 

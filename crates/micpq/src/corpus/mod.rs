@@ -5,7 +5,7 @@
 //! | `jsonl` | a JSON object a line | lines |
 //! | `json` | one JSON array of objects | elements |
 //! | `csv`, `tsv` | a table, with a header, or without one as `label,text,...` | records |
-//! | `parquet` | a table of typed columns | rows |
+//! | `parquet`, `arrow` | a table of typed columns | rows |
 //! | `beir` | a folder with `corpus.jsonl` (`_id`, `title`, `text`, `metadata`) | lines |
 //! | `text` | a document a line | lines that are not blank |
 //! | `folder` | a folder of text files, read with its sub-folders in the order of their names | files |
@@ -41,6 +41,7 @@
 //! ```
 
 mod array;
+mod batches;
 mod config;
 mod document;
 mod fields;
@@ -64,6 +65,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 pub use config::{CorpusConfig, Format, OnError};
 pub use document::{DocId, Document, Value};
+
+use arrow::array::RecordBatchReader;
 
 use crate::{Error, Result};
 use fields::{Fields, Row};
@@ -210,6 +213,35 @@ impl Corpus {
         Ok(corpus)
     }
 
+    /// Rows of record batches; `name` stands for them in messages. Their columns are read as those of a Parquet file.
+    pub fn from_batches(
+        name: &str,
+        reader: Box<dyn RecordBatchReader + Send>,
+        config: &CorpusConfig,
+    ) -> Result<Corpus> {
+        config.validate()?;
+        let mut corpus = Corpus::new(config, Format::Arrow, Arc::default(), None);
+        let (path, schema) = (PathBuf::from(name), reader.schema());
+        let kept = batches::kept(&path, &schema, &corpus.fields)?;
+        let names = kept.iter().map(|at| schema.field(*at).name().clone()).collect();
+        let batches = parquet::projected(Box::new(reader), kept);
+        let rows = batches::BatchRows::new(path, batches, names, config.max_row_bytes, None);
+        corpus.rows = Some(Box::new(rows));
+        Ok(corpus)
+    }
+
+    /// Rows already parsed: objects with fields, or strings, which are texts. `name` stands for them in messages.
+    pub fn from_rows(
+        name: &str,
+        rows: impl Iterator<Item = serde_json::Value> + Send + 'static,
+        config: &CorpusConfig,
+    ) -> Result<Corpus> {
+        config.validate()?;
+        let mut corpus = Corpus::new(config, Format::Jsonl, Arc::default(), None);
+        corpus.rows = Some(Box::new(lines::Values::new(name, rows)));
+        Ok(corpus)
+    }
+
     fn new(config: &CorpusConfig, format: Format, read: Arc<AtomicU64>, total: Option<u64>) -> Corpus {
         Corpus {
             config: config.clone(),
@@ -238,8 +270,9 @@ impl Corpus {
             Format::Csv | Format::Tsv => Box::new(table::Table::open(source, self.format, &self.config, &self.fields)?),
             Format::Text => Box::new(lines::TextLines::new(source, limit, self.config.allow_empty_text)),
             Format::Parquet => {
-                Box::new(parquet::ParquetRows::open(source, seekable, &self.fields, limit, self.read.clone())?)
+                Box::new(parquet::open_parquet(source, seekable, &self.fields, limit, self.read.clone())?)
             }
+            Format::Arrow => Box::new(parquet::open_arrow(source, seekable, &self.fields, limit, self.read.clone())?),
             Format::Folder => {
                 return Err(Error::format(source.path(), "format folder is asked for, but this is no folder"));
             }

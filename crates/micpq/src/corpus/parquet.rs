@@ -1,239 +1,89 @@
-//! Parquet: columns of strings, numbers, booleans, dates, lists of these, and objects of these.
+//! Parquet and Arrow files.
 
 use std::fs::File;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::PathBuf;
+use std::io::{BufReader, Read, Seek, SeekFrom};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 
 use ::parquet::arrow::ProjectionMask;
-use ::parquet::arrow::arrow_reader::{ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder};
-use arrow::array::{Array, ArrayRef, AsArray, RecordBatch};
-use arrow::compute::cast;
-use arrow::datatypes::{
-    DataType, Float32Type, Float64Type, Int8Type, Int16Type, Int32Type, Int64Type, UInt8Type, UInt16Type, UInt32Type,
-    UInt64Type,
-};
-use arrow::error::ArrowError;
-use serde_json::{Map, Value as Json};
+use ::parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use arrow::ipc::reader::{FileReader, StreamReader};
 
-use super::fields::{Fields, Row};
-use super::lines::too_long;
+use super::batches::{BatchRows, Batches, Progress, guarded, kept};
+use super::fields::Fields;
 use super::source::{Packing, Source};
-use super::{Fault, Rows};
 use crate::{Error, Result};
 
 /// Rows decoded at a time: enough to pay for the decoding, few enough that long texts stay in the cache.
 const BATCH: usize = 512;
 
-/// Rows of a Parquet file.
-pub(super) struct ParquetRows {
-    path: PathBuf,
-    reader: ParquetRecordBatchReader,
-    names: Vec<String>,
-    columns: Vec<ArrayRef>,
-    /// Rows of the present batch, and the next of them.
-    rows: usize,
-    next: usize,
-    /// Rows read of the file, and all it has.
-    done: u64,
-    total: u64,
+/// What an Arrow file begins with; a stream does not.
+const ARROW_FILE: &[u8; 6] = b"ARROW1";
+
+/// The file itself where it is a plain file, a spooled copy of what is packed or piped.
+fn file_of(source: &mut Source, is_file: bool, read: Arc<AtomicU64>) -> Result<(File, Option<Progress>)> {
+    if !is_file || source.packing() != Packing::Plain {
+        return Ok((source.spool()?, None));
+    }
+    let path = source.path();
+    let file = File::open(path).map_err(Error::io(path))?;
+    let bytes = file.metadata().map_err(Error::io(path))?.len();
+    Ok((file, Some(Progress { read, before: source.read_before(), bytes, total: 0 })))
+}
+
+/// Rows of the Parquet file that `source` began.
+pub(super) fn open_parquet(
+    mut source: Source,
+    is_file: bool,
+    fields: &Fields,
     limit: usize,
-    progress: Option<Progress>,
-}
-
-/// A Parquet file is not read from front to back, so its progress is told by rows, in bytes as everywhere.
-struct Progress {
     read: Arc<AtomicU64>,
-    before: u64,
-    bytes: u64,
+) -> Result<BatchRows> {
+    let (file, progress) = file_of(&mut source, is_file, read)?;
+    let path = source.path().to_path_buf();
+    let damaged = |error: String| Error::format(&path, format!("not a readable Parquet file: {error}"));
+    let builder = guarded(|| ParquetRecordBatchReaderBuilder::try_new(file)).map_err(damaged)?;
+    let kept = kept(&path, builder.schema(), fields)?;
+    let names: Vec<String> = kept.iter().map(|at| builder.schema().field(*at).name().clone()).collect();
+    let total = u64::try_from(builder.metadata().file_metadata().num_rows()).unwrap_or(0);
+    let mask = ProjectionMask::roots(builder.parquet_schema(), kept);
+    let builder = builder.with_projection(mask).with_batch_size(BATCH);
+    let reader = guarded(|| builder.build()).map_err(damaged)?;
+    let progress = progress.map(|p| Progress { total, ..p });
+    Ok(BatchRows::new(path, Box::new(reader), names, limit, progress))
 }
 
-impl ParquetRows {
-    /// Opens what `source` began: the file itself where it is a plain file, a spooled copy of what is packed or piped.
-    pub(super) fn open(
-        mut source: Source,
-        is_file: bool,
-        fields: &Fields,
-        limit: usize,
-        read: Arc<AtomicU64>,
-    ) -> Result<Self> {
-        let path = source.path().to_path_buf();
-        let (file, progress) = if is_file && source.packing() == Packing::Plain {
-            let file = File::open(&path).map_err(Error::io(&path))?;
-            let bytes = file.metadata().map_err(Error::io(&path))?.len();
-            (file, Some(Progress { read, before: source.read_before(), bytes }))
-        } else {
-            (source.spool()?, None)
-        };
-        let refuse = |problem: String| Error::format(&path, problem);
-        let damaged = |error: &dyn std::fmt::Display| refuse(format!("not a readable Parquet file: {error}"));
-        let builder = guarded(|| ParquetRecordBatchReaderBuilder::try_new(file)).map_err(|error| damaged(&error))?;
-        let kept: Vec<usize> = (0..builder.schema().fields().len())
-            .filter(|at| !fields.ignores(builder.schema().field(*at).name()))
-            .collect();
-        let names: Vec<String> = kept.iter().map(|at| builder.schema().field(*at).name().clone()).collect();
-        fields.check_columns(&names).map_err(refuse)?;
-        for at in &kept {
-            let field = builder.schema().field(*at);
-            if !supported(field.data_type(), true) {
-                return Err(refuse(format!(
-                    "column \"{}\" is of type {}, which is neither text nor attribute; leave it out with ignore_fields",
-                    field.name(),
-                    field.data_type()
-                )));
-            }
-        }
-        let total = u64::try_from(builder.metadata().file_metadata().num_rows()).unwrap_or(0);
-        let mask = ProjectionMask::roots(builder.parquet_schema(), kept);
-        let builder = builder.with_projection(mask).with_batch_size(BATCH);
-        let reader = guarded(|| builder.build()).map_err(|error| damaged(&error))?;
-        Ok(ParquetRows { path, reader, names, columns: vec![], rows: 0, next: 0, done: 0, total, limit, progress })
-    }
-
-    /// Decodes the next batch; `false` at the end.
-    fn batch(&mut self) -> Result<bool> {
-        let batch = guarded(|| match self.reader.next() {
-            None => Ok(None),
-            Some(batch) => {
-                batch.and_then(|batch| plain_columns(&batch).map(|columns| Some((batch.num_rows(), columns))))
-            }
-        });
-        let batch = batch.map_err(|error| {
-            Error::format(&self.path, format!("cannot be decoded after row {}: {error}; write it again", self.done))
-        })?;
-        let Some((rows, columns)) = batch else { return Ok(false) };
-        (self.rows, self.columns, self.next) = (rows, columns, 0);
-        if let Some(Progress { read, before, bytes }) = &self.progress {
-            let share = (self.done + rows as u64) as f64 / self.total.max(1) as f64;
-            read.fetch_max(before + (*bytes as f64 * share.min(1.0)) as u64, Ordering::Relaxed);
-        }
-        Ok(true)
-    }
-
-    fn row(&self, at: usize) -> std::result::Result<Row, Fault> {
-        let mut fields = Map::with_capacity(self.names.len());
-        for (name, column) in self.names.iter().zip(&self.columns) {
-            let value = cell(column, at).map_err(|problem| Fault::Row(format!("column \"{name}\": {problem}")))?;
-            if let Json::String(text) = &value
-                && text.len() > self.limit
-            {
-                return Err(too_long(text.len(), self.limit));
-            }
-            fields.insert(name.clone(), value);
-        }
-        Ok(Row::typed(fields))
+/// Rows of the Arrow file or stream that `source` began.
+pub(super) fn open_arrow(
+    mut source: Source,
+    is_file: bool,
+    fields: &Fields,
+    limit: usize,
+    read: Arc<AtomicU64>,
+) -> Result<BatchRows> {
+    // Batches do not tell the rows of the whole, so there is no progress within.
+    let (mut file, _) = file_of(&mut source, is_file, read)?;
+    let path = source.path().to_path_buf();
+    let mut head = Vec::new();
+    file.seek(SeekFrom::Start(0)).map_err(Error::io(&path))?;
+    (&mut file).take(6).read_to_end(&mut head).map_err(Error::io(&path))?;
+    file.seek(SeekFrom::Start(0)).map_err(Error::io(&path))?;
+    let damaged = |error: String| Error::format(&path, format!("not a readable Arrow file: {error}"));
+    let file = BufReader::new(file);
+    if head == ARROW_FILE {
+        let reader = guarded(|| FileReader::try_new(file, None)).map_err(damaged)?;
+        let kept = kept(&path, &reader.schema(), fields)?;
+        let names = kept.iter().map(|at| reader.schema().field(*at).name().clone()).collect();
+        Ok(BatchRows::new(path, projected(Box::new(reader), kept), names, limit, None))
+    } else {
+        let reader = guarded(|| StreamReader::try_new(file, None)).map_err(damaged)?;
+        let kept = kept(&path, &reader.schema(), fields)?;
+        let names = kept.iter().map(|at| reader.schema().field(*at).name().clone()).collect();
+        Ok(BatchRows::new(path, projected(Box::new(reader), kept), names, limit, None))
     }
 }
 
-impl Rows for ParquetRows {
-    fn next_row(&mut self) -> Option<std::result::Result<Row, Fault>> {
-        while self.next == self.rows {
-            match self.batch() {
-                Ok(true) => {}
-                Ok(false) => return None,
-                Err(error) => return Some(Err(error.into())),
-            }
-        }
-        let at = self.next;
-        self.next += 1;
-        self.done += 1;
-        Some(self.row(at))
-    }
-
-    fn place(&self) -> String {
-        format!("{} (row {})", self.path.display(), self.done)
-    }
-}
-
-/// Runs the decoder, which panics on some damaged files (a flipped byte in a level is enough) where it should err.
-fn guarded<T, E: std::fmt::Display>(
-    work: impl FnOnce() -> std::result::Result<T, E>,
-) -> std::result::Result<T, String> {
-    match catch_unwind(AssertUnwindSafe(work)) {
-        Ok(outcome) => outcome.map_err(|error| error.to_string()),
-        Err(_) => Err("the file is damaged".to_owned()),
-    }
-}
-
-/// Whether [`cell`] knows the type, at the top after [`plain_columns`] or inside another.
-fn supported(kind: &DataType, top: bool) -> bool {
-    use DataType::*;
-    match kind {
-        Null | Boolean | Int8 | Int16 | Int32 | Int64 | UInt8 | UInt16 | UInt32 | UInt64 => true,
-        Utf8 | LargeUtf8 | Utf8View => true,
-        Float32 | Float64 => true,
-        Binary | LargeBinary | BinaryView => top,
-        Date32 | Date64 | Timestamp(..) | Float16 | Decimal128(..) | Decimal256(..) => top,
-        Dictionary(_, value) => top && supported(value, true),
-        // A list of fractions is a vector, not something to filter by.
-        List(item) | LargeList(item) => {
-            !matches!(item.data_type(), Float32 | Float64 | Struct(_)) && supported(item.data_type(), false)
-        }
-        Struct(members) => members.iter().all(|member| supported(member.data_type(), false)),
-        _ => false,
-    }
-}
-
-/// Columns in the types [`cell`] reads: dictionaries spelt out, dates as RFC 3339, decimals as floats.
-fn plain_columns(batch: &RecordBatch) -> std::result::Result<Vec<ArrayRef>, ArrowError> {
-    batch.columns().iter().map(plain_column).collect()
-}
-
-fn plain_column(column: &ArrayRef) -> std::result::Result<ArrayRef, ArrowError> {
-    use DataType::*;
-    match column.data_type() {
-        Dictionary(_, value) => plain_column(&cast(column, value)?),
-        Float16 => cast(column, &Float32),
-        Decimal128(..) | Decimal256(..) => cast(column, &Float64),
-        // Without a zone it is taken as UTC. The offset form needs no table of time zones.
-        Timestamp(unit, _) => cast(&cast(column, &Timestamp(*unit, Some("+00:00".into())))?, &Utf8),
-        Date64 => cast(&cast(column, &Date32)?, &Utf8),
-        Date32 => cast(column, &Utf8),
-        _ => Ok(column.clone()),
-    }
-}
-
-/// One value; NaN and infinities, which JSON has not, count as absent.
-fn cell(column: &dyn Array, at: usize) -> std::result::Result<Json, String> {
-    use DataType::*;
-    if column.is_null(at) {
-        return Ok(Json::Null);
-    }
-    let list = |values: ArrayRef| (0..values.len()).map(|at| cell(&values, at)).collect::<std::result::Result<_, _>>();
-    let bytes = |bytes: &[u8]| match std::str::from_utf8(bytes) {
-        Ok(text) => Ok(Json::from(text)),
-        Err(_) => Err("binary and not UTF-8; leave the column out with ignore_fields".to_owned()),
-    };
-    Ok(match column.data_type() {
-        Null => Json::Null,
-        Boolean => column.as_boolean().value(at).into(),
-        Int8 => column.as_primitive::<Int8Type>().value(at).into(),
-        Int16 => column.as_primitive::<Int16Type>().value(at).into(),
-        Int32 => column.as_primitive::<Int32Type>().value(at).into(),
-        Int64 => column.as_primitive::<Int64Type>().value(at).into(),
-        UInt8 => column.as_primitive::<UInt8Type>().value(at).into(),
-        UInt16 => column.as_primitive::<UInt16Type>().value(at).into(),
-        UInt32 => column.as_primitive::<UInt32Type>().value(at).into(),
-        UInt64 => column.as_primitive::<UInt64Type>().value(at).into(),
-        Float32 => f64::from(column.as_primitive::<Float32Type>().value(at)).into(),
-        Float64 => column.as_primitive::<Float64Type>().value(at).into(),
-        Utf8 => column.as_string::<i32>().value(at).into(),
-        LargeUtf8 => column.as_string::<i64>().value(at).into(),
-        Utf8View => column.as_string_view().value(at).into(),
-        Binary => bytes(column.as_binary::<i32>().value(at))?,
-        LargeBinary => bytes(column.as_binary::<i64>().value(at))?,
-        BinaryView => bytes(column.as_binary_view().value(at))?,
-        List(_) => Json::Array(list(column.as_list::<i32>().value(at))?),
-        LargeList(_) => Json::Array(list(column.as_list::<i64>().value(at))?),
-        Struct(_) => {
-            let object = column.as_struct();
-            let mut members = serde_json::Map::new();
-            for (name, member) in object.column_names().into_iter().zip(object.columns()) {
-                members.insert(name.to_owned(), cell(member, at)?);
-            }
-            Json::Object(members)
-        }
-        other => return Err(format!("type {other} is not known")),
-    })
+/// The columns that are read.
+pub(super) fn projected(batches: Batches, kept: Vec<usize>) -> Batches {
+    Box::new(batches.map(move |batch| batch.and_then(|batch| batch.project(&kept))))
 }

@@ -73,7 +73,7 @@ impl Source {
     fn look(&mut self) -> Result<()> {
         let reader = std::mem::replace(&mut self.reader, Box::new(io::empty()));
         // Two characters that are not white space decide; a page of white space decides too.
-        let enough = |head: &[u8]| head.len() >= 4 && decisive(head) || head.len() > CHUNK;
+        let enough = |head: &[u8]| head.len() >= 6 && decisive(head) || head.len() > CHUNK;
         let (head, reader) = peek(reader, enough).map_err(|error| self.damage(error))?;
         self.reader = reader;
         match head.as_slice() {

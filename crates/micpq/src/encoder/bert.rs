@@ -3,17 +3,21 @@
 use kernels::Backend;
 use kernels::attention::{self, Shape};
 use kernels::dropout::{Rate, drop_row, mix};
-use kernels::gemm::{Epilogue, PackedWeight};
+use kernels::gemm::Epilogue;
 use kernels::rows::{add_layer_norm, layer_norm};
 
-use super::Pooling;
+use rayon::prelude::*;
+
+use super::linear::{Linear, Rows};
 use super::weights::{Embedding, EncoderConfig, Weights};
+use super::{Pooling, Precision};
 use crate::Result;
 
 /// One seeded view: dropout at all of BERT's sites (embedding output, attention probabilities, attention output,
 /// feed-forward output) at one rate, as `hidden_dropout_prob` and `attention_probs_dropout_prob` would set it.
 #[derive(Clone, Copy, Debug)]
 pub struct Dropout<'a> {
+    probability: f64,
     rate: Rate,
     key: u64,
     // One a sequence.
@@ -23,12 +27,18 @@ pub struct Dropout<'a> {
 impl<'a> Dropout<'a> {
     /// View number `view` of the sequences that carry the numbers `documents`: the same numbers give the same masks.
     pub fn new(rate: f64, seed: u64, view: u32, documents: &'a [u64]) -> Self {
-        Dropout { rate: Rate::new(rate), key: mix(mix(0x6d69_6370_715f_7631, seed), u64::from(view)), documents }
+        let key = mix(mix(0x6d69_6370_715f_7631, seed), u64::from(view));
+        Dropout { probability: rate, rate: Rate::new(rate), key, documents }
     }
 
     /// The same view for some of its sequences.
     pub(super) fn part(self, range: std::ops::Range<usize>) -> Self {
         Dropout { documents: &self.documents[range], ..self }
+    }
+
+    /// The same view for a GPU.
+    pub(super) fn on_gpu(self) -> cuda::Dropout<'a> {
+        cuda::Dropout { rate: self.probability, key: self.key, documents: self.documents }
     }
 
     /// How many sequences it speaks of.
@@ -44,11 +54,6 @@ impl<'a> Dropout<'a> {
 struct Norm {
     scale: Vec<f32>,
     shift: Vec<f32>,
-}
-
-struct Linear {
-    weight: PackedWeight,
-    bias: Vec<f32>,
 }
 
 struct Layer {
@@ -86,18 +91,26 @@ enum Activation {
 pub struct Scratch {
     // [tokens, hidden]
     states: Vec<f32>,
-    // [tokens, 3 * hidden], then [tokens, intermediate]
+    // [tokens of a group, 3 * hidden], then [rows of a block, intermediate]
     wide: Vec<f32>,
-    // [tokens, hidden]
+    // [rows of a block, hidden]
     narrow: Vec<f32>,
-    // [tokens, hidden]
+    // [tokens of a group, hidden]
     context: Vec<f32>,
+    rows: Rows,
     attention: attention::Scratch,
 }
 
+/// Tokens whose way through a layer is gone at once: whole sequences, so that what lies between two products stays in the
+/// second-level cache. A longer sequence is a group of its own.
+const GROUP: usize = 96;
+
+/// Rows of one product: the widest of them (1,536 to 3,072 values of four bytes) stay in that cache too.
+const BLOCK: usize = 48;
+
 impl Bert {
     /// Reads and packs every tensor the forward pass needs.
-    pub fn new(config: &EncoderConfig, weights: &Weights) -> Result<Self> {
+    pub fn new(config: &EncoderConfig, weights: &Weights, precision: Precision) -> Result<Self> {
         let (hidden, inner) = (config.hidden_size, config.intermediate_size);
         let norm = |name: &str| -> Result<Norm> {
             Ok(Norm {
@@ -111,9 +124,11 @@ impl Bert {
                 weight.extend(weights.read(&format!("{name}.weight"), &[outputs, inputs])?);
                 bias.extend(weights.read(&format!("{name}.bias"), &[outputs])?);
             }
-            Ok(Linear { weight: PackedWeight::new(&weight, bias.len(), inputs), bias })
+            Ok(Linear::new(&weight, bias, inputs, precision))
         };
-        let layers = (0..config.num_hidden_layers)
+        // Side by side, since a first query waits for it; of several bad tensors the first layer's is named.
+        let layers: Vec<Result<Layer>> = (0..config.num_hidden_layers)
+            .into_par_iter()
             .map(|i| {
                 let at = |part: &str| format!("encoder.layer.{i}.{part}");
                 let qkv = ["query", "key", "value"].map(|part| at(&format!("attention.self.{part}")));
@@ -126,7 +141,8 @@ impl Bert {
                     feed_norm: norm(&at("output"))?,
                 })
             })
-            .collect::<Result<Vec<_>>>()?;
+            .collect();
+        let layers = layers.into_iter().collect::<Result<Vec<_>>>()?;
         let table = |name: &str, rows: usize| weights.embedding(&format!("embeddings.{name}.weight"), rows, hidden);
         Ok(Bert {
             hidden,
@@ -138,30 +154,35 @@ impl Bert {
                 _ => Activation::Gelu,
             },
             words: table("word_embeddings", config.vocab_size)?,
-            positions: table("position_embeddings", config.max_position_embeddings)?,
-            types: table("token_type_embeddings", config.type_vocab_size)?,
+            positions: table("position_embeddings", config.max_position_embeddings)?.check_all()?,
+            types: table("token_type_embeddings", config.type_vocab_size)?.check_all()?,
             norm: norm("embeddings")?,
             layers,
         })
     }
 
+    /// Refuses token `id` when its embedding is damaged.
+    pub fn check_word(&self, id: u32) -> Result<()> {
+        self.words.check_row(id as usize)
+    }
+
     /// Last hidden states `[tokens of all sequences, hidden]`. `trace` sees the states after the embeddings (layer 0)
-    /// and after each layer.
+    /// and after each layer. A product is shared out among `share` threads: for a batch too small to give each its own.
     pub fn forward<'s>(
         &self,
         sequences: &[&[u32]],
         dropout: Option<Dropout>,
         scratch: &'s mut Scratch,
+        share: usize,
         mut trace: impl FnMut(usize, &[f32]),
     ) -> &'s [f32] {
         let backend = Backend::active();
         let hidden = self.hidden;
         let tokens: usize = sequences.iter().map(|s| s.len()).sum();
-        let Scratch { states, wide, narrow, context, attention } = scratch;
+        let Scratch { states, wide, narrow, context, rows, attention } = scratch;
+        rows.share(share);
         states.clear();
         states.resize(tokens * hidden, 0.0);
-        narrow.resize(tokens * hidden, 0.0);
-        context.resize(tokens * hidden, 0.0);
 
         let ids = sequences.iter().flat_map(|s| s.iter().enumerate());
         for ((position, &id), row) in ids.zip(states.chunks_exact_mut(hidden)) {
@@ -171,63 +192,116 @@ impl Bert {
         }
         layer_norm(backend, states, &self.norm.scale, &self.norm.shift, self.epsilon);
         // Sites are numbered 0 for the embeddings, then 1 + 3 * layer + {0: probabilities, 1: attention, 2: feed-forward}.
-        drop_states(backend, states, sequences, hidden, dropout, 0);
+        Keys::new(dropout, 0, sequences).drop(0..tokens, states, hidden, 0, backend);
         trace(0, states);
 
+        let groups = groups(sequences);
+        let inner = self.layers.first().map_or(0, |layer| layer.feed_in.outputs());
         for (l, layer) in self.layers.iter().enumerate() {
             let site = 1 + 3 * l as u64;
-            wide.resize(tokens * 3 * hidden, 0.0);
-            layer.attention_in.apply(states, wide, tokens, Epilogue::Bias);
-            let mut start = 0;
-            for (i, sequence) in sequences.iter().enumerate() {
-                let end = start + sequence.len();
-                let mask = dropout.map(|d| (d.rate, mix(d.document(i), site)));
-                let (qkv, out) =
-                    (&wide[3 * start * hidden..3 * end * hidden], &mut context[start * hidden..end * hidden]);
-                attention::attend(backend, qkv, out, self.heads, mask, attention);
-                start = end;
-            }
-            layer.attention_out.apply(context, narrow, tokens, Epilogue::Bias);
-            drop_states(backend, narrow, sequences, hidden, dropout, site + 1);
-            let norm = &layer.attention_norm;
-            add_layer_norm(backend, states, narrow, &norm.scale, &norm.shift, self.epsilon);
+            let mut first = 0;
+            for &(from, to) in &groups {
+                let group = &sequences[from..to];
+                let tokens: usize = group.iter().map(|s| s.len()).sum();
+                let states = &mut states[first * hidden..(first + tokens) * hidden];
+                first += tokens;
 
-            wide.resize(tokens * layer.feed_in.weight.outputs(), 0.0);
-            match self.activation {
-                Activation::Gelu => layer.feed_in.apply(states, wide, tokens, Epilogue::BiasGelu),
-                Activation::GeluTanh => layer.feed_in.apply(states, wide, tokens, Epilogue::BiasGeluTanh),
-                Activation::Relu => layer.feed_in.apply(states, wide, tokens, Epilogue::BiasRelu),
+                let wide = space(wide, tokens * (3 * hidden).max(inner));
+                let context = space(context, tokens * hidden);
+                let narrow = space(narrow, BLOCK * hidden);
+                let blocks =
+                    states.chunks(BLOCK * hidden).zip(wide[..tokens * 3 * hidden].chunks_mut(BLOCK * 3 * hidden));
+                for (x, y) in blocks {
+                    layer.attention_in.apply(x, y, rows, Epilogue::Bias);
+                }
+                let (mut qkv, mut out) = (&wide[..], &mut context[..]);
+                for (i, sequence) in group.iter().enumerate() {
+                    let size = sequence.len() * hidden;
+                    let mask = dropout.map(|d| (d.rate, mix(d.document(from + i), site)));
+                    attention::attend(backend, &qkv[..3 * size], &mut out[..size], self.heads, mask, attention);
+                    (qkv, out) = (&qkv[3 * size..], &mut std::mem::take(&mut out)[size..]);
+                }
+
+                let mut keys = Keys::new(dropout, from, group);
+                for (x, state) in context.chunks(BLOCK * hidden).zip(states.chunks_mut(BLOCK * hidden)) {
+                    let narrow = &mut narrow[..state.len()];
+                    layer.attention_out.apply(x, narrow, rows, Epilogue::Bias);
+                    let block = keys.block(state.len() / hidden);
+                    keys.drop(block.clone(), narrow, hidden, site + 1, backend);
+                    let norm = &layer.attention_norm;
+                    add_layer_norm(backend, state, narrow, &norm.scale, &norm.shift, self.epsilon);
+
+                    let wide = &mut wide[..state.len() / hidden * inner];
+                    match self.activation {
+                        Activation::Gelu => layer.feed_in.apply(state, wide, rows, Epilogue::BiasGelu),
+                        Activation::GeluTanh => layer.feed_in.apply(state, wide, rows, Epilogue::BiasGeluTanh),
+                        Activation::Relu => layer.feed_in.apply(state, wide, rows, Epilogue::BiasRelu),
+                    }
+                    layer.feed_out.apply(wide, narrow, rows, Epilogue::Bias);
+                    keys.drop(block, narrow, hidden, site + 2, backend);
+                    let norm = &layer.feed_norm;
+                    add_layer_norm(backend, state, narrow, &norm.scale, &norm.shift, self.epsilon);
+                }
             }
-            layer.feed_out.apply(wide, narrow, tokens, Epilogue::Bias);
-            drop_states(backend, narrow, sequences, hidden, dropout, site + 2);
-            let norm = &layer.feed_norm;
-            add_layer_norm(backend, states, narrow, &norm.scale, &norm.shift, self.epsilon);
             trace(l + 1, states);
         }
         states
     }
 }
 
-impl Linear {
-    fn apply<'a>(&'a self, x: &[f32], y: &mut [f32], rows: usize, epilogue: impl Fn(&'a [f32]) -> Epilogue<'a>) {
-        self.weight.multiply(x, y, rows, epilogue(&self.bias));
+/// The first `n` values of a buffer, which is made longer where it must be and never cleared: all of them are written.
+fn space(buffer: &mut Vec<f32>, n: usize) -> &mut [f32] {
+    if buffer.len() < n {
+        buffer.resize(n, 0.0);
     }
+    &mut buffer[..n]
 }
 
-fn drop_states(
-    backend: Backend,
-    states: &mut [f32],
-    sequences: &[&[u32]],
-    hidden: usize,
-    dropout: Option<Dropout>,
-    site: u64,
-) {
-    let Some(view) = dropout else { return };
-    let mut rows = states.chunks_exact_mut(hidden);
+/// Whole sequences of together at most [`GROUP`] tokens, or one longer.
+fn groups(sequences: &[&[u32]]) -> Vec<(usize, usize)> {
+    let mut groups = Vec::new();
+    let (mut from, mut tokens) = (0, 0);
     for (i, sequence) in sequences.iter().enumerate() {
-        let key = mix(view.document(i), site);
-        for (position, row) in rows.by_ref().take(sequence.len()).enumerate() {
-            drop_row(backend, row, mix(key, position as u64), view.rate);
+        if i > from && tokens + sequence.len() > GROUP {
+            groups.push((from, i));
+            (from, tokens) = (i, 0);
+        }
+        tokens += sequence.len();
+    }
+    groups.push((from, sequences.len()));
+    groups
+}
+
+/// Where the rows of a group get their masks from: each from its document and its position there.
+struct Keys {
+    rate: Option<Rate>,
+    // (document's key, position), a row each; empty without dropout.
+    rows: Vec<(u64, u64)>,
+    next: usize,
+}
+
+impl Keys {
+    fn new(dropout: Option<Dropout>, first: usize, sequences: &[&[u32]]) -> Self {
+        let rows = dropout.map_or_else(Vec::new, |view| {
+            let key = |(i, s): (usize, &&[u32])| {
+                let document = view.document(first + i);
+                (0..s.len() as u64).map(move |position| (document, position)).collect::<Vec<_>>()
+            };
+            sequences.iter().enumerate().flat_map(key).collect()
+        });
+        Keys { rate: dropout.map(|d| d.rate), rows, next: 0 }
+    }
+
+    /// The next `n` rows.
+    fn block(&mut self, n: usize) -> std::ops::Range<usize> {
+        self.next += n;
+        self.next - n..self.next
+    }
+
+    fn drop(&self, block: std::ops::Range<usize>, values: &mut [f32], width: usize, site: u64, backend: Backend) {
+        let Some(rate) = self.rate else { return };
+        for (&(document, position), row) in self.rows[block].iter().zip(values.chunks_exact_mut(width)) {
+            drop_row(backend, row, mix(mix(document, site), position), rate);
         }
     }
 }

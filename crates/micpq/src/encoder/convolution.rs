@@ -53,7 +53,8 @@ impl PartialEq for Convolution {
 impl Convolution {
     /// Takes `weight [WINDOW inputs, outputs]` and `bias [outputs]`.
     pub fn new(inputs: usize, weight: Vec<f32>, bias: Vec<f32>) -> Result<Self> {
-        let mut made = Convolution { inputs, outputs: bias.len(), sha256: hash(&weight, &bias), weights: Arc::default() };
+        let mut made =
+            Convolution { inputs, outputs: bias.len(), sha256: hash(&weight, &bias), weights: Arc::default() };
         made.fill(weight, bias)?;
         Ok(made)
     }
@@ -164,7 +165,7 @@ impl Encoder {
                 return Err(Error::Interrupted);
             }
             let batch: Vec<&[u32]> = sequences[range].iter().map(AsRef::as_ref).collect();
-            let mut states = self.bert.forward(&batch, None, scratch, |_, _| {});
+            let mut states = self.bert.forward(&batch, None, scratch, 1, |_, _| {});
             for (sequence, row) in batch.iter().zip(rows.chunks_exact_mut(width)) {
                 let (own, after) = states.split_at(sequence.len() * hidden);
                 take(own, row);

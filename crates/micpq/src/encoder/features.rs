@@ -5,8 +5,8 @@ use std::path::Path;
 
 use rayon::prelude::*;
 
-use super::{Convolution, Dropout, Encoder, Terms, pull};
-use crate::model::FeatureConfig;
+use super::{Convolution, Device, Dropout, Encoder, Precision, Terms, pull};
+use crate::model::{FeatureConfig, Model};
 use crate::text::Clean;
 use crate::watch::Watch;
 use crate::{Error, Matrix, Result};
@@ -27,8 +27,9 @@ impl Features {
         max_tokens: Option<usize>,
         clean: Clean,
         unit_length: bool,
+        precision: Precision,
     ) -> Result<Self> {
-        let encoder = Encoder::load(&pull::locate(name)?)?;
+        let encoder = Encoder::load_in(&pull::locate(name)?, precision)?;
         let limit = encoder.config().max_position_embeddings;
         let max_tokens = max_tokens.unwrap_or(encoder.config().default_length());
         if !(3..=limit).contains(&max_tokens) {
@@ -44,6 +45,7 @@ impl Features {
             max_tokens,
             clean,
             unit_length,
+            precision,
             terms: None,
             convolution: None,
         };
@@ -60,19 +62,26 @@ impl Features {
             max_tokens: 0,
             clean,
             unit_length: false,
+            precision: Precision::F32,
             terms: Some(terms),
             convolution: None,
         };
         Features { encoder: None, config }
     }
 
-    /// Loads the encoder a model was trained with, and refuses another one under the same name.
+    /// Loads the encoder a model was trained with, and refuses another one under the same name. Its products run in the
+    /// precision of the model's own vectors.
     pub fn of_model(config: &FeatureConfig) -> Result<Self> {
+        Features::of_model_in(config, config.precision)
+    }
+
+    /// The same in another precision than the model's.
+    pub fn of_model_in(config: &FeatureConfig, precision: Precision) -> Result<Self> {
         if config.terms.is_some() {
             return Ok(Features { encoder: None, config: config.clone() });
         }
-        let features =
-            Features::new(&config.encoder, config.pooling, Some(config.max_tokens), config.clean, config.unit_length)?;
+        let FeatureConfig { encoder, pooling, max_tokens, clean, unit_length, .. } = config;
+        let features = Features::new(encoder, *pooling, Some(*max_tokens), *clean, *unit_length, precision)?;
         if features.config.encoder_sha256 != config.encoder_sha256 {
             return Err(Error::format(
                 features.encoder.as_ref().map_or(Path::new(""), Encoder::dir),
@@ -92,6 +101,26 @@ impl Features {
         }
         self.config.convolution = convolution;
         self
+    }
+
+    /// Loads the encoder of a model, fetching a registered one that is not here yet; in the model's own precision unless
+    /// another is given.
+    pub fn for_model(model: &Model, precision: Option<Precision>, watch: &dyn Watch) -> Result<Self> {
+        let Some(config) = &model.config.features else {
+            return Err(Error::config(
+                "this model was trained on vectors the user brought: it cannot encode text, give it vectors instead",
+            ));
+        };
+        if config.terms.is_none() {
+            pull::locate_or_pull(&config.encoder, watch)?;
+        }
+        Features::of_model_in(config, precision.unwrap_or(config.precision))
+    }
+
+    /// Moves the encoder to where `device` says.
+    pub fn on(self, device: Device, watch: &dyn Watch) -> Result<Self> {
+        let encoder = self.encoder.map(|encoder| encoder.on(device, watch)).transpose()?;
+        Ok(Features { encoder, ..self })
     }
 
     /// The settings, as a model records them.
@@ -134,29 +163,38 @@ impl Features {
         dropout: Option<Dropout>,
         watch: &dyn Watch,
     ) -> Result<Matrix> {
-        let mut out = match &self.config.terms {
-            Some(_) if dropout.is_some() => {
-                return Err(Error::config("words have no dropout: a system that compares views needs an encoder"));
+        let views = self.encode_views(tokens, &[dropout], watch)?;
+        Ok(views.into_iter().next().expect("one view was asked for"))
+    }
+
+    /// Several views of token sequences, `None` the clean one.
+    pub fn encode_views(
+        &self,
+        tokens: &[impl AsRef<[u32]> + Sync],
+        views: &[Option<Dropout>],
+        watch: &dyn Watch,
+    ) -> Result<Vec<Matrix>> {
+        let mut out = match (&self.config.terms, &self.config.convolution) {
+            (None, None) => self.loaded().encode_views(tokens, self.config.pooling, views, watch)?,
+            _ if views.iter().any(Option::is_some) => {
+                return Err(Error::config(
+                    "words and learned convolutions have no dropout: views are made of an encoder's own vectors",
+                ));
             }
-            Some(terms) => {
+            (Some(terms), _) => {
                 let rows = terms.encode(tokens)?;
-                watch.advance(tokens.len() as u64);
-                rows
+                watch.advance((tokens.len() * views.len()) as u64);
+                vec![rows; views.len()]
             }
-            None => match &self.config.convolution {
-                Some(_) if dropout.is_some() => {
-                    return Err(Error::config("a learned convolution has no views: train with the encoder's own vectors"));
-                }
-                Some(convolution) => {
-                    let first = convolution.inputs;
-                    let take = |states: &[f32], row: &mut [f32]| convolution.pool(&states[first..], row);
-                    self.loaded().reduce(tokens, convolution.outputs, take, watch)?
-                }
-                None => self.loaded().encode(tokens, self.config.pooling, dropout, watch)?,
-            },
+            (None, Some(convolution)) => {
+                let first = convolution.inputs;
+                let take = |states: &[f32], row: &mut [f32]| convolution.pool(&states[first..], row);
+                let pass = |_: &_| self.loaded().reduce(tokens, convolution.outputs, take, watch);
+                views.iter().map(pass).collect::<Result<_>>()?
+            }
         };
         if self.config.unit_length {
-            out.normalize_rows();
+            out.iter_mut().for_each(Matrix::normalize_rows);
         }
         Ok(out)
     }

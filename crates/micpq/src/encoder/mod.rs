@@ -1,12 +1,15 @@
 //! The frozen encoder: token ids to one feature vector a document.
 //!
 //! [`pull`] puts a Hugging Face directory where [`Encoder::load`] finds it, [`weights`] reads and checks its tensors,
-//! [`bert`] is the forward pass over packed sequences, and [`Features`] is the way from raw text to vectors that every
-//! surface takes.
+//! [`bert`] is the forward pass over packed sequences, [`device`] moves it to a GPU, and [`Features`] is the way from raw
+//! text to vectors that every surface takes.
 
 mod bert;
 mod convolution;
+mod device;
 mod features;
+mod linear;
+mod precision;
 pub mod pull;
 mod terms;
 mod weights;
@@ -20,7 +23,9 @@ use rayon::prelude::*;
 
 pub use bert::Dropout;
 pub use convolution::{Convolution, WINDOW, windows};
+pub use device::Device;
 pub use features::Features;
+pub use precision::Precision;
 pub use terms::{Layer, NAME as TERMS, Terms, Vocabulary, Weighting, words};
 pub use weights::EncoderConfig;
 
@@ -63,18 +68,28 @@ impl std::str::FromStr for Pooling {
 /// states (4 x 384 to 4 x 3,072 values a token) stay there too.
 const BATCH_TOKENS: usize = 512;
 
+/// Tokens of the smallest task: below, a product's weights are read for too few rows.
+const TASK_TOKENS: usize = 64;
+
 /// A loaded encoder.
 pub struct Encoder {
     dir: PathBuf,
     config: EncoderConfig,
     sha256: String,
     tokenizer: Tokenizer,
+    precision: Precision,
     bert: bert::Bert,
+    gpu: Option<device::Gpu>,
 }
 
 impl Encoder {
     /// Loads a Hugging Face directory: `config.json`, `model.safetensors`, `tokenizer.json` or `vocab.txt`.
     pub fn load(dir: &Path) -> Result<Self> {
+        Encoder::load_in(dir, Precision::F32)
+    }
+
+    /// The same with its matrix products in a precision of choice.
+    pub fn load_in(dir: &Path, precision: Precision) -> Result<Self> {
         let config = EncoderConfig::read(dir)?;
         let tokenizer = Tokenizer::load(dir)?;
         if tokenizer.vocabulary() > config.vocab_size {
@@ -88,9 +103,25 @@ impl Encoder {
             ));
         }
         let weights = weights::Weights::open(dir)?;
-        let bert = bert::Bert::new(&config, &weights)?;
+        let bert = bert::Bert::new(&config, &weights, precision)?;
         let sha256 = weights.sha256(dir)?;
-        Ok(Encoder { dir: dir.to_path_buf(), config, sha256, tokenizer, bert })
+        Ok(Encoder { dir: dir.to_path_buf(), config, sha256, tokenizer, precision, bert, gpu: None })
+    }
+
+    /// Moves it to where `device` says. [`Device::Auto`] takes a GPU that works and says why one that is there does not.
+    pub fn on(mut self, device: Device, watch: &dyn Watch) -> Result<Self> {
+        self.gpu = device::Gpu::open(device, &self.dir, &self.config, watch)?;
+        Ok(self)
+    }
+
+    /// What its vectors are computed in: part of the name kept vectors go by. A GPU's are not the CPU's bits.
+    pub fn arithmetic(&self) -> &'static str {
+        if self.gpu.is_some() { device::ARITHMETIC } else { self.precision.name() }
+    }
+
+    /// Sequences worth encoding in one call: what keeps a GPU busy, or 0 where it does not matter.
+    pub fn sequences_at_once(&self) -> usize {
+        if self.gpu.is_some() { device::AT_ONCE } else { 0 }
     }
 
     /// Where it was loaded from.
@@ -113,6 +144,11 @@ impl Encoder {
         &self.sha256
     }
 
+    /// The numbers its products run in.
+    pub fn precision(&self) -> Precision {
+        self.precision
+    }
+
     /// Its tokenizer.
     pub fn tokenizer(&self) -> &Tokenizer {
         &self.tokenizer
@@ -129,17 +165,46 @@ impl Encoder {
         dropout: Option<Dropout>,
         watch: &dyn Watch,
     ) -> Result<Matrix> {
+        let views = self.encode_views(sequences, pooling, &[dropout], watch)?;
+        Ok(views.into_iter().next().expect("one view was asked for"))
+    }
+
+    /// Several views of the same sequences, `None` the clean one: a GPU is sent the tokens once.
+    pub fn encode_views(
+        &self,
+        sequences: &[impl AsRef<[u32]> + Sync],
+        pooling: Pooling,
+        views: &[Option<Dropout>],
+        watch: &dyn Watch,
+    ) -> Result<Vec<Matrix>> {
         self.check(sequences)?;
-        if let Some(view) = &dropout {
+        for view in views.iter().flatten() {
             assert_eq!(view.len(), sequences.len(), "a number for every sequence");
         }
+        match &self.gpu {
+            Some(gpu) => gpu.encode(sequences, pooling, views, self.width(), watch),
+            None => views.iter().map(|view| self.encode_on_cpu(sequences, pooling, *view, watch)).collect(),
+        }
+    }
+
+    fn encode_on_cpu(
+        &self,
+        sequences: &[impl AsRef<[u32]> + Sync],
+        pooling: Pooling,
+        dropout: Option<Dropout>,
+        watch: &dyn Watch,
+    ) -> Result<Matrix> {
         let mut out = Matrix::zeros(sequences.len(), self.width());
+        let threads = rayon::current_num_threads();
+        let total: usize = sequences.iter().map(|s| s.as_ref().len()).sum();
+        // Few texts are cut finer, so that no core waits for another; one alone is shared by all of them.
+        let most = (total / (4 * threads)).clamp(TASK_TOKENS, BATCH_TOKENS);
         let mut tasks = Vec::new();
         let mut rest = out.as_mut_slice();
         let mut start = 0;
         while start < sequences.len() {
             let (mut end, mut tokens) = (start, 0);
-            while end < sequences.len() && (end == start || tokens + sequences[end].as_ref().len() <= BATCH_TOKENS) {
+            while end < sequences.len() && (end == start || tokens + sequences[end].as_ref().len() <= most) {
                 tokens += sequences[end].as_ref().len();
                 end += 1;
             }
@@ -148,12 +213,13 @@ impl Encoder {
             rest = after;
             start = end;
         }
+        let share = if tasks.len() == 1 { threads } else { 1 };
         tasks.into_par_iter().try_for_each_init(bert::Scratch::default, |scratch, (range, rows)| {
             if watch.interrupted() {
                 return Err(Error::Interrupted);
             }
             let batch: Vec<&[u32]> = sequences[range.clone()].iter().map(AsRef::as_ref).collect();
-            let states = self.bert.forward(&batch, dropout.map(|d| d.part(range)), scratch, |_, _| {});
+            let states = self.bert.forward(&batch, dropout.map(|d| d.part(range)), scratch, share, |_, _| {});
             bert::pool(states, &batch, pooling, rows);
             watch.advance(batch.len() as u64);
             Ok(())
@@ -176,6 +242,7 @@ impl Encoder {
                     format!("holds token {id}, the encoder's vocabulary ends at {}", self.config.vocab_size - 1),
                 ));
             }
+            ids.iter().try_for_each(|&id| self.bert.check_word(id))?;
         }
         Ok(())
     }

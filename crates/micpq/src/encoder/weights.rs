@@ -132,10 +132,13 @@ impl Weights {
         }
         let map = Arc::new(Map::open(&path)?);
         let file = SafeTensors::deserialize(&map).map_err(|e| {
-            Error::format(
-                &path,
-                format!("not a whole safetensors file: {e}; it may be cut short, fetch the encoder again"),
-            )
+            let problem = match first_cut(&map) {
+                Some((tensor, missing)) => {
+                    format!("is cut short: tensor \"{tensor}\" lacks its last {missing} bytes; fetch the encoder again")
+                }
+                None => format!("not a whole safetensors file: {e}; it may be cut short, fetch the encoder again"),
+            };
+            Error::format(&path, problem)
         })?;
         let base = map.as_ptr() as usize;
         let tensors = file
@@ -183,10 +186,12 @@ impl Weights {
         }
     }
 
-    /// An embedding table that stays in the file and is read row by row: a query touches a dozen of 30,522 rows.
+    /// An embedding table that stays in the file and is read row by row: a query touches a dozen of 30,522 rows. So its
+    /// values are not looked at here; [`Embedding::check_row`] does before a row is used.
     pub fn embedding(&self, name: &str, rows: usize, width: usize) -> Result<Embedding> {
         let tensor = self.find(name, &[rows, width])?.clone();
-        Ok(Embedding { map: self.map.clone(), dtype: tensor.dtype, start: tensor.start, rows, width })
+        let (path, name) = (self.path.clone(), name.to_owned());
+        Ok(Embedding { path, name, map: self.map.clone(), dtype: tensor.dtype, start: tensor.start, rows, width })
     }
 
     /// SHA-256 of the whole file. Remembered beside the file's size and time in the user's cache: a query should not
@@ -196,8 +201,20 @@ impl Weights {
     }
 }
 
+/// The first tensor, in the order of the file, that its header places beyond the end, and the bytes it lacks.
+fn first_cut(map: &[u8]) -> Option<(String, u64)> {
+    let (length, rest) = map.split_first_chunk::<8>()?;
+    let (header, data) = rest.split_at_checked(usize::try_from(u64::from_le_bytes(*length)).ok()?)?;
+    let header: serde_json::Map<String, serde_json::Value> = serde_json::from_slice(header).ok()?;
+    let ends = header.iter().filter_map(|(name, tensor)| Some((tensor["data_offsets"][1].as_u64()?, name)));
+    let (end, name) = ends.filter(|(end, _)| *end > data.len() as u64).min()?;
+    Some((name.clone(), end - data.len() as u64))
+}
+
 /// Rows of a mapped table.
 pub struct Embedding {
+    path: PathBuf,
+    name: String,
     map: Arc<Map>,
     dtype: Dtype,
     start: usize,
@@ -206,15 +223,51 @@ pub struct Embedding {
 }
 
 impl Embedding {
+    /// Refuses row `i` when it holds a value that is not a finite number.
+    ///
+    /// # Panics
+    /// When there is no such row; the caller has checked its ids.
+    pub fn check_row(&self, i: usize) -> Result<()> {
+        let row = self.row(i);
+        // All ones in the exponent: infinite or not a number.
+        let bad = match self.dtype {
+            Dtype::F32 => {
+                row.as_chunks::<4>().0.iter().position(|b| u32::from_le_bytes(*b) & 0x7f80_0000 == 0x7f80_0000)
+            }
+            Dtype::F16 => row.as_chunks::<2>().0.iter().position(|b| u16::from_le_bytes(*b) & 0x7c00 == 0x7c00),
+            _ => row.as_chunks::<2>().0.iter().position(|b| u16::from_le_bytes(*b) & 0x7f80 == 0x7f80),
+        };
+        match bad {
+            None => Ok(()),
+            Some(at) => Err(Error::format(
+                &self.path,
+                format!(
+                    "tensor \"{}\" holds a value that is not a finite number in row {i} at position {at}; the file is damaged, fetch the encoder again",
+                    self.name
+                ),
+            )),
+        }
+    }
+
+    /// Refuses a table any row of which holds such a value.
+    pub fn check_all(self) -> Result<Self> {
+        (0..self.rows).try_for_each(|i| self.check_row(i))?;
+        Ok(self)
+    }
+
+    fn row(&self, i: usize) -> &[u8] {
+        assert!(i < self.rows);
+        let bytes = self.width * size(self.dtype);
+        &self.map[self.start + i * bytes..self.start + (i + 1) * bytes]
+    }
+
     /// Adds row `i` to `out`.
     ///
     /// # Panics
     /// When there is no such row; the caller has checked its ids.
     pub fn add_row(&self, i: usize, out: &mut [f32]) {
-        assert!(i < self.rows && out.len() == self.width);
-        let bytes = self.width * size(self.dtype);
-        let from = self.start + i * bytes;
-        let row = &self.map[from..from + bytes];
+        assert_eq!(out.len(), self.width);
+        let row = self.row(i);
         match self.dtype {
             Dtype::F32 => add(row.as_chunks::<4>().0, out, |b| f32::from_le_bytes(*b)),
             Dtype::F16 => add(row.as_chunks::<2>().0, out, |b| half::f16::from_le_bytes(*b).to_f32()),

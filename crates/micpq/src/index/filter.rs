@@ -1,5 +1,7 @@
 //! Filters: tantivy's query language, and the documents of a segment that match.
 
+use std::collections::BTreeSet;
+
 use tantivy::query::{EnableScoring, Query, QueryParser};
 use tantivy::query_grammar::{self, Occur, UserInputAst, UserInputBound, UserInputLeaf};
 use tantivy::schema::Schema;
@@ -10,8 +12,15 @@ use super::schema::Fields;
 use super::tantivy_error;
 use crate::{Error, Result};
 
-/// Understands a filter. Attributes need no prefix: `places:japan` is `attributes.places:japan`.
-pub(super) fn parse(index: &tantivy::Index, fields: &Fields, store: Store, text: &str) -> Result<Box<dyn Query>> {
+/// Understands a filter. Attributes need no prefix: `places:japan` is `attributes.places:japan`. Given the attributes
+/// that are `known`, any other name is refused: a misspelt one would match nothing, or with `NOT` everything.
+pub(super) fn parse(
+    index: &tantivy::Index,
+    fields: &Fields,
+    store: Store,
+    text: &str,
+    known: Option<&BTreeSet<String>>,
+) -> Result<Box<dyn Query>> {
     if text.trim().is_empty() {
         return Err(Error::config("the filter is empty; leave it out, or write one like places:japan"));
     }
@@ -31,7 +40,11 @@ pub(super) fn parse(index: &tantivy::Index, fields: &Fields, store: Store, text:
     })?;
     exclude_from_all(&mut tree);
     if fields.documents.is_some() {
-        name_attributes(&mut tree, &index.schema());
+        let mut unknown = None;
+        name_attributes(&mut tree, &index.schema(), known, &mut unknown);
+        if let (Some(name), Some(known)) = (unknown, known) {
+            return Err(refuse(no_attribute(&name, known)));
+        }
     }
     let mut parser = QueryParser::for_index(index, fields.documents.as_ref().map_or(Vec::new(), |f| vec![f.text]));
     parser.set_conjunction_by_default();
@@ -54,15 +67,29 @@ fn exclude_from_all(tree: &mut UserInputAst) {
 
 /// Puts the attributes' field before every name that is no field. tantivy would do so for plain terms only, and not for
 /// ranges, sets and existence.
-fn name_attributes(tree: &mut UserInputAst, schema: &Schema) {
-    let full = |name: &mut String| {
-        if schema.find_field(name).is_none() {
-            *name = format!("attributes.{name}");
+fn name_attributes(
+    tree: &mut UserInputAst,
+    schema: &Schema,
+    known: Option<&BTreeSet<String>>,
+    unknown: &mut Option<String>,
+) {
+    let mut full = |name: &mut String| {
+        let attribute = match schema.find_field(name) {
+            None => name.clone(),
+            Some((_, path)) if name.starts_with("attributes.") => path.to_owned(),
+            Some(_) => return,
+        };
+        let plain = attribute.replace("\\.", ".");
+        if unknown.is_none() && known.is_some_and(|known| !is_known(&plain, known)) {
+            *unknown = Some(plain);
         }
+        *name = format!("attributes.{attribute}");
     };
     match tree {
-        UserInputAst::Clause(parts) => parts.iter_mut().for_each(|(_, part)| name_attributes(part, schema)),
-        UserInputAst::Boost(part, _) => name_attributes(part, schema),
+        UserInputAst::Clause(parts) => {
+            parts.iter_mut().for_each(|(_, part)| name_attributes(part, schema, known, unknown))
+        }
+        UserInputAst::Boost(part, _) => name_attributes(part, schema, known, unknown),
         UserInputAst::Leaf(leaf) => match leaf.as_mut() {
             UserInputLeaf::Literal(literal) => literal.field_name.iter_mut().for_each(full),
             UserInputLeaf::Range { field, .. }
@@ -73,6 +100,25 @@ fn name_attributes(tree: &mut UserInputAst, schema: &Schema) {
         },
     }
     split_range(tree);
+}
+
+/// Whether some document has the attribute, or one below it: `author` where there is `author.name`.
+fn is_known(name: &str, known: &BTreeSet<String>) -> bool {
+    known.contains(name) || known.iter().any(|k| k.strip_prefix(name).is_some_and(|rest| rest.starts_with('.')))
+}
+
+/// Names told in an error at most.
+const TOLD: usize = 30;
+
+fn no_attribute(name: &str, known: &BTreeSet<String>) -> String {
+    if known.is_empty() {
+        return format!("no document has an attribute \"{name}\": this index has none");
+    }
+    let mut names: Vec<&str> = known.iter().take(TOLD).map(String::as_str).collect();
+    if known.len() > TOLD {
+        names.push("...");
+    }
+    format!("no document has an attribute \"{name}\"; known: {}", names.join(", "))
 }
 
 /// Two bounds of different kinds, like `[10 TO 20.5]`, as two ranges: tantivy would read both as the kind of the first,

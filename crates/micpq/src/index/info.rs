@@ -2,7 +2,9 @@
 
 use std::path::Path;
 
-use super::{CODES, FORMAT, Inner, MODEL, STORE, Store};
+use super::schema::FEATURE;
+use super::stats::columnar;
+use super::{CODES, Inner, Keep, MODEL, STORE, Store};
 use crate::model::CodeShape;
 use crate::{Error, Result};
 
@@ -23,6 +25,8 @@ pub struct Info {
     pub shape: CodeShape,
     /// What is kept of a document.
     pub store: Store,
+    /// How features are kept.
+    pub keep: Keep,
     /// Bytes on disk.
     pub bytes: Bytes,
 }
@@ -38,6 +42,8 @@ pub struct Bytes {
     pub terms: u64,
     /// Packed codes.
     pub codes: u64,
+    /// Features kept for the second stage of a search, which lie among the columns.
+    pub features: u64,
     /// The model.
     pub model: u64,
     /// Everything else.
@@ -47,7 +53,7 @@ pub struct Bytes {
 impl Bytes {
     /// All of it.
     pub fn total(&self) -> u64 {
-        self.columns + self.documents + self.terms + self.codes + self.model + self.other
+        self.columns + self.documents + self.terms + self.codes + self.features + self.model + self.other
     }
 }
 
@@ -64,14 +70,21 @@ pub(super) fn of(inner: &Inner) -> Result<Info> {
     each_file(&inner.dir.join(CODES), |_, size| bytes.codes += size)?;
     each_file(&inner.dir.join(MODEL), |_, size| bytes.model += size)?;
     each_file(&inner.dir, |_, size| bytes.other += size)?;
+    for reader in readers {
+        let columns = columnar(reader)?.read_columns(FEATURE).map_err(Error::io(inner.dir.join(STORE)))?;
+        bytes.features += columns.iter().map(|column| column.num_bytes().get_bytes()).sum::<u64>();
+    }
+    // Less than the files they lie in, unless a merge took one away in between.
+    bytes.columns = bytes.columns.saturating_sub(bytes.features);
     Ok(Info {
-        format: FORMAT,
+        format: inner.manifest.format(),
         documents: snapshot.searcher().num_docs() as usize,
         deleted: readers.iter().map(|r| r.num_deleted_docs() as usize).sum(),
         segments: readers.len(),
         model: inner.model.fingerprint().to_string(),
         shape: inner.model.shape(),
         store: inner.manifest.store(),
+        keep: inner.manifest.keep(),
         bytes,
     })
 }

@@ -5,12 +5,14 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::MODEL;
+use super::{Keep, MODEL};
 use crate::model::Model;
 use crate::{Error, Result};
 
-/// Version of the index directory. 1: first release.
-pub const FORMAT: u32 = 1;
+/// Version of the index directory. 1: first release. 2: features may be kept for the second stage (`keep`).
+pub const FORMAT: u32 = 2;
+/// The oldest version that is read: an index of format 1 keeps no features.
+pub const OLDEST_FORMAT: u32 = 1;
 
 /// What an index keeps of a document.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -50,6 +52,9 @@ impl std::str::FromStr for Store {
 pub(super) struct Manifest {
     format: u32,
     store: Store,
+    /// From format 2 on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    keep: Option<Keep>,
     /// Fingerprint of the model the codes come from.
     model: String,
     /// CRC-32 of the files of the model directory.
@@ -62,9 +67,9 @@ impl Manifest {
     }
 
     /// Of the model already written into `dir`.
-    pub fn new(model: &Model, store: Store, dir: &Path) -> Result<Manifest> {
+    pub fn new(model: &Model, store: Store, keep: Keep, dir: &Path) -> Result<Manifest> {
         let files = model_files(dir)?;
-        Ok(Manifest { format: FORMAT, store, model: model.fingerprint().to_string(), files })
+        Ok(Manifest { format: FORMAT, store, keep: Some(keep), model: model.fingerprint().to_string(), files })
     }
 
     pub fn to_json(&self) -> String {
@@ -73,6 +78,14 @@ impl Manifest {
 
     pub fn store(&self) -> Store {
         self.store
+    }
+
+    pub fn format(&self) -> u32 {
+        self.format
+    }
+
+    pub fn keep(&self) -> Keep {
+        self.keep.unwrap_or(Keep::None)
     }
 
     pub fn files(&self) -> &BTreeMap<String, String> {
@@ -95,12 +108,12 @@ impl Manifest {
         })?;
         let format = value.get("format").and_then(serde_json::Value::as_u64);
         match format {
-            Some(format) if format == u64::from(FORMAT) => {}
+            Some(format) if (u64::from(OLDEST_FORMAT)..=u64::from(FORMAT)).contains(&format) => {}
             Some(format) => {
                 return Err(Error::format(
                     &path,
                     format!(
-                        "has format {format}, this program reads {FORMAT}; use the micpq that wrote it or build the index again"
+                        "has format {format}, this program reads {OLDEST_FORMAT} to {FORMAT}; use the micpq that wrote it or build the index again"
                     ),
                 ));
             }
@@ -108,7 +121,8 @@ impl Manifest {
         }
         let manifest: Manifest = serde_json::from_value(value)
             .map_err(|e| Error::format(&path, format!("{e}; restore it from a copy or build the index again")))?;
-        if manifest.to_json() != text {
+        let keeps = manifest.format > 1;
+        if manifest.to_json() != text || manifest.keep.is_some() != keeps {
             return Err(Error::format(&path, "is not as micpq wrote it; restore it from a copy"));
         }
         Ok(manifest)

@@ -7,71 +7,69 @@
 //!
 //! Any number of processes read; one writes. A reader sees the commit it opened or last [`Index::reload`]ed.
 
+mod backup;
 mod directory;
+mod facets;
 mod filter;
 mod info;
+mod kept;
+mod kinship;
 mod manifest;
+mod migrate;
+mod reader;
 mod schema;
 mod segment;
 mod snapshot;
+mod stats;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod upkeep_tests;
 mod verify;
+mod walk;
+mod words;
 mod writer;
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
+pub use backup::{Copied, CopyConfig, restore, snapshot};
+pub use facets::Facet;
 pub use info::{Bytes, Info};
-pub use manifest::{FORMAT, Store};
-pub use snapshot::{Hit, Record};
+pub use kept::Keep;
+pub use manifest::{FORMAT, OLDEST_FORMAT, Store};
+pub use migrate::{MigrateConfig, Migrated, migrate};
+pub(crate) use reader::{Filter, Reader};
+pub(crate) use schema::Stored;
+pub use snapshot::Record;
+pub(crate) use snapshot::{Near, Scanned};
+pub use stats::{AttributeStats, BookStats, CodeStats, SegmentStats, Stats};
 pub use verify::{Problem, verify};
+pub use walk::{Records, Walk};
+pub(crate) use words::Words;
 pub use writer::IndexWriter;
 
 use crate::corpus::DocId;
-use crate::model::{Model, Table};
+use crate::disk::Making;
+use crate::model::{CodeShape, Model, Table};
+pub use crate::query::{Hit, SearchConfig};
 use crate::{Error, Result, Watch};
 use manifest::Manifest;
 use schema::Fields;
 use snapshot::Snapshot;
+use tantivy::directory::DirectoryLock;
 
 /// How an index is made.
 #[derive(Clone, Debug, Default)]
 pub struct IndexConfig {
     /// What is kept of a document.
     pub store: Store,
+    /// How features are kept for the second stage of a search.
+    pub keep: Keep,
     /// Whether an index already there is replaced.
     pub replace: bool,
     /// What is known of the model, kept beside it.
     pub metrics: serde_json::Value,
-}
-
-/// What is searched for.
-#[derive(Clone, Debug, PartialEq)]
-pub struct SearchConfig {
-    /// Documents wanted for a query.
-    pub k: usize,
-    /// Only documents that match, in tantivy's query language: `places:japan AND year:[1987 TO 1988]`. Words without a
-    /// field are looked for in the text; parts without an operator must all match.
-    pub filter: Option<String>,
-    /// Whether hits bring text, labels and attributes, or only ids.
-    pub documents: bool,
-}
-
-impl Default for SearchConfig {
-    fn default() -> Self {
-        SearchConfig { k: 10, filter: None, documents: true }
-    }
-}
-
-impl SearchConfig {
-    /// Refuses what cannot be asked for.
-    pub fn validate(&self) -> Result<()> {
-        if self.k == 0 {
-            return Err(Error::config("k is 0; ask for at least one neighbour"));
-        }
-        Ok(())
-    }
 }
 
 /// An open index. Clones share everything, and any number of threads may search.
@@ -90,6 +88,7 @@ pub(crate) struct Inner {
     snapshot: RwLock<Arc<Snapshot>>,
     // Held while a newer snapshot is made: of two reloads at once, the slower would bring back the older commit.
     reloading: Mutex<()>,
+    warnings: Mutex<Vec<String>>,
 }
 
 impl std::fmt::Debug for Index {
@@ -108,57 +107,46 @@ pub(crate) const CODES: &str = "codes";
 impl Index {
     /// Makes an empty index. It appears whole or not at all.
     pub fn create(dir: &Path, model: &Model, config: IndexConfig) -> Result<Index> {
-        let parent = dir.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        std::fs::create_dir_all(parent).map_err(Error::io(parent))?;
-        let occupied = match std::fs::read_dir(dir) {
-            Ok(mut entries) => entries.next().is_some(),
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => false,
-            Err(e) => return Err(Error::io(dir)(e)),
-        };
-        if occupied && !Manifest::path(dir).exists() {
-            return Err(Error::format(dir, "exists and is not an index; name another place"));
-        }
-        if occupied && !config.replace {
-            return Err(Error::format(
-                dir,
-                "already holds an index; add to it, name another place or ask to replace it",
-            ));
-        }
-        // Held until the old index is out of the way: nobody may be writing to it. One that cannot be opened has no writer.
-        let old = if occupied { Index::open_store(dir).ok() } else { None };
-        let lock = old.as_ref().map(|old| writer::lock(old, dir)).transpose()?;
-
-        let temporary =
-            tempfile::Builder::new().prefix(".micpq-index").tempdir_in(parent).map_err(Error::io(parent))?;
-        let place = temporary.path();
+        // Held until the old index is out of the way: nobody may be writing to it.
+        let _lock = free_place(dir, config.replace)?;
+        let making = Making::begin(dir)?;
+        let place = &making.path();
+        std::fs::create_dir(place).map_err(Error::io(place))?;
         for name in [STORE, MODEL, CODES] {
             std::fs::create_dir(place.join(name)).map_err(Error::io(place))?;
         }
         model.write_into(&place.join(MODEL), &config.metrics)?;
-        let (schema, _) = schema::build(model.shape(), config.store);
+        let (schema, _) = schema::build(model.shape(), config.store, config.keep);
         let store = place.join(STORE);
         tantivy::Index::create_in_dir(&store, schema).map_err(|e| tantivy_error(&store, e))?;
-        let manifest = Manifest::new(model, config.store, place)?;
+        let manifest = Manifest::new(model, config.store, config.keep, place)?;
         crate::disk::write_synced(&Manifest::path(place), manifest.to_json().as_bytes())?;
 
-        if occupied {
-            let trash = tempfile::Builder::new().prefix(".micpq-old").tempdir_in(parent).map_err(Error::io(parent))?;
-            std::fs::rename(dir, trash.path().join("index")).map_err(Error::io(dir))?;
-            drop(lock);
-        }
-        std::fs::rename(place, dir).map_err(Error::io(dir))?;
-        let _ = temporary.keep();
-        crate::disk::sync_directory(parent)?;
+        making.finish()?;
         Index::open(dir, &crate::Silent)
     }
 
-    /// Opens an index for reading. A damaged file of packed codes is made again, with a note to `watch`.
+    /// Opens an index for reading, without reading more of it than where things lie. A file of packed codes that cannot
+    /// be used is made again, with a note to `watch`; damage inside one is found when it is first searched (see
+    /// [`Index::warnings`]).
     pub fn open(dir: &Path, watch: &dyn Watch) -> Result<Index> {
+        loop {
+            let opened = Index::open_once(dir, watch);
+            // Another index may have been put in this place between the looks at its parts.
+            match (&opened, Manifest::read(dir)) {
+                (Ok(index), Ok(now)) if index.inner.manifest == now => return opened,
+                (Ok(_), Ok(_)) => {}
+                _ => return opened,
+            }
+        }
+    }
+
+    fn open_once(dir: &Path, watch: &dyn Watch) -> Result<Index> {
         let manifest = Manifest::read(dir)?;
         let model = Model::load(&dir.join(MODEL))?;
         manifest.check_model(dir, &model)?;
-        let tantivy = Index::open_store(dir)?;
-        let (expected, fields) = schema::build(model.shape(), manifest.store());
+        let tantivy = Index::open_store(dir, Some(model.shape()))?;
+        let (expected, fields) = schema::build(model.shape(), manifest.store(), manifest.keep());
         if tantivy.schema() != expected {
             return Err(Error::format(
                 dir.join(STORE),
@@ -168,7 +156,7 @@ impl Index {
         let store = dir.join(STORE);
         let reader =
             guarded(&store, || tantivy.reader_builder().reload_policy(tantivy::ReloadPolicy::Manual).try_into())?;
-        let snapshot = Snapshot::open(dir, model.shape(), reader.searcher(), None, watch)?;
+        let snapshot = Snapshot::open(dir, &model, manifest.keep(), reader.searcher(), None, watch)?;
         let inner = Inner {
             dir: dir.to_path_buf(),
             manifest,
@@ -178,13 +166,13 @@ impl Index {
             reader,
             snapshot: RwLock::new(Arc::new(snapshot)),
             reloading: Mutex::new(()),
+            warnings: Mutex::default(),
         };
         Ok(Index { inner: Arc::new(inner) })
     }
 
-    fn open_store(dir: &Path) -> Result<tantivy::Index> {
-        let store = dir.join(STORE);
-        guarded(&store, || tantivy::Index::open(directory::StoreDirectory::open(&store)?))
+    fn open_store(dir: &Path, shape: Option<CodeShape>) -> Result<tantivy::Index> {
+        guarded(&dir.join(STORE), || tantivy::Index::open(directory::StoreDirectory::open(dir, shape)?))
     }
 
     /// Where it lies.
@@ -200,6 +188,17 @@ impl Index {
     /// What it keeps of a document.
     pub fn store(&self) -> Store {
         self.inner.manifest.store()
+    }
+
+    /// How it keeps features.
+    pub fn keep(&self) -> Keep {
+        self.inner.manifest.keep()
+    }
+
+    /// Names of the attributes that some document has.
+    pub fn attributes(&self) -> Result<Vec<String>> {
+        let snapshot = self.inner.snapshot();
+        guarded_ours(&self.inner.dir.join(STORE), || Ok(snapshot.attributes()?.iter().cloned().collect()))
     }
 
     /// Refuses a model other than the one the codes come from.
@@ -227,16 +226,11 @@ impl Index {
         IndexWriter::open(self.inner.clone())
     }
 
-    /// The nearest documents of every query, best first. Equal distances are ordered by insertion.
+    /// The nearest documents of every table by their codes, best first. Equal distances are ordered by insertion.
+    ///
+    /// Words, kept features and cursors need more than a table: those are [`crate::query::Searcher`]'s.
     pub fn search(&self, tables: &[Table], config: &SearchConfig) -> Result<Vec<Vec<Hit>>> {
-        config.validate()?;
-        let filter = config.filter.as_deref().map(|text| self.inner.parse_filter(text)).transpose()?;
-        let snapshot = self.inner.snapshot();
-        let shape = self.inner.model.shape();
-        guarded_ours(&self.inner.dir.join(STORE), || {
-            let found = snapshot.nearest(shape, tables, config.k, filter.as_deref())?;
-            snapshot.hits(&self.inner.fields, found, config.documents)
-        })
+        crate::query::by_tables(&self.reader()?, tables, config)
     }
 
     /// A document by its id, with its code.
@@ -250,8 +244,19 @@ impl Index {
 
     /// How many documents match a filter.
     pub fn count(&self, filter: &str) -> Result<usize> {
-        let query = self.inner.parse_filter(filter)?;
-        self.inner.snapshot().count(query.as_ref())
+        let snapshot = self.inner.snapshot();
+        let query = self.inner.parse_filter(filter, Some(&snapshot))?;
+        snapshot.count(query.as_ref())
+    }
+
+    /// What searches have found damaged since the last call, and made again.
+    pub fn warnings(&self) -> Vec<String> {
+        std::mem::take(&mut *self.inner.warnings.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Looks at every document: how codes are spread, what attributes there are.
+    pub fn stats(&self, watch: &dyn Watch) -> Result<Stats> {
+        stats::of(&self.inner, watch)
     }
 
     /// Counts and sizes.
@@ -265,22 +270,92 @@ impl Inner {
         self.snapshot.read().expect("no thread panics while it holds this").clone()
     }
 
+    /// The present commit, every byte of its packed codes looked at once. Damaged ones are made again from the store.
+    fn sound(&self) -> Result<Arc<Snapshot>> {
+        let snapshot = self.snapshot();
+        if snapshot.check().is_empty() {
+            return Ok(snapshot);
+        }
+        let _alone = self.reloading.lock().unwrap_or_else(PoisonError::into_inner);
+        let snapshot = self.snapshot();
+        let damaged = snapshot.check();
+        if damaged.is_empty() {
+            return Ok(snapshot);
+        }
+        let mut warnings = self.warnings.lock().unwrap_or_else(PoisonError::into_inner);
+        for (segment, problem) in damaged {
+            let path = segment::codes_path(&self.dir, segment);
+            warnings.push(format!("{}: {problem}; made again from the store", path.display()));
+        }
+        drop(warnings);
+        let searcher = snapshot.searcher().clone();
+        let new =
+            Snapshot::open(&self.dir, &self.model, self.manifest.keep(), searcher, Some(&snapshot), &crate::Silent)?;
+        let new = Arc::new(new);
+        *self.snapshot.write().expect("no thread panics while it holds this") = new.clone();
+        // Written and mapped again a moment ago: should that be damaged too, there is nothing left to search.
+        match new.check().into_iter().next() {
+            None => Ok(new),
+            Some((segment, problem)) => Err(Error::format(segment::codes_path(&self.dir, segment), problem)),
+        }
+    }
+
+    /// A document of a snapshot of this index.
+    fn record(&self, snapshot: &Snapshot, address: tantivy::DocAddress) -> Result<Record> {
+        guarded_ours(&self.dir.join(STORE), || snapshot.record(&self.fields, address))
+    }
+
     fn reload(&self, watch: &dyn Watch) -> Result<bool> {
         let _alone = self.reloading.lock().unwrap_or_else(PoisonError::into_inner);
         let store = self.dir.join(STORE);
         guarded(&store, || self.reader.reload())?;
         let searcher = self.reader.searcher();
+        // Behind the reload: what it has brought is of the directory that is there now, or of an older one.
+        if Manifest::read(&self.dir)? != self.manifest {
+            return Err(Error::format(
+                &self.dir,
+                "is another index now: it was replaced or migrated to another model; open it again",
+            ));
+        }
         let old = self.snapshot();
         if searcher.generation().segments() == old.searcher().generation().segments() {
             return Ok(false);
         }
-        let new = Snapshot::open(&self.dir, self.model.shape(), searcher, Some(&old), watch)?;
+        let new = Snapshot::open(&self.dir, &self.model, self.manifest.keep(), searcher, Some(&old), watch)?;
         *self.snapshot.write().expect("no thread panics while it holds this") = Arc::new(new);
         Ok(true)
     }
 
-    fn parse_filter(&self, text: &str) -> Result<Box<dyn tantivy::query::Query>> {
-        filter::parse(&self.tantivy, &self.fields, self.manifest.store(), text)
+    /// Understands a filter. With a snapshot, one that names an attribute no document there has is refused.
+    fn parse_filter(&self, text: &str, snapshot: Option<&Snapshot>) -> Result<Filter> {
+        // An index that is still empty knows no attributes, and nothing can be said of a name.
+        let filled = snapshot.filter(|snapshot| snapshot.searcher().num_docs() > 0);
+        let known = filled.map(Snapshot::attributes).transpose()?;
+        filter::parse(&self.tantivy, &self.fields, self.manifest.store(), text, known)
+    }
+}
+
+/// That an index may be put at `dir`: nothing is there, or an index that may be replaced, whose writer's lock is
+/// returned. One that cannot be opened has no writer.
+fn free_place(dir: &Path, replace: bool) -> Result<Option<DirectoryLock>> {
+    crate::disk::recover(dir)?;
+    let occupied = match std::fs::read_dir(dir) {
+        Ok(mut entries) => entries.next().is_some(),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => false,
+        Err(e) => return Err(Error::io(dir)(e)),
+    };
+    if !occupied {
+        return Ok(None);
+    }
+    if !Manifest::path(dir).exists() {
+        return Err(Error::format(dir, "exists and is not an index; name another place"));
+    }
+    if !replace {
+        return Err(Error::format(dir, "already holds an index; add to it, name another place or ask to replace it"));
+    }
+    match Index::open_store(dir, None) {
+        Ok(old) => writer::lock(&old, dir).map(Some),
+        Err(_) => Ok(None),
     }
 }
 
@@ -299,7 +374,7 @@ pub(crate) fn tantivy_error(path: &Path, error: tantivy::TantivyError) -> Error 
         TantivyError::OpenReadError(OpenReadError::FileDoesNotExist(file)) => {
             Error::format(path.join(file), "is missing; restore the index from a copy or build it again")
         }
-        other => Error::format(path, format!("{other}; \"micpq verify\" tells what is damaged")),
+        other => Error::format(path, format!("{other}; \"micpq index verify\" tells what is damaged")),
     }
 }
 
@@ -312,6 +387,6 @@ fn guarded_ours<T>(path: &Path, work: impl FnOnce() -> Result<T>) -> Result<T> {
     std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).unwrap_or_else(|panic| {
         let word = panic.downcast_ref::<String>().map(String::as_str);
         let word = word.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no reason given");
-        Err(Error::format(path, format!("cannot be read ({word}); \"micpq verify\" tells what is damaged")))
+        Err(Error::format(path, format!("cannot be read ({word}); \"micpq index verify\" tells what is damaged")))
     })
 }

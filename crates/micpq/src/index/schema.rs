@@ -8,6 +8,7 @@ use tantivy::schema::{
 };
 use tantivy::{TantivyDocument, Term};
 
+use super::Keep;
 use super::manifest::Store;
 use crate::corpus::{DocId, Document, Value};
 use crate::model::CodeShape;
@@ -24,6 +25,7 @@ pub(super) struct Fields {
     pub number: Field,
     pub sequence: Field,
     pub codes: Vec<Field>,
+    pub feature: Option<Field>,
     pub documents: Option<DocumentFields>,
 }
 
@@ -39,6 +41,7 @@ pub(super) struct DocumentFields {
 pub(super) const SEQUENCE: &str = "_sequence";
 pub(super) const NAME: &str = "_name";
 pub(super) const NUMBER: &str = "_number";
+pub(super) const FEATURE: &str = "_feature";
 
 /// Name of the column with bytes `8 i .. 8 i + 8` of the code.
 pub(super) fn code_column(i: usize) -> String {
@@ -51,7 +54,7 @@ pub(super) fn code_columns(shape: CodeShape) -> usize {
 }
 
 /// The schema of an index of codes of `shape`.
-pub(super) fn build(shape: CodeShape, store: Store) -> (Schema, Fields) {
+pub(super) fn build(shape: CodeShape, store: Store, keep: Keep) -> (Schema, Fields) {
     let mut schema = Schema::builder();
     let exact = TextFieldIndexing::default()
         .set_tokenizer("raw")
@@ -80,7 +83,10 @@ pub(super) fn build(shape: CodeShape, store: Store) -> (Schema, Fields) {
         // Labels and attributes as they came, in their order and with their types, which an inverted index forgets.
         rest: schema.add_text_field("_rest", STORED),
     });
-    (schema.build(), Fields { id, name, number, sequence, codes, documents })
+    // Many values a document, in one column: they lie side by side, so that a document's feature is one stretch of a
+    // mapped file, and commits, merges, deletes and checksums carry it like any column.
+    let feature = (keep != Keep::None).then(|| schema.add_u64_field(FEATURE, FAST));
+    (schema.build(), Fields { id, name, number, sequence, codes, feature, documents })
 }
 
 /// The text an id is found by.
@@ -96,8 +102,14 @@ impl Fields {
         Term::from_field_text(self.id, &id_text(id))
     }
 
-    /// The document as it goes into the store.
-    pub fn document(&self, document: &Document, code: &[u8], sequence: u64) -> Result<TantivyDocument> {
+    /// The document as it goes into the store, with its packed feature where the index keeps it.
+    pub fn document(
+        &self,
+        document: &Document,
+        code: &[u8],
+        feature: &[u64],
+        sequence: u64,
+    ) -> Result<TantivyDocument> {
         let mut out = TantivyDocument::default();
         match &document.id {
             DocId::Int(n) => out.add_u64(self.number, *n),
@@ -112,6 +124,9 @@ impl Fields {
             let mut word = [0; 8];
             word[..bytes.len()].copy_from_slice(bytes);
             out.add_u64(*field, u64::from_le_bytes(word));
+        }
+        if let Some(field) = self.feature {
+            feature.iter().for_each(|&word| out.add_u64(field, word));
         }
         if let Some(fields) = &self.documents {
             out.add_text(fields.text, &document.text);
@@ -173,7 +188,7 @@ fn attributes_object(document: &Document) -> Result<BTreeMap<String, OwnedValue>
 
 /// Text, labels and attributes of a stored document.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Stored {
+pub(crate) struct Stored {
     pub text: Option<String>,
     pub labels: Vec<String>,
     pub attributes: Vec<(String, Value)>,

@@ -1,9 +1,11 @@
 //! A segment's packed codes: read from their file, or made from the columns.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
-use tantivy::columnar::ColumnValues;
+use tantivy::columnar::{ColumnValues, ColumnarReader, DynamicColumn};
+use tantivy::directory::FileSlice;
+use tantivy::fastfield::AliveBitSet;
 use tantivy::index::{SegmentComponent, SegmentId};
 use tantivy::{Searcher, SegmentReader};
 
@@ -45,6 +47,27 @@ impl Columns {
             len: reader.max_doc(),
             sequence: column(SEQUENCE)?,
             codes: (0..code_columns(shape)).map(|i| column(&code_column(i))).collect::<tantivy::Result<_>>()?,
+        })
+    }
+
+    /// From a segment's file of columns, before the segment is one.
+    fn from_file(file: FileSlice, segment: SegmentId, shape: CodeShape) -> std::io::Result<Columns> {
+        let columnar = ColumnarReader::open(file)?;
+        let column = |name: &str| {
+            let handles = columnar.read_columns(name)?;
+            let columns = handles.iter().map(|h| h.open()).collect::<std::io::Result<Vec<_>>>()?;
+            let values = columns.into_iter().find_map(|column| match column {
+                DynamicColumn::U64(values) => Some(values.first_or_default_col(0)),
+                _ => None,
+            });
+            values.ok_or_else(|| std::io::Error::new(std::io::ErrorKind::InvalidData, format!("no column {name}")))
+        };
+        Ok(Columns {
+            owner: owner(segment),
+            shape,
+            len: columnar.num_docs(),
+            sequence: column(SEQUENCE)?,
+            codes: (0..code_columns(shape)).map(|i| column(&code_column(i))).collect::<std::io::Result<_>>()?,
         })
     }
 
@@ -116,9 +139,10 @@ pub(super) struct Segment {
     pub id: SegmentId,
     pub columns: Columns,
     pub blocks: Arc<CodeBlocks>,
-    /// The living, by rank; all where there is none.
-    pub alive: Option<Arc<Bitmap>>,
+    alive: Option<Arc<Alive>>,
     delete_opstamp: Option<u64>,
+    /// What a look at every byte of the packed codes has found; empty before. Shared with later states of the segment.
+    checked: Arc<OnceLock<std::result::Result<(), String>>>,
 }
 
 impl Segment {
@@ -132,24 +156,33 @@ impl Segment {
         watch: &dyn Watch,
     ) -> Result<Segment> {
         let store = dir.join(STORE);
-        let (columns, blocks) = match earlier {
-            Some(segment) => (segment.columns.clone(), segment.blocks.clone()),
+        let damaged = earlier.is_some_and(|segment| matches!(segment.checked.get(), Some(Err(_))));
+        let earlier = earlier.filter(|_| !damaged);
+        let (columns, blocks, checked) = match earlier {
+            Some(segment) => (segment.columns.clone(), segment.blocks.clone(), segment.checked.clone()),
             None => {
                 let columns = super::guarded(&store, || Columns::open(reader, shape))?;
-                let blocks = open_blocks(dir, shape, searcher, reader, &columns, watch)?;
-                (columns, Arc::new(blocks))
+                let blocks = open_blocks(dir, shape, searcher, reader, &columns, damaged, watch)?;
+                (columns, Arc::new(blocks), Arc::default())
             }
         };
         let delete_opstamp = reader.delete_opstamp();
         let alive = match earlier {
             Some(segment) if segment.delete_opstamp == delete_opstamp => segment.alive.clone(),
-            _ => reader.alive_bitset().map(|set| {
-                let mut bits = Bitmap::empty(blocks.len());
-                (0..blocks.len() as u32).filter(|&rank| set.is_alive(blocks.number(rank))).for_each(|r| bits.insert(r));
-                Arc::new(bits)
-            }),
+            _ => Alive::new(reader),
         };
-        Ok(Segment { id: reader.segment_id(), columns, blocks, alive, delete_opstamp })
+        Ok(Segment { id: reader.segment_id(), columns, blocks, alive, delete_opstamp, checked })
+    }
+
+    /// The living, by rank; all where there is none.
+    pub fn alive(&self) -> Option<Arc<Bitmap>> {
+        self.alive.as_ref().map(|alive| alive.by_rank(&self.blocks))
+    }
+
+    /// Looks at every byte of the packed codes, once: opening an index reads none of them, so that it takes milliseconds
+    /// whatever the index holds, and the first search reads them anyway.
+    pub fn check(&self) -> std::result::Result<(), String> {
+        self.checked.get_or_init(|| self.blocks.check()).clone()
     }
 
     /// Documents, turned into ranks.
@@ -165,20 +198,47 @@ impl Segment {
     }
 }
 
+/// The documents of a segment that are not deleted. By rank they are needed first when the segment is searched.
+struct Alive {
+    documents: AliveBitSet,
+    by_rank: OnceLock<Arc<Bitmap>>,
+}
+
+impl Alive {
+    fn new(reader: &SegmentReader) -> Option<Arc<Alive>> {
+        let documents = reader.alive_bitset()?.clone();
+        Some(Arc::new(Alive { documents, by_rank: OnceLock::new() }))
+    }
+
+    fn by_rank(&self, blocks: &CodeBlocks) -> Arc<Bitmap> {
+        let make = || {
+            let mut bits = Bitmap::empty(blocks.len());
+            let alive = |&rank: &u32| self.documents.is_alive(blocks.number(rank));
+            (0..blocks.len() as u32).filter(alive).for_each(|rank| bits.insert(rank));
+            Arc::new(bits)
+        };
+        self.by_rank.get_or_init(make).clone()
+    }
+}
+
+/// The packed codes of a segment from their file, or made where there is none or it is known to be `damaged`.
 fn open_blocks(
     dir: &Path,
     shape: CodeShape,
     searcher: &Searcher,
     reader: &SegmentReader,
     columns: &Columns,
+    damaged: bool,
     watch: &dyn Watch,
 ) -> Result<CodeBlocks> {
     let path = codes_path(dir, reader.segment_id());
     let documents = reader.max_doc() as usize;
-    match read_blocks(&path, shape, columns.owner, documents) {
-        Ok(Some(blocks)) => return Ok(blocks),
-        Ok(None) => {}
-        Err(problem) => watch.note(&format!("{}: {problem}; made again from the store", path.display())),
+    if !damaged {
+        match read_blocks(&path, shape, columns.owner, documents) {
+            Ok(Some(blocks)) => return Ok(blocks),
+            Ok(None) => {}
+            Err(problem) => watch.note(&format!("{}: {problem}; made again from the store", path.display())),
+        }
     }
     // The columns are read whole here, so this is where their damage must be seen.
     let store = dir.join(STORE);
@@ -197,6 +257,15 @@ fn open_blocks(
         // A directory that cannot be written is no reason not to search.
         Err(_) => Ok(blocks),
     }
+}
+
+/// Packs the codes of a segment that has just been written, from its file of columns.
+pub(super) fn pack_file(dir: &Path, shape: CodeShape, segment: SegmentId, columns: FileSlice) -> Result<()> {
+    let store = dir.join(STORE);
+    super::guarded_ours(&store, || {
+        let columns = Columns::from_file(columns, segment, shape).map_err(Error::io(&store))?;
+        write_blocks(&codes_path(dir, segment), &columns.pack(None))
+    })
 }
 
 /// The blocks in a file: `None` where there is no file, and what is wrong with it where it cannot be used.

@@ -1,37 +1,26 @@
 //! One commit, as a reader sees it.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use rayon::prelude::*;
+use sha2::{Digest, Sha256};
 use tantivy::columnar::{Column, StrColumn};
+use tantivy::index::SegmentId;
 use tantivy::query::Query;
 use tantivy::schema::IndexRecordOption;
 use tantivy::{DocAddress, DocSet, Searcher, SegmentReader, TERMINATED, TantivyDocument};
 
 use super::filter::{Bitmap, matching};
+use super::kept::Kept;
 use super::schema::{Fields, NAME, NUMBER, Stored};
 use super::segment::Segment;
-use super::{STORE, tantivy_error};
+use super::{Keep, STORE, tantivy_error};
 use crate::corpus::{DocId, Value};
-use crate::model::{CodeShape, Table};
-use crate::search::{self, CodeBlocks, Found, Part};
+use crate::model::{CodeShape, Model, Table};
+use crate::search::{self, CodeBlocks, Found, Part, Plan, Want};
 use crate::{Error, Result, Watch};
-
-/// A document found.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Hit {
-    /// Its id.
-    pub id: DocId,
-    /// As [`Table::distance`] gives it for its code.
-    pub distance: f32,
-    /// Its text, where the index keeps it and it was asked for; so with the rest.
-    pub text: Option<String>,
-    /// Its labels.
-    pub labels: Vec<String>,
-    /// Its attributes.
-    pub attributes: Vec<(String, Value)>,
-}
 
 /// A document as the index has it.
 #[derive(Clone, Debug, PartialEq)]
@@ -50,8 +39,26 @@ pub struct Record {
     pub attributes: Vec<(String, Value)>,
 }
 
-/// A neighbour: where it lies, and how far.
-pub(super) type Near = (DocAddress, f32);
+/// A neighbour: where it lies, how far, and its place in the order of insertion.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Near {
+    pub address: DocAddress,
+    pub distance: f32,
+    pub sequence: u64,
+}
+
+/// What the scan did with a segment.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Scanned {
+    pub segment: String,
+    pub documents: usize,
+    /// Living documents that match the filter.
+    pub matching: usize,
+    /// What the filter led to; `None` where there is none.
+    pub filter: Option<&'static str>,
+    /// `None` where nothing was to be searched.
+    pub plan: Option<Plan>,
+}
 
 /// The segments of one commit.
 pub(crate) struct Snapshot {
@@ -59,6 +66,8 @@ pub(crate) struct Snapshot {
     searcher: Searcher,
     segments: Vec<Segment>,
     ids: Vec<Ids>,
+    kept: Vec<Kept>,
+    attributes: OnceLock<BTreeSet<String>>,
 }
 
 /// Below one document in so many, the matching ones are packed anew and scanned alone: at one in 256 that costs what
@@ -68,7 +77,8 @@ const RARE: usize = 256;
 impl Snapshot {
     pub fn open(
         dir: &Path,
-        shape: CodeShape,
+        model: &Model,
+        keep: Keep,
         searcher: Searcher,
         earlier: Option<&Snapshot>,
         watch: &dyn Watch,
@@ -76,15 +86,17 @@ impl Snapshot {
         let store = dir.join(STORE);
         let mut segments = Vec::with_capacity(searcher.segment_readers().len());
         let mut ids = Vec::with_capacity(segments.capacity());
+        let mut kept = Vec::with_capacity(segments.capacity());
         for reader in searcher.segment_readers() {
             if watch.interrupted() {
                 return Err(Error::Interrupted);
             }
             let known = earlier.and_then(|e| e.segments.iter().find(|s| s.id == reader.segment_id()));
-            segments.push(Segment::open(dir, shape, &searcher, reader, known, watch)?);
+            segments.push(Segment::open(dir, model.shape(), &searcher, reader, known, watch)?);
             ids.push(super::guarded(&store, || Ids::open(reader))?);
+            kept.push(super::guarded(&store, || Kept::open(reader, keep, model.inputs()))?);
         }
-        Ok(Snapshot { store, searcher, segments, ids })
+        Ok(Snapshot { store, searcher, segments, ids, kept, attributes: OnceLock::new() })
     }
 
     pub fn searcher(&self) -> &Searcher {
@@ -93,6 +105,12 @@ impl Snapshot {
 
     pub fn segments(&self) -> &[Segment] {
         &self.segments
+    }
+
+    /// Looks at every byte of packed codes that was not looked at before. Returns what is damaged, and how.
+    pub fn check(&self) -> Vec<(SegmentId, String)> {
+        let check = |segment: &Segment| segment.check().err().map(|problem| (segment.id, problem));
+        self.segments.par_iter().filter_map(check).collect()
     }
 
     /// Where the living document of an id lies.
@@ -120,28 +138,39 @@ impl Snapshot {
         counts.sum()
     }
 
-    /// The nearest documents of every query.
+    /// The nearest documents of every query, best first, and how each segment was searched for it.
     pub fn nearest(
         &self,
         shape: CodeShape,
         tables: &[Table],
-        k: usize,
+        want: &Want,
         filter: Option<&dyn Query>,
-    ) -> Result<Vec<Vec<Near>>> {
-        search::check(shape, tables, k)?;
+    ) -> Result<Vec<(Vec<Near>, Vec<Scanned>)>> {
+        search::check(shape, tables, *want)?;
         let mut views = Vec::with_capacity(self.segments.len());
+        let mut scanned = Vec::with_capacity(self.segments.len());
         for (ordinal, (segment, reader)) in self.segments.iter().zip(self.searcher.segment_readers()).enumerate() {
+            let mut tell = |matching: usize, filter: Option<&'static str>| {
+                let (segment, documents) = (segment.id.uuid_string(), reader.max_doc() as usize);
+                scanned.push(Scanned { segment, documents, matching, filter, plan: None });
+            };
             let (blocks, bits) = match filter {
-                None => (segment.blocks.clone(), segment.alive.clone()),
+                None => {
+                    tell(reader.num_docs() as usize, None);
+                    (segment.blocks.clone(), segment.alive())
+                }
                 Some(query) => {
                     let documents = matching(&self.searcher, reader, query)?;
                     let count = documents.count();
                     if count == 0 {
+                        tell(0, Some("nothing matches the filter"));
                         continue;
                     }
-                    if count < segment.blocks.len() / RARE || count <= k {
+                    if count < segment.blocks.len() / RARE || count <= want.k {
+                        tell(count, Some("the few that match the filter visited alone"));
                         (Arc::new(segment.columns.pack(Some(&documents))), None)
                     } else {
+                        tell(count, Some("the filter's bitmap asked inside the scan"));
                         (segment.blocks.clone(), Some(Arc::new(segment.by_rank(documents))))
                     }
                 }
@@ -160,23 +189,68 @@ impl Snapshot {
                 sequence: &*view.sequence,
             })
             .collect();
-        let address = |found: Found| {
+        let near = |found: Found| {
             let view = &views[found.part];
-            (DocAddress::new(view.ordinal, view.blocks.number(found.rank)), found.distance)
+            let address = DocAddress::new(view.ordinal, view.blocks.number(found.rank));
+            // Of one part alone the scan knows the rank only.
+            Near { address, distance: found.distance, sequence: (view.sequence)(found.rank) }
         };
-        let found = search::nearest(shape, &parts, tables, k);
-        Ok(found.into_iter().map(|query| query.into_iter().map(address).collect()).collect())
+        let found = search::explained(shape, &parts, tables, *want);
+        let told = found.into_iter().map(|(found, plans)| {
+            let mut scanned = scanned.clone();
+            for (view, plan) in views.iter().zip(plans) {
+                scanned[view.ordinal as usize].plan = Some(plan);
+            }
+            (found.into_iter().map(near).collect(), scanned)
+        });
+        Ok(told.collect())
     }
 
-    /// Brings the documents of neighbours.
-    pub fn hits(&self, fields: &Fields, near: Vec<Vec<Near>>, documents: bool) -> Result<Vec<Vec<Hit>>> {
-        let hit = |&(address, distance): &Near| {
-            let id = self.id(address)?;
-            let stored = if documents { self.stored(fields, address)? } else { Stored::default() };
-            Ok(Hit { id, distance, text: stored.text, labels: stored.labels, attributes: stored.attributes })
-        };
-        let hits = |query: &Vec<Near>| query.iter().map(hit).collect();
-        if near.len() > 1 { near.par_iter().map(hits).collect() } else { near.iter().map(hits).collect() }
+    /// A document that was not found by its code, as if it had been.
+    pub fn near(&self, table: &Table, address: DocAddress) -> Near {
+        let columns = &self.segments[address.segment_ord as usize].columns;
+        let distance = table.distance(&columns.code(address.doc_id));
+        Near { address, distance, sequence: columns.sequence.get_val(address.doc_id) }
+    }
+
+    /// The packed code of a document.
+    pub fn code(&self, address: DocAddress) -> Vec<u8> {
+        self.segments[address.segment_ord as usize].columns.code(address.doc_id)
+    }
+
+    /// The kept feature of a document; `words` is room to read into.
+    pub fn feature(&self, address: DocAddress, words: &mut Vec<u64>, feature: &mut [f32]) -> Result<()> {
+        let kept = &self.kept[address.segment_ord as usize];
+        kept.read(address.doc_id, words, feature).map_err(|problem| {
+            let segment = self.segments[address.segment_ord as usize].id.uuid_string();
+            Error::format(
+                &self.store,
+                format!("segment {segment}: {problem}; \"micpq index verify\" tells what is damaged"),
+            )
+        })
+    }
+
+    /// Names of the attributes that some document has.
+    pub fn attributes(&self) -> Result<&BTreeSet<String>> {
+        if let Some(names) = self.attributes.get() {
+            return Ok(names);
+        }
+        let mut names = BTreeSet::new();
+        for reader in self.searcher.segment_readers() {
+            let usage = reader.space_usage().map_err(Error::io(&self.store))?;
+            let columns = usage.fast_fields().fields().map(|column| column.field_name());
+            names.extend(columns.filter_map(|name| name.strip_prefix("attributes.")).map(str::to_owned));
+        }
+        Ok(self.attributes.get_or_init(|| names))
+    }
+
+    /// A number that changes with every commit and merge.
+    pub fn number(&self) -> u64 {
+        let mut hash = Sha256::new();
+        for (id, deletes) in self.searcher.generation().segments() {
+            hash.update(format!("{} {deletes:?};", id.uuid_string()));
+        }
+        u64::from_le_bytes(hash.finalize()[..8].try_into().expect("32 bytes"))
     }
 
     pub fn record(&self, fields: &Fields, address: DocAddress) -> Result<Record> {
@@ -192,12 +266,25 @@ impl Snapshot {
         })
     }
 
-    fn id(&self, address: DocAddress) -> Result<DocId> {
+    /// Id, code and sequence alone.
+    pub fn bare(&self, address: DocAddress) -> Result<Record> {
+        let columns = &self.segments[address.segment_ord as usize].columns;
+        Ok(Record {
+            id: self.id(address)?,
+            code: columns.code(address.doc_id),
+            sequence: columns.sequence.get_val(address.doc_id),
+            text: None,
+            labels: Vec::new(),
+            attributes: Vec::new(),
+        })
+    }
+
+    pub fn id(&self, address: DocAddress) -> Result<DocId> {
         let ids = &self.ids[address.segment_ord as usize];
         ids.get(address.doc_id).map_err(|problem| Error::format(&self.store, problem))
     }
 
-    fn stored(&self, fields: &Fields, address: DocAddress) -> Result<Stored> {
+    pub fn stored(&self, fields: &Fields, address: DocAddress) -> Result<Stored> {
         let Some(fields) = &fields.documents else { return Ok(Stored::default()) };
         let document: TantivyDocument = self.searcher.doc(address).map_err(|e| tantivy_error(&self.store, e))?;
         fields.stored(&document).map_err(|problem| {
@@ -218,17 +305,17 @@ struct View {
 }
 
 /// The columns an id comes back from.
-struct Ids {
+pub(super) struct Ids {
     numbers: Option<Column<u64>>,
     names: Option<StrColumn>,
 }
 
 impl Ids {
-    fn open(reader: &SegmentReader) -> tantivy::Result<Ids> {
+    pub fn open(reader: &SegmentReader) -> tantivy::Result<Ids> {
         Ok(Ids { numbers: reader.fast_fields().column_opt(NUMBER)?, names: reader.fast_fields().str(NAME)? })
     }
 
-    fn get(&self, document: u32) -> std::result::Result<DocId, String> {
+    pub fn get(&self, document: u32) -> std::result::Result<DocId, String> {
         if let Some(number) = self.numbers.as_ref().and_then(|c| c.first(document)) {
             return Ok(DocId::Int(number));
         }

@@ -30,20 +30,20 @@ pub(super) fn model(shape: CodeShape, seed: u64) -> Model {
     Model::new(config, refine, codebooks).unwrap()
 }
 
-fn features(n: usize, seed: u64) -> Matrix {
+pub(super) fn features(n: usize, seed: u64) -> Matrix {
     Matrix::from_vec(4, (0..4 * n as u64).map(|i| (mix(seed, i) >> 40) as f32 / (1 << 23) as f32 - 1.0).collect())
 }
 
-fn tables(model: &Model, n: usize, seed: u64) -> Vec<Table> {
+pub(super) fn tables(model: &Model, n: usize, seed: u64) -> Vec<Table> {
     model.tables(&features(n, seed), Distance::Norm).unwrap()
 }
 
 /// Few distinct codes, so that ties are the rule.
-fn code(model: &Model, i: u64) -> Vec<u8> {
+pub(super) fn code(model: &Model, i: u64) -> Vec<u8> {
     model.encode(&features(1, mix(5, i) % 40)).unwrap()
 }
 
-fn document(i: u64) -> Document {
+pub(super) fn document(i: u64) -> Document {
     let id = if i.is_multiple_of(3) { DocId::Int(i) } else { DocId::Str(format!("doc-{i}")) };
     Document {
         id,
@@ -61,19 +61,19 @@ fn document(i: u64) -> Document {
 
 /// What the index should hold, in the order of insertion.
 #[derive(Clone, Default)]
-struct Twin {
+pub(super) struct Twin {
     next: u64,
-    documents: BTreeMap<u64, (Document, Vec<u8>)>,
+    pub documents: BTreeMap<u64, (Document, Vec<u8>)>,
 }
 
 impl Twin {
-    fn add(&mut self, document: Document, code: Vec<u8>) {
+    pub fn add(&mut self, document: Document, code: Vec<u8>) {
         self.delete(&document.id);
         self.documents.insert(self.next, (document, code));
         self.next += 1;
     }
 
-    fn delete(&mut self, id: &DocId) {
+    pub fn delete(&mut self, id: &DocId) {
         self.documents.retain(|_, (d, _)| d.id != *id);
     }
 
@@ -84,9 +84,9 @@ impl Twin {
         all.into_iter().take(k).map(|(distance, _, d)| (d.id.clone(), distance)).collect()
     }
 
-    fn check(&self, index: &Index, k: usize, filter: Option<&str>, keep: impl Fn(&Document) -> bool) {
+    pub fn check(&self, index: &Index, k: usize, filter: Option<&str>, keep: impl Fn(&Document) -> bool) {
         let tables = tables(index.model(), 5, 77);
-        let config = SearchConfig { k, filter: filter.map(str::to_owned), documents: true };
+        let config = SearchConfig { k, filter: filter.map(str::to_owned), ..SearchConfig::default() };
         let found = index.search(&tables, &config).unwrap();
         for (hits, table) in found.iter().zip(&tables) {
             let got: Vec<(DocId, f32)> = hits.iter().map(|h| (h.id.clone(), h.distance)).collect();
@@ -105,11 +105,11 @@ impl Twin {
     }
 }
 
-fn scratch() -> tempfile::TempDir {
+pub(super) fn scratch() -> tempfile::TempDir {
     tempfile::tempdir().unwrap()
 }
 
-fn clean(dir: &Path) {
+pub(super) fn clean(dir: &Path) {
     let problems = verify(dir, &Silent).unwrap();
     assert!(problems.is_empty(), "{problems:?}");
 }
@@ -183,7 +183,14 @@ fn segments_deletes_updates_and_filters_are_brute_force() {
             twin.check(&index, 20, Some("places:nowhere"), |_| false);
             twin.check(&index, 20, Some("year: IN [1984 1986]"), |d| year(d, 1984, 1984) || year(d, 1986, 1986));
             twin.check(&index, 20, Some("author:* AND year:>=1989"), |d| year(d, 1989, 1989));
-            twin.check(&index, 20, Some("nothing:*"), |_| false);
+            for misspelt in
+                ["nothing:*", "NOT plcaes:japan", "yaer:[1 TO 2]", "attributes.plcaes:japan", "draft:true OR yaer:3"]
+            {
+                let config = SearchConfig { filter: Some(misspelt.into()), ..SearchConfig::default() };
+                let said = index.search(&tables(&model, 1, 1), &config).unwrap_err().to_string();
+                assert!(said.contains("known: author, draft, places, score, year"), "{said}");
+                assert!(index.count(misspelt).is_err());
+            }
         }
         twin.check(&index, 3, Some("id:doc-1234"), |d| d.id == DocId::Str("doc-1234".into()));
         twin.check(&index, 3, Some("id:1233"), |d| d.id == DocId::Int(1233));
@@ -322,8 +329,9 @@ fn what_is_not_an_index_or_not_of_this_program_is_refused() {
     Index::open(&path, &Silent).unwrap();
 
     let manifest = std::fs::read_to_string(path.join("index.json")).unwrap();
-    std::fs::write(path.join("index.json"), manifest.replace("\"format\": 1", "\"format\": 2")).unwrap();
-    assert!(said(Index::open(&path, &Silent).unwrap_err()).contains("has format 2, this program reads 1"));
+    std::fs::write(path.join("index.json"), manifest.replace(&format!("\"format\": {FORMAT}"), "\"format\": 99"))
+        .unwrap();
+    assert!(said(Index::open(&path, &Silent).unwrap_err()).contains("has format 99, this program reads"));
     std::fs::write(path.join("index.json"), "{").unwrap();
     assert!(said(Index::open(&path, &Silent).unwrap_err()).contains("is not valid JSON"));
     std::fs::write(path.join("index.json"), manifest).unwrap();
@@ -339,7 +347,7 @@ fn queries_and_documents_that_cannot_be_are_refused_with_a_reason() {
     let index = Index::create(&path, &model, IndexConfig::default()).unwrap();
     let query = tables(&model, 1, 1);
     let ask = |k: usize, filter: &str| {
-        let config = SearchConfig { k, filter: Some(filter.into()), documents: true };
+        let config = SearchConfig { k, filter: Some(filter.into()), ..SearchConfig::default() };
         index.search(&query, &config).map(|hits| hits[0].len()).map_err(|e| e.to_string())
     };
     assert_eq!(ask(5, "places:japan"), Ok(0));
@@ -400,7 +408,7 @@ fn sample(dir: &Path, store: Store) -> PathBuf {
     path
 }
 
-fn all_files(dir: &Path) -> Vec<PathBuf> {
+pub(super) fn all_files(dir: &Path) -> Vec<PathBuf> {
     let mut files = Vec::new();
     let mut left = vec![dir.to_path_buf()];
     while let Some(dir) = left.pop() {
@@ -413,7 +421,7 @@ fn all_files(dir: &Path) -> Vec<PathBuf> {
     files
 }
 
-fn flip(path: &Path, bit: usize) {
+pub(super) fn flip(path: &Path, bit: usize) {
     let mut bytes = std::fs::read(path).unwrap();
     bytes[bit / 8] ^= 1 << (bit % 8);
     std::fs::write(path, bytes).unwrap();
@@ -490,7 +498,9 @@ fn damaged_packed_codes_are_made_again_and_told_of() {
     let path = sample(dir.path(), Store::Codes);
     let answer = |watch: &dyn Watch| {
         let index = Index::open(&path, watch).unwrap();
-        index.search(&tables(index.model(), 3, 1), &SearchConfig::default()).unwrap()
+        let found = index.search(&tables(index.model(), 3, 1), &SearchConfig::default()).unwrap();
+        index.warnings().iter().for_each(|warning| watch.note(warning));
+        found
     };
     let expected = answer(&Silent);
     let files: Vec<PathBuf> =

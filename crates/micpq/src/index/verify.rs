@@ -10,7 +10,7 @@ use tantivy::{IndexMeta, SegmentReader};
 use super::manifest::{Manifest, model_files};
 use super::segment::{Columns, codes_path, owner, read_blocks};
 use super::writer::Payload;
-use super::{MODEL, STORE, schema};
+use super::{MODEL, STORE, kinship, schema};
 use crate::mmap::Map;
 use crate::model::{CodeShape, Model};
 use crate::{Error, Result, Watch};
@@ -33,8 +33,24 @@ impl std::fmt::Display for Problem {
 const RESTORE: &str = "restore the index from a copy or build it again";
 const REMAKE: &str = "remove the file; it is made again from the store";
 
+/// Looks again at most, while a writer works.
+const LOOKS: usize = 20;
+
 /// Checks an index without changing it. An empty list means that all is well; errors are for what could not be looked at.
 pub fn verify(dir: &Path, watch: &dyn Watch) -> Result<Vec<Problem>> {
+    let commit = || std::fs::read(dir.join(STORE).join("meta.json")).ok();
+    for _ in 1..LOOKS {
+        let before = commit();
+        let problems = look(dir, watch)?;
+        // A commit or merge in between takes files away that the commit looked at names: not damage, but yesterday.
+        if problems.is_empty() || commit() == before {
+            return Ok(problems);
+        }
+    }
+    look(dir, watch)
+}
+
+fn look(dir: &Path, watch: &dyn Watch) -> Result<Vec<Problem>> {
     let mut check = Check { dir, watch, problems: Vec::new() };
     match check.all() {
         Ok(()) => {}
@@ -79,7 +95,7 @@ impl Check<'_> {
         let store = self.dir.join(STORE);
         let index = super::guarded(&store, || tantivy::Index::open_in_dir(&store))?;
         let metas = super::guarded(&store, || index.load_metas())?;
-        let (schema, _) = schema::build(model.shape(), manifest.store());
+        let (schema, fields) = schema::build(model.shape(), manifest.store(), manifest.keep());
         let next = self.metas(&metas, &schema)?;
         self.managed(&metas)?;
 
@@ -95,7 +111,10 @@ impl Check<'_> {
             if self.files(names)? {
                 let reader = super::guarded(&store, || SegmentReader::open(&index.segment(segment.clone())));
                 match reader {
-                    Ok(reader) => self.segment(&reader, segment, model.shape(), next)?,
+                    Ok(reader) => {
+                        self.segment(&reader, segment, model.shape(), next)?;
+                        self.kinship(&reader, &fields)?;
+                    }
                     Err(e) => self.report(&store, e.to_string()),
                 }
             }
@@ -209,6 +228,22 @@ impl Check<'_> {
         Ok(self.problems.len() == before)
     }
 
+    /// A file of another segment, whole as it may be, is none of this one's.
+    fn kinship(&mut self, reader: &SegmentReader, fields: &schema::Fields) -> Result<()> {
+        let store = self.dir.join(STORE);
+        let id = reader.segment_id().uuid_string();
+        match super::guarded(&store, || kinship::check(reader, fields)) {
+            Ok(None) => {}
+            Ok(Some((ending, problem))) => self.report(
+                store.join(format!("{id}.{ending}")),
+                format!("does not belong to the other files of segment {id}: {problem}; {RESTORE}"),
+            ),
+            Err(Error::Interrupted) => return Err(Error::Interrupted),
+            Err(e) => self.report(&store, format!("the files of segment {id} do not belong together: {e}; {RESTORE}")),
+        }
+        Ok(())
+    }
+
     fn segment(&mut self, reader: &SegmentReader, meta: &SegmentMeta, shape: CodeShape, next: u64) -> Result<()> {
         let store = self.dir.join(STORE);
         let columns = super::guarded(&store, || Columns::open(reader, shape))?;
@@ -236,6 +271,9 @@ impl Check<'_> {
             // Not made yet.
             Ok(None) => {}
             Err(problem) => self.report(path, format!("{problem}; {REMAKE}")),
+            Ok(Some(blocks)) if blocks.check().is_err() => {
+                self.report(path, format!("{}; {REMAKE}", blocks.check().expect_err("just seen")))
+            }
             Ok(Some(blocks)) => {
                 let made = super::guarded_ours(&store, || Ok(columns.pack(None)))?;
                 if blocks.as_bytes() != made.as_bytes() {

@@ -7,14 +7,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tantivy::directory::{Directory, DirectoryLock, INDEX_WRITER_LOCK};
+use tantivy::index::{SegmentId, SegmentMeta};
 use tantivy::merge_policy::LogMergePolicy;
 
 use super::schema::id_text;
 use super::segment::{TEMPORARY, codes_path};
 use super::snapshot::Snapshot;
-use super::{CODES, Inner, STORE, tantivy_error};
+use super::{CODES, Inner, Keep, STORE, tantivy_error};
 use crate::corpus::{DocId, Document};
-use crate::{Error, Result, Watch};
+use crate::{Error, Matrix, Result, Watch};
 
 /// Memory of one indexing thread before it writes a segment.
 const MEMORY: usize = 64 << 20;
@@ -77,7 +78,43 @@ impl IndexWriter {
 
     /// Adds a document with its packed code, or puts it in the place of the one with the same id. The ids `5` and `"5"`
     /// are the same.
+    ///
+    /// For an index that keeps no features; one that does takes [`IndexWriter::add_features`].
     pub fn add(&mut self, document: &Document, code: &[u8]) -> Result<()> {
+        if self.inner.manifest.keep() != Keep::None {
+            return Err(Error::input(
+                id_text(&document.id),
+                "comes as a code alone, but this index keeps features; give its feature, or make an index that keeps none",
+            ));
+        }
+        self.insert(document, code, &[])
+    }
+
+    /// Adds documents by their features `[documents, inputs]`, or puts them in the place of those with the same ids:
+    /// codes are made by the index's own model, and the features are kept as the index keeps them.
+    pub fn add_features(&mut self, documents: &[Document], features: &Matrix) -> Result<()> {
+        let (keep, inputs) = (self.inner.manifest.keep(), self.inner.model.inputs());
+        if features.rows() != documents.len() || features.rows() > 0 && features.cols() != inputs {
+            return Err(Error::config(format!(
+                "{} documents came with {} features of {} values; this index takes one of {inputs} values for each",
+                documents.len(),
+                features.rows(),
+                features.cols()
+            )));
+        }
+        if documents.is_empty() {
+            return Ok(());
+        }
+        let codes = self.inner.model.encode(features)?;
+        let width = self.inner.model.shape().code_bytes();
+        for ((document, feature), code) in documents.iter().zip(features.iter()).zip(codes.chunks_exact(width)) {
+            let packed = keep.pack(feature).map_err(|problem| Error::input(id_text(&document.id), problem))?;
+            self.insert(document, code, &packed)?;
+        }
+        Ok(())
+    }
+
+    fn insert(&mut self, document: &Document, code: &[u8], feature: &[u64]) -> Result<()> {
         let shape = self.inner.model.shape();
         let spare = shape.code_bytes() * 8 - shape.bits();
         if code.len() != shape.code_bytes() || spare > 0 && code[code.len() - 1] >> (8 - spare) != 0 {
@@ -90,7 +127,7 @@ impl IndexWriter {
                 ),
             ));
         }
-        let entry = self.inner.fields.document(document, code, self.next)?;
+        let entry = self.inner.fields.document(document, code, feature, self.next)?;
         let hash = self.hasher.hash_one(id_text(&document.id));
         if self.knows(&document.id, hash)? {
             let term = self.inner.fields.id_term(&document.id);
@@ -132,7 +169,9 @@ impl IndexWriter {
 
     /// Deletes every document that matches a filter, the uncommitted among them. Returns how many committed ones do.
     pub fn delete_where(&mut self, filter: &str) -> Result<usize> {
-        let query = self.inner.parse_filter(filter)?;
+        // An attribute that no committed document has may be one of a document not yet committed.
+        let known = self.added.is_empty().then(|| self.base.clone());
+        let query = self.inner.parse_filter(filter, known.as_deref())?;
         let count = self.base.count(query.as_ref())?;
         let store = self.inner.dir.join(STORE);
         self.tantivy().delete_query(query).map_err(|e| tantivy_error(&store, e))?;
@@ -193,12 +232,17 @@ impl IndexWriter {
         let store = self.inner.dir.join(STORE);
         // Merges under way would hold segments that the great merge needs.
         self.settle()?;
-        let metas = self.inner.tantivy.searchable_segment_metas().map_err(|e| tantivy_error(&store, e))?;
-        if metas.len() > 1 || metas.iter().any(|m| m.has_deletes()) {
+        // tantivy keeps the files of every segment whose description is held somewhere, so this one goes at once.
+        let groups = {
+            let metas = self.inner.tantivy.searchable_segment_metas().map_err(|e| tantivy_error(&store, e))?;
+            let needed = metas.len() > 1 || metas.iter().any(|m| m.has_deletes());
+            if needed { groups(&metas, most_documents(&self.inner)) } else { Vec::new() }
+        };
+        if !groups.is_empty() {
             watch.stage("merging segments", None);
-            let ids: Vec<_> = metas.iter().map(|m| m.id()).collect();
-            let merged = self.tantivy().merge(&ids).wait();
-            merged.map_err(|e| tantivy_error(&store, e))?;
+        }
+        for ids in groups {
+            self.tantivy().merge(&ids).wait().map_err(|e| tantivy_error(&store, e))?;
         }
         self.turn(watch)?;
         self.tantivy().garbage_collect_files().wait().map_err(|e| tantivy_error(&store, e))?;
@@ -233,7 +277,9 @@ impl IndexWriter {
             let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
             // A process that was killed leaves its half; one at work needs less than this.
             let stale = name.starts_with(TEMPORARY) && age(&path).is_some_and(|age| age > Duration::from_secs(600));
-            let dead = name.ends_with(".codes") && !living.contains(&path);
+            // Codes are packed before their segment is committed: while it has columns, it may come to be.
+            let columns = self.inner.dir.join(STORE).join(&name).with_extension("fast");
+            let dead = name.ends_with(".codes") && !living.contains(&path) && !columns.exists();
             if stale || dead {
                 match std::fs::remove_file(&path) {
                     Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(Error::io(&path)(e)),
@@ -254,10 +300,43 @@ fn start(inner: &Inner) -> Result<tantivy::IndexWriter> {
     let threads = std::thread::available_parallelism().map_or(1, usize::from).min(8);
     let writer =
         inner.tantivy.writer_with_num_threads(threads, threads * MEMORY).map_err(|e| tantivy_error(&store, e))?;
-    let mut policy = LogMergePolicy::default();
-    policy.set_del_docs_ratio_before_merge(DELETED);
+    let mut policy = merge_policy();
+    // A merge takes eight segments or more of like size; what it makes must not outgrow the column of features.
+    policy.set_max_docs_before_merge((most_documents(inner) / 16).min(10_000_000));
     writer.set_merge_policy(Box::new(policy));
     Ok(writer)
+}
+
+/// Documents a segment may have.
+fn most_documents(inner: &Inner) -> usize {
+    inner.manifest.keep().most_documents(inner.model.inputs())
+}
+
+/// Segments to be merged with each other, so that none becomes larger than `most`: one group, unless they are huge.
+fn groups(metas: &[SegmentMeta], most: usize) -> Vec<Vec<SegmentId>> {
+    let (mut groups, mut documents) = (vec![Vec::new()], 0);
+    for meta in metas {
+        let more = meta.num_docs() as usize;
+        if documents + more > most && documents > 0 {
+            groups.push(Vec::new());
+            documents = 0;
+        }
+        documents += more;
+        groups.last_mut().expect("begun with one").push(meta.id());
+    }
+    groups
+}
+
+/// When segments become one. A level holds segments up to eight times as large as its smallest, beginning with all up to
+/// a thousand documents, and is merged when it has eight: at most seven stay in each, so that 10 million documents lie in
+/// about 30 segments however small the commits were, and each document is rewritten once a level.
+fn merge_policy() -> LogMergePolicy {
+    let mut policy = LogMergePolicy::default();
+    policy.set_min_num_segments(8);
+    policy.set_min_layer_size(1000);
+    policy.set_level_log_size(3.0);
+    policy.set_del_docs_ratio_before_merge(DELETED);
+    policy
 }
 
 /// The writer's lock of an index, without a writer.

@@ -24,13 +24,7 @@ pub struct Cells {
 
 impl Cells {
     /// Takes `heads [cells, dim]`, `centres [cells, tail]`, `rotations [cells, tail, tail]`.
-    pub fn new(
-        dim: usize,
-        tail: usize,
-        heads: Vec<f32>,
-        centres: Vec<f32>,
-        rotations: Vec<f32>,
-    ) -> Result<Self> {
+    pub fn new(dim: usize, tail: usize, heads: Vec<f32>, centres: Vec<f32>, rotations: Vec<f32>) -> Result<Self> {
         let cells = heads.len().checked_div(dim).unwrap_or(0);
         if cells == 0
             || heads.len() != cells * dim

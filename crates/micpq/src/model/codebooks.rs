@@ -78,9 +78,15 @@ impl Table {
         let words = self.shape.words();
         let mut sum = 0.0;
         for m in 0..self.shape.books() {
-            sum += self.values[m * words + self.shape.word(code, m)];
+            sum += self.values[m * words + self.shape.word(code, m).min(words - 1)];
         }
         sum
+    }
+
+    /// Each book's part of the distance of one packed code, in book order.
+    pub fn shares(&self, code: &[u8]) -> Vec<f32> {
+        let words = self.shape.words();
+        (0..self.shape.books()).map(|m| self.values[m * words + self.shape.word(code, m)]).collect()
     }
 }
 
@@ -136,7 +142,11 @@ impl Codebooks {
         let mut words = vec![0; refined.rows() * self.shape.books()];
         words.par_chunks_exact_mut(self.shape.books()).enumerate().for_each(|(i, words)| {
             let slices = refined.row(i).chunks_exact(self.shape.dim());
-            words.iter_mut().zip(slices).enumerate().for_each(|(m, (word, slice))| *word = self.nearest_word(m, slice) as u32);
+            words
+                .iter_mut()
+                .zip(slices)
+                .enumerate()
+                .for_each(|(m, (word, slice))| *word = self.nearest_word(m, slice) as u32);
         });
         words
     }
@@ -180,7 +190,7 @@ impl Codebooks {
     pub fn symmetric_table(&self, code: &[u8], distance: Distance) -> Table {
         let mut values = Vec::with_capacity(self.shape.books() * self.shape.words());
         for m in 0..self.shape.books() {
-            let own = self.shape.word(code, m);
+            let own = self.shape.word(code, m).min(self.shape.words() - 1);
             let own_word = self.book(m).nth(own).expect("a packed word number is below K").to_vec();
             for (k, word) in self.book(m).enumerate() {
                 values.push(match distance {

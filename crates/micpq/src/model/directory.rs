@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::{Cells, CodeShape, Codebooks, Dense, Distance, Model, Refine, card};
-use crate::encoder::{Convolution, Layer, Pooling, Terms, Vocabulary};
+use crate::encoder::{Convolution, Layer, Pooling, Precision, Terms, Vocabulary};
 use crate::text::Clean;
 use crate::{Error, Result};
 
@@ -35,6 +35,10 @@ pub struct FeatureConfig {
     /// Whether vectors are scaled to unit length.
     #[serde(default)]
     pub unit_length: bool,
+    /// The numbers the encoder's products ran in. Without a word it is `f32`, so that models from before there was a
+    /// choice keep their fingerprint.
+    #[serde(default, skip_serializing_if = "Precision::is_f32")]
+    pub precision: Precision,
     /// Words and a learned layer over them, in a model that has no encoder.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub terms: Option<Terms>,
@@ -73,16 +77,10 @@ impl Model {
                 return Err(Error::format(dir, "exists and is not a model; name another place"));
             }
         }
-        let temporary =
-            tempfile::Builder::new().prefix(".micpq-model").tempdir_in(parent).map_err(Error::io(parent))?;
-        self.write_into(temporary.path(), metrics)?;
-        let old = tempfile::Builder::new().prefix(".micpq-old").tempdir_in(parent).map_err(Error::io(parent))?;
-        if dir.exists() {
-            std::fs::rename(dir, old.path().join("model")).map_err(Error::io(dir))?;
-        }
-        std::fs::rename(temporary.path(), dir).map_err(Error::io(dir))?;
-        let _ = temporary.keep();
-        crate::disk::sync_directory(parent)
+        let making = crate::disk::Making::begin(dir)?;
+        std::fs::create_dir(making.path()).map_err(Error::io(making.path()))?;
+        self.write_into(&making.path(), metrics)?;
+        making.finish()
     }
 
     /// Writes the four files into an existing directory.
@@ -117,14 +115,17 @@ impl Model {
         if !(u64::from(OLDEST_READABLE)..=u64::from(FORMAT)).contains(&format) {
             return Err(Error::format(
                 &path,
-                format!("has format {format}, this program reads {OLDEST_READABLE} to {FORMAT}; use the micpq that wrote it or train again"),
+                format!(
+                    "has format {format}, this program reads {OLDEST_READABLE} to {FORMAT}; use the micpq that wrote it or train again"
+                ),
             ));
         }
         let mut config: ModelConfig = serde_json::from_str(&text)
             .map_err(|e| Error::format(&path, format!("{e}; restore it from a copy or train again")))?;
         let path = dir.join("model.safetensors");
         let bytes = std::fs::read(&path).map_err(Error::io(&path))?;
-        let damaged = |problem: String| Error::format(&path, format!("{problem}; restore it from a copy or train again"));
+        let damaged =
+            |problem: String| Error::format(&path, format!("{problem}; restore it from a copy or train again"));
         let (refine, codebooks) = parts(&bytes, config.shape).map_err(damaged)?;
         if let Some(features) = &mut config.features
             && let Some(convolution) = &mut features.convolution

@@ -13,7 +13,7 @@ mod shape;
 
 pub use cells::Cells;
 pub use codebooks::{Codebooks, Distance, Table};
-pub use directory::{FORMAT, FeatureConfig, OLDEST_READABLE, ModelConfig};
+pub use directory::{FORMAT, FeatureConfig, ModelConfig, OLDEST_READABLE};
 pub use refine::{Dense, Refine};
 pub use shape::CodeShape;
 

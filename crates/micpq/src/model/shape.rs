@@ -11,10 +11,10 @@ pub struct CodeShape {
 }
 
 impl CodeShape {
-    /// Checks and makes a shape. `words` is 2, 16 or 256: the word numbers fill 1, 4 or 8 bits.
+    /// Checks and makes a shape. `words` is 2 to 256: a word number fills 1 bit of two words, 4 of up to 16, 8 of more.
     pub fn new(books: usize, words: usize, dim: usize) -> Result<Self> {
-        if !matches!(words, 2 | 16 | 256) {
-            return Err(Error::config(format!("a codebook has 2, 16 or 256 words, not {words}")));
+        if !(2..=256).contains(&words) {
+            return Err(Error::config(format!("a codebook has 2 to 256 words, not {words}")));
         }
         if books == 0 || books > 1024 || dim == 0 || dim > 65_536 {
             return Err(Error::config(format!(
@@ -62,7 +62,11 @@ impl CodeShape {
 
     /// Bits of a word number.
     pub fn word_bits(self) -> usize {
-        self.words.ilog2() as usize
+        match self.words {
+            2 => 1,
+            ..=16 => 4,
+            _ => 8,
+        }
     }
 
     /// Bits of a code.
@@ -79,7 +83,7 @@ impl CodeShape {
     /// words the low nibble is the even book.
     pub fn word(self, code: &[u8], book: usize) -> usize {
         let bit = book * self.word_bits();
-        (code[bit / 8] as usize >> (bit % 8)) & (self.words - 1)
+        (code[bit / 8] as usize >> (bit % 8)) & ((1 << self.word_bits()) - 1)
     }
 
     /// Writes the word number of `book` into a packed code whose bits there are still zero.
@@ -96,7 +100,7 @@ mod tests {
 
     #[test]
     fn words_come_back_and_low_nibble_is_the_even_book() {
-        for (books, words) in [(32, 2), (5, 2), (8, 16), (7, 16), (4, 256)] {
+        for (books, words) in [(32, 2), (5, 2), (8, 16), (7, 16), (4, 256), (6, 3), (3, 100)] {
             let shape = CodeShape::new(books, words, 24).unwrap();
             let mut code = vec![0; shape.code_bytes()];
             for m in 0..books {

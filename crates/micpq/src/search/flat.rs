@@ -1,7 +1,8 @@
 //! Search over codes held in memory: validation during training, evaluation, and small corpora.
 
 use super::codes::CodeBlocks;
-use super::nearest::{Part, check, nearest};
+use super::nearest::{Part, explained};
+use super::{Plan, Want, check};
 use crate::model::{CodeShape, Table};
 use crate::{Error, Result};
 
@@ -50,13 +51,20 @@ impl Flat {
 
     /// The `k` nearest codes of every query, best first; all of them when there are fewer.
     pub fn search(&self, tables: &[Table], k: usize) -> Result<Vec<Vec<Hit>>> {
-        check(self.shape, tables, k)?;
-        let part = Part { blocks: &self.blocks, filter: None, sequence: &u64::from };
-        let found = nearest(self.shape, &[part], tables, k);
-        let hits = |query: Vec<super::Found>| {
-            query.into_iter().map(|f| Hit { distance: f.distance, row: f.rank as usize }).collect()
-        };
-        Ok(found.into_iter().map(hits).collect())
+        Ok(self.explained(tables, &Want::from(k), None)?.into_iter().map(|(hits, _)| hits).collect())
+    }
+
+    /// The codes every query wants, best first, and what was done to find them. Only rows whose bit is set in `filter`
+    /// are found. The insertion sequence of [`Want::after`] is the row.
+    pub fn explained(&self, tables: &[Table], want: &Want, filter: Option<&[u64]>) -> Result<Vec<(Vec<Hit>, Plan)>> {
+        check(self.shape, tables, *want)?;
+        if let Some(bits) = filter.filter(|bits| bits.len() < self.len().div_ceil(64)) {
+            return Err(Error::config(format!("a filter of {} x 64 bits for {} codes", bits.len(), self.len())));
+        }
+        let part = Part { blocks: &self.blocks, filter, sequence: &u64::from };
+        let found = explained(self.shape, &[part], tables, *want);
+        let hit = |f: super::Found| Hit { distance: f.distance, row: f.rank as usize };
+        Ok(found.into_iter().map(|(found, plans)| (found.into_iter().map(hit).collect(), plans[0])).collect())
     }
 }
 
@@ -111,6 +119,8 @@ mod tests {
         check_case(CodeShape::micpq(64).unwrap(), 600_000, 5, 10, 3, 1 << 40);
         check_case(CodeShape::new(128, 2, 1).unwrap(), 20_000, 6, 50, 4, 200);
         check_case(CodeShape::new(8, 256, 4).unwrap(), 20_000, 6, 50, 5, 200);
+        check_case(CodeShape::new(7, 40, 4).unwrap(), 9_000, 5, 50, 6, 200);
+        check_case(CodeShape::new(2, 256, 4).unwrap(), 270_000, 5, 3000, 7, 5000);
     }
 
     proptest! {
@@ -126,6 +136,65 @@ mod tests {
         ) {
             check_case(CodeShape::micpq(bits).unwrap(), n, queries, k, seed, clusters);
         }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(96))]
+        /// Pages of any length, one behind the other, are the whole list; within a distance, with and without a filter.
+        #[test]
+        fn pages_make_the_whole_list(
+            (books, words) in prop::sample::select(vec![(4usize, 16usize), (8, 16), (16, 16), (24, 2), (2, 256)]),
+            n in 1usize..3000,
+            page in 1usize..900,
+            steps in 1u32..50,
+            seed in any::<u64>(),
+            range in 0.0f32..1.2,
+            filtered in any::<bool>(),
+        ) {
+            let shape = CodeShape::new(books, words, 1).unwrap();
+            let mut codes = vec![0; n * shape.code_bytes()];
+            for (i, code) in codes.chunks_exact_mut(shape.code_bytes()).enumerate() {
+                // Few distinct codes, so that ties lie across the borders of pages.
+                let own = mix(seed, i as u64) % 40;
+                (0..books).for_each(|m| shape.set_word(code, m, mix(own, m as u64) as usize % words));
+            }
+            // Few distinct distances too.
+            let value = |i: u64| (unit(mix(seed ^ 1, i)) * steps as f32).floor();
+            let table = Table::new(shape, (0..(books * words) as u64).map(value).collect()).unwrap();
+            let filter: Vec<u64> = (0..n.div_ceil(64)).map(|i| mix(seed, i as u64)).collect();
+            let filter = filtered.then_some(filter.as_slice());
+            let within = (range < 1.0).then_some(range * steps as f32 * books as f32);
+            let mut expected = brute(shape, &codes, &table, n);
+            expected.retain(|h| within.is_none_or(|r| h.distance <= r));
+            expected.retain(|h| filter.is_none_or(|bits| bits[h.row / 64] >> (h.row % 64) & 1 == 1));
+            let flat = Flat::new(shape, &codes).unwrap();
+            let (mut all, mut after) = (Vec::new(), None);
+            loop {
+                let want = Want { k: page, within, after };
+                let (hits, plan) = flat.explained(std::slice::from_ref(&table), &want, filter).unwrap().remove(0);
+                prop_assert!(plan.documents == n && plan.filtered == filtered);
+                let Some(last) = hits.last() else { break };
+                after = Some((last.distance, last.row as u64));
+                all.extend(hits);
+            }
+            prop_assert_eq!(all, expected);
+        }
+    }
+
+    #[test]
+    fn a_wish_that_makes_no_sense_is_refused() {
+        let shape = CodeShape::micpq(16).unwrap();
+        let flat = Flat::new(shape, [0; 8]).unwrap();
+        let table = [Table::new(shape, vec![1.0; 64]).unwrap()];
+        let refuse = |want: Want| flat.explained(&table, &want, None).unwrap_err().to_string();
+        let all = Want::from(usize::MAX);
+        assert!(refuse(Want { within: Some(f32::NAN), ..all }).contains("NaN"));
+        assert!(refuse(Want { within: Some(-1.0), ..all }).contains("within"));
+        assert!(refuse(Want { after: Some((f32::INFINITY, 0)), ..all }).contains("inf"));
+        assert!(flat.explained(&table, &all, Some(&[])).unwrap_err().to_string().contains("filter"));
+        assert_eq!(flat.explained(&table, &all, None).unwrap()[0].0.len(), 4);
+        assert_eq!(flat.explained(&table, &Want { within: Some(f32::INFINITY), ..all }, None).unwrap()[0].0.len(), 4);
+        assert!(flat.explained(&table, &Want { within: Some(3.9), ..all }, None).unwrap()[0].0.is_empty());
     }
 
     #[test]

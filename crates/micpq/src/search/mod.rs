@@ -5,7 +5,12 @@
 mod codes;
 mod flat;
 mod nearest;
+mod plan;
+mod want;
 
 pub use codes::{CodeBlocks, FORMAT as CODES_FORMAT, Owner};
 pub use flat::{Flat, Hit};
-pub(crate) use nearest::{Found, Part, check, nearest};
+pub(crate) use nearest::{Found, Part, explained};
+pub use plan::{Plan, Way};
+pub use want::Want;
+pub(crate) use want::check;

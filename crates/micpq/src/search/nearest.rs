@@ -1,16 +1,16 @@
 //! Many queries over many parts on all cores.
 
-use std::ops::Range;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use kernels::Backend;
-use kernels::scan::{self, Query, TopK};
+use kernels::scan::{self, BLOCK, Effort, Neighbour, Query, TopK};
 use rayon::prelude::*;
 
 use super::codes::{CodeBlocks, kernel_shape, positions_of};
+use super::plan::{Plan, Way};
+use super::want::Want;
 use crate::model::{CodeShape, Table};
-use crate::{Error, Result};
 
 /// Some of the documents: a segment of an index, or all codes in memory.
 pub(crate) struct Part<'a> {
@@ -19,6 +19,25 @@ pub(crate) struct Part<'a> {
     pub filter: Option<&'a [u64]>,
     /// The insertion sequence of a rank, by which equal distances of different parts are ordered. Rising with the rank.
     pub sequence: &'a (dyn Fn(u32) -> u64 + Sync),
+}
+
+impl Part<'_> {
+    /// The first of this part's order behind a distance and sequence.
+    fn first_after(&self, (distance, sequence): (f32, u64)) -> Neighbour {
+        let (mut from, mut to) = (0, self.blocks.len() as u32);
+        while from < to {
+            let middle = from + (to - from) / 2;
+            if (self.sequence)(middle) <= sequence { from = middle + 1 } else { to = middle }
+        }
+        Neighbour { distance: distance + 0.0, key: from }
+    }
+
+    fn untouched(&self) -> Plan {
+        let documents = self.blocks.len();
+        let blocks = documents.div_ceil(BLOCK);
+        let filtered = self.filter.is_some();
+        Plan { way: Way::Blocks, documents, blocks, scanned: 0, measured: 0, filtered }
+    }
 }
 
 /// A document found: its distance, its place in insertion order, and where it lies.
@@ -37,8 +56,15 @@ const UNIT: usize = 2 << 20;
 /// Queries of a work unit at most.
 const GROUP: usize = 64;
 
-/// Share of documents under passing prefixes below which a query is scanned alone, prefix by prefix.
-const PRUNED: f64 = 0.75;
+/// Share of documents under passing prefixes below which one query is scanned prefix by prefix.
+const PRUNED: f64 = 0.5;
+
+/// The same where tiles of queries could share the reading of blocks.
+const PRUNED_IN_TILE: f64 = 0.3;
+
+/// One document in so many, or fewer, that pass a filter are looked at alone. Up to there, finding their places and
+/// visiting them costs less than passing over the others and asking the filter about a hundred times as many survivors.
+const SELECTIVE: usize = 32;
 
 /// Codes below which one thread does all the work: about a fifth of a millisecond of it.
 const SERIAL: usize = 1 << 20;
@@ -48,6 +74,8 @@ struct Progress {
     /// Bits of a distance that `k` documents do not exceed. Distances are not negative, so their bits compare alike.
     ceiling: AtomicU32,
     found: Mutex<Vec<Found>>,
+    /// What was done in each part.
+    plans: Mutex<Vec<Plan>>,
 }
 
 impl Progress {
@@ -59,7 +87,9 @@ impl Progress {
         self.ceiling.fetch_min(distance.to_bits(), Ordering::Relaxed);
     }
 
+    /// Takes over what a scan of (some of) a part found, `sequence` giving each its place among equals.
     fn take(&self, k: usize, part: usize, best: TopK, sequence: &(dyn Fn(u32) -> u64 + Sync)) {
+        self.spend(part, best.effort());
         if best.is_empty() {
             return;
         }
@@ -70,45 +100,42 @@ impl Progress {
             part,
             rank: n.key,
         }));
-        if found.len() > k.saturating_mul(2) {
-            keep_best(&mut found, k);
+        // Sooner than at twice as many, unless looking for the k-th costs more than it saves.
+        if found.len() >= k.saturating_mul(2) || found.len() >= k && k <= 1024 {
+            found.select_nth_unstable_by(k - 1, order);
+            found.truncate(k);
             self.lower(found[k - 1].distance);
         }
     }
-}
 
-fn keep_best(found: &mut Vec<Found>, k: usize) {
-    let order = |a: &Found, b: &Found| a.distance.total_cmp(&b.distance).then(a.sequence.cmp(&b.sequence));
-    found.sort_unstable_by(order);
-    found.truncate(k);
-}
-
-/// Refuses what cannot be searched for.
-pub(crate) fn check(shape: CodeShape, tables: &[Table], k: usize) -> Result<()> {
-    if k == 0 {
-        return Err(Error::config("k is 0; ask for at least one neighbour"));
+    fn spend(&self, part: usize, effort: Effort) {
+        let mut plans = self.plans.lock().expect("no thread panics while it holds this");
+        plans[part].scanned += effort.blocks;
+        plans[part].measured += effort.measured;
     }
-    for (i, table) in tables.iter().enumerate() {
-        if table.shape() != shape {
-            return Err(Error::config(format!(
-                "query {i} measures codes of {:?}, these are of {shape:?}; make it with the model of these codes",
-                table.shape()
-            )));
-        }
-        if let Some(v) = table.values().iter().find(|v| !v.is_finite() || **v < 0.0) {
-            return Err(Error::config(format!(
-                "query {i} has a distance of {v} to a codeword: its vector holds a value that is not a finite number"
-            )));
-        }
+
+    fn goes(&self, part: usize, way: Way) {
+        self.plans.lock().expect("no thread panics while it holds this")[part].way = way;
     }
-    Ok(())
 }
 
-/// The `k` nearest documents of every query over all parts, best first. The result is that of brute force, whatever
-/// the number of threads: the order of documents is total, and a limit only passes over what lies beyond it.
+fn order(a: &Found, b: &Found) -> std::cmp::Ordering {
+    a.distance.total_cmp(&b.distance).then(a.sequence.cmp(&b.sequence))
+}
+
+/// The documents that every query wants over all parts, best first, and what was done in each part. The result is that of
+/// brute force, whatever the number of threads: the order of documents is total, and a limit only passes over what lies
+/// beyond it.
 ///
-/// [`check`] must have let shape, tables and `k` pass.
-pub(crate) fn nearest(shape: CodeShape, parts: &[Part], tables: &[Table], k: usize) -> Vec<Vec<Found>> {
+/// [`super::check`] must have let shape, tables and wish pass.
+pub(crate) fn explained(
+    shape: CodeShape,
+    parts: &[Part],
+    tables: &[Table],
+    want: impl Into<Want>,
+) -> Vec<(Vec<Found>, Vec<Plan>)> {
+    let want: Want = want.into();
+    let k = want.k;
     let shape = kernel_shape(shape);
     let backend = Backend::active();
     let documents: usize = parts.iter().map(|p| p.blocks.len()).sum();
@@ -116,36 +143,113 @@ pub(crate) fn nearest(shape: CodeShape, parts: &[Part], tables: &[Table], k: usi
     let parallel = |codes: usize| codes > SERIAL && rayon::current_num_threads() > 1;
     let many = tables.len() > 1 && parallel(documents.saturating_mul(tables.len()));
     let queries: Vec<Query> = map(many, tables, |t| Query::new(shape, t.values()));
+    let plans: Vec<Plan> = parts.iter().map(Part::untouched).collect();
+    // Distances are below infinity, and a distance of minus zero is one of zero.
+    let within = want.within.unwrap_or(f32::INFINITY) + 0.0;
     let progress: Vec<Progress> = tables
         .iter()
-        .map(|_| Progress { ceiling: AtomicU32::new(f32::INFINITY.to_bits()), found: Mutex::default() })
+        .map(|_| Progress {
+            ceiling: AtomicU32::new(within.to_bits()),
+            found: Mutex::default(),
+            plans: Mutex::new(plans.clone()),
+        })
         .collect();
+    // Where each part's order begins: within a part ranks rise with sequences.
+    let firsts: Vec<Option<Neighbour>> = parts.iter().map(|p| want.after.map(|after| p.first_after(after))).collect();
+    let collector = |q: usize, p: usize| {
+        let best = TopK::below(k, progress[q].ceiling());
+        match firsts[p] {
+            Some(first) => best.starting(first),
+            None => best,
+        }
+    };
     let numbers: Vec<usize> = (0..queries.len()).collect();
 
-    // A first ceiling, from the most promising documents of the largest part.
-    if let Some(largest) = parts.iter().max_by_key(|p| p.blocks.len()) {
-        each(many, &numbers, |&q| {
-            progress[q].lower(scan::ceiling(backend, &largest.blocks.view(), &queries[q], k, largest.filter));
-        });
-    }
-
-    for (p, part) in parts.iter().enumerate() {
+    // The largest part first: it gives the others the best limit.
+    let mut by_size: Vec<usize> = (0..parts.len()).collect();
+    by_size.sort_by_key(|&p| std::cmp::Reverse(parts[p].blocks.len()));
+    for p in by_size {
+        let part = &parts[p];
         let view = part.blocks.view();
         // The order within one part is that of the ranks; the column need not be asked.
         let sequence = |rank: u32| if parts.len() == 1 { u64::from(rank) } else { (part.sequence)(rank) };
-        let passing = map(many, &numbers, |&q| scan::passing(&view, &queries[q], progress[q].ceiling()));
-        let (alone, together): (Vec<usize>, Vec<usize>) =
-            numbers.iter().partition(|&&q| (passing[q] as f64) < PRUNED * view.len() as f64);
 
-        each(many && alone.len() > 1, &alone, |&q| {
-            let ranges = split(view.len(), passing[q], alone.len());
-            each(ranges.len() > 1, &ranges, |range| {
-                let mut best = TopK::below(k, progress[q].ceiling());
-                scan::nearest_by_prefix(backend, &view, range.clone(), &queries[q], &mut best, part.filter);
+        if let Some(bits) = part.filter {
+            let left: usize = bits.iter().map(|word| word.count_ones() as usize).sum();
+            if left == 0 {
+                progress.iter().for_each(|query| query.goes(p, Way::Nothing));
+                continue;
+            }
+            if left <= view.len() / SELECTIVE {
+                let members = part.blocks.members(bits);
+                each(tables.len() > 1 && parallel(left.saturating_mul(tables.len())), &numbers, |&q| {
+                    let mut best = collector(q, p);
+                    scan::nearest_among(backend, &view, &members, &queries[q], &mut best);
+                    progress[q].goes(p, Way::Selected);
+                    progress[q].take(k, p, best, &sequence);
+                });
+                continue;
+            }
+        }
+
+        // What each query does here: nothing more, look at so many documents alone, or go with others.
+        let pruned = if tables.len() < 4 { PRUNED } else { PRUNED_IN_TILE } * view.len() as f64;
+        let choices: Vec<Choice> = map(many, &numbers, |&q| {
+            let (query, progress) = (&queries[q], &progress[q]);
+            if scan::lists_codes(&view) {
+                // A code visited costs what passing over 500 documents costs.
+                let mut best = collector(q, p);
+                let most = view.len() / 512 + 256;
+                if scan::nearest_by_code(&view, query, &mut best, part.filter, most) {
+                    progress.goes(p, Way::PostingLists);
+                    progress.take(k, p, best, &sequence);
+                    return Choice::Done;
+                }
+                best.settle();
+                progress.lower(best.limit());
+                progress.spend(p, best.effort());
+            }
+            let known = progress.ceiling() < within;
+            let sample =
+                if known { None } else { scan::Sample::new(backend, &view, query, collector(q, p), part.filter) };
+            let passing = || scan::passing(backend, &view, query, progress.ceiling());
+            let Some(mut sample) = sample else {
+                let passing = passing();
+                return if (passing as f64) < pruned { Choice::Alone(passing) } else { Choice::Together };
+            };
+            progress.lower(sample.limit());
+            let mut share = passing();
+            if share as f64 >= pruned {
+                sample.deepen();
+                progress.lower(sample.limit());
+                // Where nearly all pass, a somewhat nearer limit will not change that.
+                if share < view.len() / 16 * 15 {
+                    share = passing();
+                }
+            }
+            progress.spend(p, sample.effort());
+            if (share as f64) < pruned { Choice::Alone(share) } else { Choice::Together }
+        });
+
+        let alone: Vec<(usize, usize)> = numbers
+            .iter()
+            .filter_map(|&q| if let Choice::Alone(passing) = choices[q] { Some((q, passing)) } else { None })
+            .collect();
+        each(many && alone.len() > 1, &alone, |&(q, passing)| {
+            progress[q].goes(p, Way::Prefixes);
+            // One share, unless this query alone must keep the cores busy.
+            let threads = rayon::current_num_threads();
+            let shares = if alone.len() < threads && passing > SERIAL { threads } else { 1 };
+            let numbers: Vec<usize> = (0..shares).collect();
+            each(shares > 1, &numbers, |&share| {
+                let mut best = collector(q, p);
+                scan::nearest_by_prefix(backend, &view, (share, shares), &queries[q], &mut best, part.filter);
                 progress[q].take(k, p, best, &sequence);
             });
         });
 
+        let together: Vec<usize> =
+            numbers.iter().copied().filter(|&q| matches!(choices[q], Choice::Together)).collect();
         let unit = positions_of(shape, UNIT);
         let starts: Vec<usize> = (0..view.len()).step_by(unit).collect();
         let spread = parallel(view.len().saturating_mul(together.len()));
@@ -155,7 +259,7 @@ pub(crate) fn nearest(shape: CodeShape, parts: &[Part], tables: &[Table], k: usi
         each(spread, &starts, |&start| {
             let range = start..(start + unit).min(view.len());
             each(spread, &groups, |group| {
-                let mut best: Vec<TopK> = group.iter().map(|&q| TopK::below(k, progress[q].ceiling())).collect();
+                let mut best: Vec<TopK> = group.iter().map(|&q| collector(q, p)).collect();
                 let queries: Vec<&Query> = group.iter().map(|&q| &queries[q]).collect();
                 scan::nearest(backend, &view, range.clone(), &queries, &mut best, part.filter);
                 for (&q, best) in group.iter().zip(best) {
@@ -165,21 +269,24 @@ pub(crate) fn nearest(shape: CodeShape, parts: &[Part], tables: &[Table], k: usi
         });
     }
 
-    progress
-        .into_iter()
-        .map(|progress| {
-            let mut found = progress.found.into_inner().expect("no thread panics while it holds this");
-            keep_best(&mut found, k);
-            found
-        })
-        .collect()
+    let answer = |progress: Progress| {
+        let mut found = progress.found.into_inner().expect("no thread panics while it holds this");
+        found.sort_unstable_by(order);
+        found.truncate(k);
+        if let [part] = parts {
+            found.iter_mut().for_each(|f| f.sequence = (part.sequence)(f.rank));
+        }
+        (found, progress.plans.into_inner().expect("no thread panics while it holds this"))
+    };
+    progress.into_iter().map(answer).collect()
 }
 
-/// Ranges of positions for one query that goes alone: one, unless it alone must keep the cores busy.
-fn split(len: usize, passing: usize, queries: usize) -> Vec<Range<usize>> {
-    let threads = rayon::current_num_threads();
-    let pieces = if queries < threads && passing > SERIAL { threads } else { 1 };
-    (0..pieces).map(|i| i * len / pieces..(i + 1) * len / pieces).collect()
+/// What is left to do for a query in a part.
+enum Choice {
+    Done,
+    /// So many documents under passing prefixes.
+    Alone(usize),
+    Together,
 }
 
 fn each<T: Sync>(parallel: bool, items: &[T], work: impl Fn(&T) + Sync + Send) {

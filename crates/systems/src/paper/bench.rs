@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
 use micpq::corpus::{Corpus, CorpusConfig};
-use micpq::encoder::{Features, Pooling, Vocabulary, Weighting};
+use micpq::encoder::{Device, Features, Pooling, Precision, Vocabulary, Weighting};
 use micpq::{Result, Watch};
 use rayon::prelude::*;
 use train::dataset::{Dataset, LabelNames};
@@ -18,8 +18,6 @@ use crate::tfidf::LexiconConfig;
 
 /// Documents, validation queries and queries of one corpus.
 pub struct Sets {
-    /// What the plan says of it.
-    pub plan: CorpusPlan,
     /// What is searched.
     pub documents: Dataset,
     /// What epochs are compared by.
@@ -46,7 +44,7 @@ impl Sets {
         let documents = read(&files[0], corpus.sample)?;
         let validation = read(&files[1], plan.validation)?;
         let queries = read(&files[2], None)?;
-        Ok(Some(Sets { plan: corpus.clone(), documents, validation, queries, classes: names.len() }))
+        Ok(Some(Sets { documents, validation, queries, classes: names.len() }))
     }
 }
 
@@ -118,8 +116,15 @@ impl Seen {
 }
 
 /// The encoder of a plan for a corpus.
-pub fn encoder(plan: &Plan, corpus: &CorpusPlan, pooling: Pooling) -> Result<Features> {
-    Features::new(&plan.encoder, pooling, Some(corpus.max_tokens), plan.clean, false)
+pub fn encoder(
+    plan: &Plan,
+    corpus: &CorpusPlan,
+    pooling: Pooling,
+    device: Device,
+    watch: &dyn Watch,
+) -> Result<Features> {
+    let features = Features::new(&plan.encoder, pooling, Some(corpus.max_tokens), plan.clean, false, Precision::F32)?;
+    features.on(device, watch)
 }
 
 /// Views of a corpus' documents.

@@ -130,7 +130,8 @@ impl Store {
     /// A cell's file: its task in words, and a sum over its options, so that other options are another cell.
     fn path(&self, task: &Task, options: &serde_json::Value) -> PathBuf {
         let letters = task.to_string();
-        let name: String = letters.chars().map(|c| if c.is_ascii_alphanumeric() || c == '.' { c } else { '-' }).collect();
+        let name: String =
+            letters.chars().map(|c| if c.is_ascii_alphanumeric() || c == '.' { c } else { '-' }).collect();
         let sum = crc32fast::hash(format!("{FORMAT} {options}").as_bytes());
         self.dir.join(format!("{}-{sum:08x}.json", name.replace("--", "-").to_lowercase()))
     }

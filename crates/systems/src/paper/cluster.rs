@@ -26,7 +26,7 @@ pub fn run(
     let begun = std::time::Instant::now();
     let code = CodeShape::unpacked(plan.books, sets.classes, config.dim)?;
     let sizes = Sizes { inputs: views.width(), hidden: config.hidden, code };
-    let mut objective = config.objective;
+    let mut objective = config.objective.clone();
     objective.tau = plan.tau;
     let mut parameters = Parameters::init(sizes, config.seed);
     let (mut gradient, mut moments) = (Parameters::zeros(sizes), Moments::zeros(sizes.len()));

@@ -135,7 +135,8 @@ fn curve(lists: &[Vec<u32>], queries: &Labels, documents: &Labels) -> Vec<(f64, 
         .map(|&depth| {
             let (mut recall, mut precision) = (0.0, 0.0);
             for (q, list) in lists.iter().enumerate() {
-                let hits = list[..depth].iter().filter(|&&d| relevant(queries.get(q), documents.get(d as usize))).count();
+                let hits =
+                    list[..depth].iter().filter(|&&d| relevant(queries.get(q), documents.get(d as usize))).count();
                 recall += hits as f64 / possible[q].max(1) as f64;
                 precision += hits as f64 / depth as f64;
             }

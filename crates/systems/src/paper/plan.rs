@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use micpq::encoder::Pooling;
+use micpq::encoder::{Device, Pooling};
 use micpq::text::Clean;
 use micpq::{Error, Result};
 use serde::{Deserialize, Serialize};
@@ -30,6 +30,9 @@ pub struct Plan {
     /// Cleaning of every text.
     #[serde(default)]
     pub clean: Clean,
+    /// Where the encoder computes: auto, cpu, cuda or cuda:N.
+    #[serde(default, deserialize_with = "device")]
+    pub device: Device,
     /// Rate of dropout in views.
     #[serde(default = "dropout")]
     pub dropout: f64,
@@ -127,6 +130,10 @@ pub struct Sensitivity {
     pub values: Vec<f64>,
 }
 
+fn device<'de, D: serde::Deserializer<'de>>(from: D) -> std::result::Result<Device, D::Error> {
+    String::deserialize(from)?.parse().map_err(serde::de::Error::custom)
+}
+
 fn cls() -> Pooling {
     Pooling::Cls
 }
@@ -184,15 +191,8 @@ impl SystemPlan {
             config.epochs = epochs;
         }
         method.vary(&mut config);
-        let mut record = serde_json::to_value(&config).expect("options have a JSON form");
-        for (name, value) in &self.set {
-            if record.get(name).is_none() {
-                return Err(Error::config(format!("{}: no option is called {name}", self.method)));
-            }
-            record[name] = value.clone();
-        }
-        let config: TrainConfig =
-            serde_json::from_value(record).map_err(|e| Error::config(format!("{}: {e}", self.method)))?;
+        let config =
+            self.set.iter().try_fold(config, |config, (name, value)| config.with_option(name, value.clone()))?;
         config.validate()?;
         Ok(config)
     }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-use micpq::encoder::{Features, Pooling, Weighting};
+use micpq::encoder::{Device, Features, Pooling, Weighting};
 use micpq::{Error, Result, Watch};
 use train::views::Views;
 use train::{TrainConfig, trainer};
@@ -27,6 +27,8 @@ pub struct Paper {
     pub output: PathBuf,
     /// Folder of vectors, views and checkpoints.
     pub cache: PathBuf,
+    /// Where the encoder computes.
+    pub device: Device,
     /// Cells at a time.
     pub jobs: usize,
 }
@@ -120,8 +122,7 @@ impl Paper {
                 };
                 for &bits in &plan.bits {
                     for &seed in seeds {
-                        let task =
-                            Task::System { corpus: corpus.name.clone(), system: label.clone(), bits, seed };
+                        let task = Task::System { corpus: corpus.name.clone(), system: label.clone(), bits, seed };
                         let (what, options) = if method.is_micpq() {
                             let config = system.micpq(plan, corpus, bits, seed)?;
                             let mut options = serde_json::to_value(&config).expect("options have a JSON form");
@@ -301,7 +302,8 @@ impl Paper {
     ) -> Result<Option<Ready>> {
         let (plan, corpus) = (&self.plan, &self.plan.corpus[number]);
         let Some(sets) = Sets::read(plan, corpus, &self.data, watch)? else { return Ok(None) };
-        let (mut poolings, mut viewed, mut words, mut weighted, mut tokens) = (Vec::new(), Vec::new(), None, false, None);
+        let (mut poolings, mut viewed, mut words, mut weighted, mut tokens) =
+            (Vec::new(), Vec::new(), None, false, None);
         for work in open {
             let (system, with_views) = match &work.what {
                 What::Float(system) => (Some(*system), false),
@@ -338,7 +340,7 @@ impl Paper {
         };
         for pooling in poolings {
             if !ready.vectors.contains_key(name(pooling)) {
-                let features = encoder(plan, corpus, pooling)?;
+                let features = encoder(plan, corpus, pooling, self.device, watch)?;
                 ready.vectors.insert(name(pooling), Seen::vectors(&features, &ready.sets, &self.cache, watch)?);
                 ready.encoders.insert(name(pooling), features);
             }
@@ -445,8 +447,12 @@ fn micpq(
     }
     let seconds = outcome.metrics.seconds.training + outcome.metrics.seconds.validation;
     let epochs = (outcome.metrics.epochs, outcome.metrics.best_epoch);
-    let built =
-        Built { front: Front::Vectors, refine: outcome.refine, codebooks: outcome.codebooks, distance: config.distance };
+    let built = Built {
+        front: Front::Vectors,
+        refine: outcome.refine,
+        codebooks: outcome.codebooks,
+        distance: config.distance,
+    };
     let figures = measure::codes(&built, seen, sets, watch)?;
     Ok(Figures { training_seconds: seconds, epochs, ..figures })
 }

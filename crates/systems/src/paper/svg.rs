@@ -83,16 +83,17 @@ pub fn lines(title: &str, below: &str, beside: &str, scale: Scale, series: &[Ser
             trimmed(tick)
         );
     }
-    let mut places: Vec<f64> = if scale == Scale::Log2 {
-        all.iter().map(|p| p.0).collect()
-    } else {
-        ticks(x0, x1)
-    };
+    let mut places: Vec<f64> = if scale == Scale::Log2 { all.iter().map(|p| p.0).collect() } else { ticks(x0, x1) };
     places.sort_by(f64::total_cmp);
     places.dedup();
     for tick in places.iter().take(12) {
         let x = px(*tick);
-        let _ = write!(out, "<text x=\"{x:.1}\" y=\"{:.1}\" class=\"n m\">{}</text>", HEIGHT - BOTTOM + 16.0, trimmed(*tick));
+        let _ = write!(
+            out,
+            "<text x=\"{x:.1}\" y=\"{:.1}\" class=\"n m\">{}</text>",
+            HEIGHT - BOTTOM + 16.0,
+            trimmed(*tick)
+        );
     }
     let _ = write!(
         out,

@@ -55,8 +55,8 @@ fn gather(values: &[f64]) -> Entry {
     }
     let n = values.len() as f64;
     let mean = values.iter().sum::<f64>() / n;
-    let spread = (values.len() > 1)
-        .then(|| (values.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / (n - 1.0)).sqrt());
+    let spread =
+        (values.len() > 1).then(|| (values.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / (n - 1.0)).sqrt());
     Entry { mean: Some(mean), spread, seeds: values.len(), ..Entry::default() }
 }
 
@@ -128,8 +128,7 @@ impl<'a> Gathered<'a> {
             }
             (label, entries)
         });
-        let mut table =
-            Table { name, title: title.into(), note: note.into(), columns, rows: rows.collect() };
+        let mut table = Table { name, title: title.into(), note: note.into(), columns, rows: rows.collect() };
         mark(&mut table, |name| !name.starts_with("exact float"));
         table
     }
@@ -214,10 +213,8 @@ impl<'a> Gathered<'a> {
             for (place, (books, means)) in ["documents", "queries"].iter().zip(&cell.figures.clustering) {
                 let values = [books.mean, books.best, means.mean, means.best];
                 let published = known.map(|(_, b, k)| [b[0], b[1], k[0], k[1]]);
-                let entries = values
-                    .iter()
-                    .enumerate()
-                    .map(|(i, v)| Entry { published: published.map(|p| p[i]), ..number(*v) });
+                let entries =
+                    values.iter().enumerate().map(|(i, v)| Entry { published: published.map(|p| p[i]), ..number(*v) });
                 table.rows.push((format!("{corpus}, {place}"), entries.collect()));
             }
         }

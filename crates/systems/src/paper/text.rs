@@ -119,10 +119,8 @@ fn row(entries: &[Entry]) -> String {
     let cell = |entry: &Entry| match (entry.mean, entry.spread) {
         (None, _) => "--".to_owned(),
         (Some(mean), spread) => {
-            let number = spread.map_or_else(
-                || format!("{mean:.2}"),
-                |s| format!("{mean:.2}{{\\scriptsize$\\pm${s:.2}}}"),
-            );
+            let number =
+                spread.map_or_else(|| format!("{mean:.2}"), |s| format!("{mean:.2}{{\\scriptsize$\\pm${s:.2}}}"));
             if entry.best { format!("\\textbf{{{number}}}") } else { number }
         }
     };

@@ -14,7 +14,7 @@ use std::path::Path;
 use half::f16;
 use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
 use micpq::mmap::Map;
-use micpq::{Error, Result, Watch, disk};
+use micpq::{Error, Matrix, Result, Watch, disk};
 use rayon::prelude::*;
 
 use super::Encode;
@@ -248,9 +248,17 @@ fn fill(path: &Path, key: &CacheKey, encoder: &dyn Encode, documents: &[usize], 
     let stage = if key.passes == 0 { "keeping clean vectors" } else { "encoding views" };
     watch.stage(stage, Some((key.documents as u64) * (1 + u64::from(key.passes))));
     watch.advance(key.block_documents(done.max(1) - 1).end as u64 * (1 + u64::from(key.passes)) * u64::from(done > 0));
-    for b in done..key.blocks() {
-        let data = encode_block(key, encoder, &documents[key.block_documents(b)], watch)?;
-        file.write_all(&data).and_then(|()| file.write_all(&checksum(&data))).map_err(fail())?;
+    // Several blocks at a time where the encoder is a GPU; a block is still what is written and checked.
+    let together = (encoder.documents_at_once() / BLOCK).max(1);
+    for first in (done..key.blocks()).step_by(together) {
+        let blocks = first..key.blocks().min(first + together);
+        let start = key.block_documents(first).start;
+        let chosen = &documents[start..key.block_documents(blocks.end - 1).end];
+        let views = encode_group(key, encoder, chosen, watch)?;
+        for b in blocks {
+            let data = block(key, &views, key.block_documents(b).start - start, &documents[key.block_documents(b)])?;
+            file.write_all(&data).and_then(|()| file.write_all(&checksum(&data))).map_err(fail())?;
+        }
     }
     file.sync_all().map_err(fail())?;
     std::fs::rename(&partial, path).map_err(Error::io(path))?;
@@ -288,37 +296,54 @@ fn resume(file: &mut File, partial: &Path, key: &CacheKey) -> Result<usize> {
     Ok(done)
 }
 
-/// `[documents, 1 + passes, width]` in half precision.
-fn encode_block(key: &CacheKey, encoder: &dyn Encode, documents: &[usize], watch: &dyn Watch) -> Result<Vec<u8>> {
-    let mut data = vec![0u8; documents.len() * key.document_bytes()];
-    let mut row_bits = vec![f16::ZERO; key.width];
-    for view in 0..=key.passes {
+/// All views of some documents, checked to be what was asked for.
+fn encode_group(key: &CacheKey, encoder: &dyn Encode, documents: &[usize], watch: &dyn Watch) -> Result<Vec<Matrix>> {
+    let mut views = Vec::with_capacity(1 + key.passes as usize);
+    // View by view on a CPU, so that the bar moves; all at once where documents are.
+    let at_once = if encoder.documents_at_once() > 0 { 1 + key.passes } else { 1 };
+    for first in (0..=key.passes).step_by(at_once as usize) {
         if watch.interrupted() {
             return Err(Error::Interrupted);
         }
-        let rows = encoder.encode(documents, view, watch)?;
-        if rows.rows() != documents.len() || rows.cols() != key.width {
-            return Err(Error::config(format!(
-                "the encoder returned {} x {} values for {} documents of {}",
-                rows.rows(),
-                rows.cols(),
-                documents.len(),
-                key.width
-            )));
-        }
-        for (i, row) in rows.iter().enumerate() {
-            row_bits.convert_from_f32_slice(row);
+        views.extend(encoder.encode_views(documents, first..(first + at_once).min(1 + key.passes), watch)?);
+        watch.advance(documents.len() as u64 * u64::from(at_once.min(1 + key.passes - first)));
+    }
+    let wrong = |m: &Matrix| m.rows() != documents.len() || m.cols() != key.width;
+    if views.len() != 1 + key.passes as usize || views.iter().any(wrong) {
+        let found: Vec<String> = views.iter().map(|m| format!("{} x {}", m.rows(), m.cols())).collect();
+        return Err(Error::config(format!(
+            "the encoder returned views of {} values, {} of {} x {} were asked for",
+            found.join(", "),
+            1 + key.passes,
+            documents.len(),
+            key.width
+        )));
+    }
+    Ok(views)
+}
+
+/// One block, `[documents, 1 + passes, width]` in half precision, out of views whose row `first` is its first document.
+fn block(key: &CacheKey, views: &[Matrix], first: usize, documents: &[usize]) -> Result<Vec<u8>> {
+    let mut data = vec![0u8; documents.len() * key.document_bytes()];
+    let spoiled = data.par_chunks_exact_mut(key.document_bytes()).enumerate().find_map_first(|(i, bytes)| {
+        let mut row_bits = vec![f16::ZERO; key.width];
+        for (view, bytes) in views.iter().zip(bytes.chunks_exact_mut(key.width * 2)) {
+            row_bits.convert_from_f32_slice(view.row(first + i));
             if !row_bits.iter().all(|v| v.is_finite()) {
-                let problem = "its feature vector holds a value that is not a finite number in half precision; \
-                               look at the document, or use another encoder";
-                return Err(Error::input(format!("document {}", documents[i]), problem));
+                return Some(documents[i]);
             }
-            let at = i * key.document_bytes() + view as usize * key.width * 2;
-            for (bytes, v) in data[at..at + key.width * 2].as_chunks_mut::<2>().0.iter_mut().zip(&row_bits) {
+            for (bytes, v) in bytes.as_chunks_mut::<2>().0.iter_mut().zip(&row_bits) {
                 *bytes = v.to_le_bytes();
             }
         }
-        watch.advance(documents.len() as u64);
+        None
+    });
+    match spoiled {
+        None => Ok(data),
+        Some(document) => Err(Error::input(
+            format!("document {document}"),
+            "its feature vector holds a value that is not a finite number in half precision; look at the document, or \
+             use another encoder",
+        )),
     }
-    Ok(data)
 }

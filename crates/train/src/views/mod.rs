@@ -3,13 +3,16 @@
 //! A faithful view is a pass through the encoder with dropout ([`FullViews`]: all of them made once and kept on disk); a
 //! cheap one is the clean vector with noise of the same shape ([`NoiseViews`], fitted on the passes of a sample).
 
+mod brought;
 mod cache;
 mod noise;
 
+pub use brought::BroughtViews;
 pub use cache::{CacheKey, ViewCache};
 pub use noise::{NoiseModel, NoiseViews};
 
 use std::fmt;
+use std::ops::Range;
 use std::path::Path;
 use std::str::FromStr;
 
@@ -34,6 +37,16 @@ pub trait Encode: Sync {
     /// dropout masks of its own. The same document and view give the same vector, whatever they are asked together with.
     /// Implementations ask `watch.interrupted()`; the caller counts the progress.
     fn encode(&self, documents: &[usize], view: u32, watch: &dyn Watch) -> Result<Matrix>;
+
+    /// Several views of the same documents, one after the other unless there is a better way.
+    fn encode_views(&self, documents: &[usize], views: Range<u32>, watch: &dyn Watch) -> Result<Vec<Matrix>> {
+        views.map(|view| self.encode(documents, view, watch)).collect()
+    }
+
+    /// Documents worth encoding in one call; 0 where it does not matter.
+    fn documents_at_once(&self) -> usize {
+        0
+    }
 }
 
 /// Which draw of the views: the same draw of the same document gives the same views.

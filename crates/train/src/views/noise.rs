@@ -21,12 +21,14 @@ use crate::random::{Purpose, Stream};
 const RIDGE: f64 = 1e-8;
 /// Rows of a symmetric product computed by one task.
 const ROWS: usize = 96;
+/// Vectors looked at to see how they spread: their covariance changes little after so many.
+const SPREAD_SAMPLE: usize = 20_000;
 
 /// The fitted noise.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NoiseModel {
     width: usize,
-    // A without its last column [width, width], and that column [width].
+    // A without its last column [width, width], and that column [width]. No values: nothing is shifted but by the column.
     shift: Vec<f32>,
     constant: Vec<f32>,
     // L [width, width], lower triangular.
@@ -73,7 +75,9 @@ impl NoiseModel {
         if !covariance.iter().all(|c| c.is_finite()) {
             return Err(Error::input("views", "hold values that are not finite numbers"));
         }
-        if (0..width).all(|i| covariance[i * width + i] == 0.0) {
+        // A mean that does not come out even leaves equal vectors a rounding apart.
+        let alike = |i: usize| covariance[i * width + i] <= 1e-24 * mean[i] * mean[i];
+        if (0..width).all(alike) {
             let problem =
                 "all passes of a document are equal: the encoder's dropout is off, and two views would be one";
             return Err(Error::input("views", problem));
@@ -84,6 +88,60 @@ impl NoiseModel {
         let (shift, constant) = fit_shift(clean, mean)?;
         let factor = factor.lower().iter().map(|&v| v as f32).collect();
         Ok(NoiseModel { width, shift, constant, factor })
+    }
+
+    /// Noise for vectors that come without passes: `scale` times the spread of the vectors themselves, in the directions
+    /// they spread in. `vectors` is `[n, width]`; an even sample of them is looked at.
+    pub fn spread(vectors: &[f32], width: usize, scale: f64) -> Result<Self> {
+        let n = vectors.len() / width.max(1);
+        if n < 2 {
+            return Err(Error::input(
+                "vectors",
+                format!("there are {n}; at least 2 are needed to see how they spread"),
+            ));
+        }
+        let step = n.div_ceil(SPREAD_SAMPLE);
+        let rows: Vec<&[f32]> = vectors.chunks_exact(width).step_by(step).collect();
+        let mut mean = vec![0.0f64; width];
+        for row in &rows {
+            mean.iter_mut().zip(*row).for_each(|(m, &v)| *m += f64::from(v) / rows.len() as f64);
+        }
+        let off: Vec<f64> = rows.iter().flat_map(|row| row.iter().zip(&mean).map(|(&v, m)| f64::from(v) - m)).collect();
+        let mut covariance = vec![0.0; width * width];
+        add_gram(&mut covariance, &off, width);
+        let share = scale * scale / rows.len() as f64;
+        covariance.iter_mut().for_each(|c| *c *= share);
+        // A mean that does not come out even leaves equal vectors a rounding apart.
+        let alike = |i: usize| covariance[i * width + i] <= 1e-24 * mean[i] * mean[i];
+        if (0..width).all(alike) {
+            return Err(Error::input("vectors", "are all equal: there is nothing to tell documents apart by"));
+        }
+        add_ridge(&mut covariance, width);
+        let factor = Cholesky::new(covariance, width)
+            .ok_or_else(|| Error::input("vectors", "hold values that are not finite numbers"))?;
+        let factor = factor.lower().iter().map(|&v| v as f32).collect();
+        Ok(NoiseModel { width, shift: Vec::new(), constant: vec![0.0; width], factor })
+    }
+
+    /// Two views of every document whose clean vectors are `clean [documents.len(), width]`.
+    pub(super) fn pair(&self, clean: &[f32], documents: &[u32], draw: Draw, out: &mut [f32]) {
+        assert_eq!(out.len(), 2 * clean.len());
+        let mut middle = vec![0.0; clean.len()];
+        self.shifted(clean, &mut middle);
+        let streams: Vec<Stream> = (0..2)
+            .flat_map(|view| documents.iter().map(move |&document| [draw.epoch, u64::from(document), view]))
+            .map(|address| Stream::new(draw.seed, Purpose::Views, &address))
+            .collect();
+        self.noise(&streams, out);
+        for half in out.chunks_exact_mut(clean.len()) {
+            half.iter_mut().zip(&middle).for_each(|(o, m)| *o += m);
+        }
+    }
+
+    /// A checksum of everything that decides a view.
+    pub(super) fn checksum(&self) -> u32 {
+        let values = self.shift.iter().chain(&self.constant).chain(&self.factor);
+        crc32fast::hash(&values.flat_map(|v| v.to_le_bytes()).collect::<Vec<u8>>())
     }
 
     /// Fits the passes of a kept sample.
@@ -126,7 +184,9 @@ impl NoiseModel {
             for (row, x) in out.chunks_exact_mut(d).zip(x.chunks_exact(d)) {
                 row.iter_mut().zip(x).zip(&self.constant).for_each(|((o, x), c)| *o = x + c);
             }
-            multiply_add(out, View::new(x, x.len() / d, d), View::new(&self.shift, d, d).transposed(), 1.0);
+            if !self.shift.is_empty() {
+                multiply_add(out, View::new(x, x.len() / d, d), View::new(&self.shift, d, d).transposed(), 1.0);
+            }
         });
     }
 
@@ -200,9 +260,7 @@ impl NoiseViews {
             let found = model.width;
             return Err(Error::config(format!("a noise model of {found} values cannot serve vectors of {width}")));
         }
-        let values = model.shift.iter().chain(&model.constant).chain(&model.factor);
-        let bytes: Vec<u8> = values.flat_map(|v| v.to_le_bytes()).collect();
-        let fingerprint = format!("{clean_fingerprint}+noise/{:08x}", crc32fast::hash(&bytes));
+        let fingerprint = format!("{clean_fingerprint}+noise/{:08x}", model.checksum());
         Ok(NoiseViews { clean, model, fingerprint })
     }
 }
@@ -235,18 +293,8 @@ impl Views for NoiseViews {
     }
 
     fn pair(&self, documents: &[u32], draw: Draw, out: &mut [f32]) {
-        let size = documents.len() * self.model.width;
-        assert_eq!(out.len(), 2 * size);
-        let (mut clean, mut middle) = (vec![0.0; size], vec![0.0; size]);
+        let mut clean = vec![0.0; documents.len() * self.model.width];
         self.clean(documents, &mut clean);
-        self.model.shifted(&clean, &mut middle);
-        let streams: Vec<Stream> = (0..2)
-            .flat_map(|view| documents.iter().map(move |&document| [draw.epoch, u64::from(document), view]))
-            .map(|address| Stream::new(draw.seed, Purpose::Views, &address))
-            .collect();
-        self.model.noise(&streams, out);
-        for half in out.chunks_exact_mut(size) {
-            half.iter_mut().zip(&middle).for_each(|(o, m)| *o += m);
-        }
+        self.model.pair(&clean, documents, draw, out);
     }
 }

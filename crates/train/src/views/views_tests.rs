@@ -96,6 +96,60 @@ fn an_interrupted_cache_goes_on_and_ends_the_same() {
     assert_eq!(std::fs::read(&whole).unwrap(), std::fs::read(&broken).unwrap());
 }
 
+/// A GPU's manners: many documents and all views in a call, and gone at one of the calls.
+struct Vanishing {
+    inner: Formula,
+    calls: AtomicU64,
+    gone_at: u64,
+}
+
+impl Encode for Vanishing {
+    fn documents(&self) -> usize {
+        self.inner.documents
+    }
+
+    fn width(&self) -> usize {
+        self.inner.width
+    }
+
+    fn fingerprint(&self) -> String {
+        self.inner.fingerprint()
+    }
+
+    fn encode(&self, documents: &[usize], view: u32, watch: &dyn Watch) -> Result<Matrix> {
+        self.inner.encode(documents, view, watch)
+    }
+
+    fn encode_views(&self, documents: &[usize], views: Range<u32>, watch: &dyn Watch) -> Result<Vec<Matrix>> {
+        if self.calls.fetch_add(1, Ordering::Relaxed) == self.gone_at {
+            return Err(Error::device("the GPU has fallen off the bus"));
+        }
+        views.map(|view| self.encode(documents, view, watch)).collect()
+    }
+
+    fn documents_at_once(&self) -> usize {
+        600
+    }
+}
+
+#[test]
+fn views_of_a_gpu_that_vanishes_are_kept_and_the_run_resumes() {
+    let dir = tempfile::tempdir().unwrap();
+    let (whole, broken) = (dir.path().join("whole"), dir.path().join("broken"));
+    let all: Vec<usize> = (0..1500).collect();
+    ViewCache::open_or_fill(&whole, &Formula::new(1500, 5), &all, 3, &Silent).unwrap();
+    let vanishing = |gone_at| Vanishing { inner: Formula::new(1500, 5), calls: AtomicU64::new(0), gone_at };
+    // Two blocks of 256 a call, six blocks in all: gone at the third call.
+    let error = ViewCache::open_or_fill(&broken, &vanishing(2), &all, 3, &Silent).err().unwrap();
+    assert!(matches!(error, Error::Device(_)), "{error}");
+    assert!(!broken.exists());
+    let rest = vanishing(u64::MAX);
+    ViewCache::open_or_fill(&broken, &rest, &all, 3, &Silent).unwrap();
+    assert_eq!(rest.inner.encoded.load(Ordering::Relaxed), (1500 - 1024) * 4, "four finished blocks are kept");
+    // In one call or many, the file is the same.
+    assert_eq!(std::fs::read(&whole).unwrap(), std::fs::read(&broken).unwrap());
+}
+
 #[test]
 fn a_finished_cache_encodes_nothing_and_holds_the_vectors() {
     let dir = tempfile::tempdir().unwrap();

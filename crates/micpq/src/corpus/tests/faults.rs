@@ -238,7 +238,10 @@ fn files_that_cannot_be_read() {
     let error = Corpus::open(&missing, &CorpusConfig::default()).unwrap_err();
     assert!(matches!(&error, Error::Io { path, .. } if *path == missing), "{error:?}");
     let error = Corpus::open(&scene.file("a.xyz", "what is this"), &CorpusConfig::default()).unwrap_err().to_string();
-    assert!(error.contains("a.xyz") && error.contains("jsonl, json, csv, tsv, parquet, beir, text, folder"), "{error}");
+    assert!(
+        error.contains("a.xyz") && error.contains("jsonl, json, csv, tsv, parquet, arrow, beir, text, folder"),
+        "{error}"
+    );
     let error = Corpus::open(&scene.file("a.txt", "text"), &format(Format::Folder)).unwrap_err().to_string();
     assert!(error.contains("no folder"), "{error}");
     let error = Corpus::open(&scene.file("a.parquet", "PAR1 not"), &CorpusConfig::default()).unwrap_err().to_string();

@@ -1,0 +1,220 @@
+//! `micpq export`: an index in the formats others read.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+use clap::{Args, ValueEnum};
+use micpq::corpus::{Corpus, DocId, Document};
+use micpq::formats::beir::{Beir, BeirWriter};
+use micpq::formats::faiss::{Layout, ProductIndex};
+use micpq::formats::npz;
+use micpq::formats::table::{self, TableFormat};
+use micpq::formats::trec::{Qrels, Run};
+use micpq::index::Index;
+use micpq::npy::NpyWriter;
+use micpq::query::{Query, SearchConfig, Searcher};
+use micpq::{Error, Silent, Watch, disk};
+
+use crate::args::CorpusArgs;
+use crate::output;
+use crate::progress::Progress;
+
+/// What to export to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Target {
+    /// FAISS's IndexPQ in an IndexIDMap2, with the refinement beside it (OUT.refine.npz)
+    Faiss,
+    /// FAISS's IndexPQFastScan in an IndexIDMap2: faster, distances rounded
+    FaissFastscan,
+    /// A Parquet table of the documents
+    Parquet,
+    /// An Arrow (Feather) table of the documents
+    Arrow,
+    /// A JSON object a document
+    Jsonl,
+    /// A BEIR folder; with --queries of a labelled corpus also queries and judgements
+    Beir,
+    /// A TREC run of the answers to --queries
+    Trec,
+    /// Codes as .npy, and ids beside it (OUT.ids.jsonl)
+    Codes,
+}
+
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  micpq export news.micpq --to faiss -o news.faiss         then faiss.read_index(\"news.faiss\") in Python
+  micpq export news.micpq --to parquet -o news.parquet
+  micpq export scifact.micpq --to trec --queries scifact -k 1000 -o scifact.run
+  micpq score scifact.run scifact/qrels/test.tsv")]
+pub struct Export {
+    /// Index directory
+    pub index: PathBuf,
+    /// What to make of it
+    #[arg(long, value_name = "FORMAT")]
+    pub to: Target,
+    /// File or folder to write
+    #[arg(long, short)]
+    pub output: PathBuf,
+    /// Queries: a corpus, or a BEIR folder
+    #[arg(long, value_name = "FILE|FOLDER")]
+    pub queries: Option<PathBuf>,
+    /// Documents a query in a run
+    #[arg(short, default_value_t = 1000)]
+    pub k: usize,
+    /// Name of the run in its last column
+    #[arg(long, default_value = "micpq")]
+    pub tag: String,
+    /// Add the codes to a table
+    #[arg(long)]
+    pub codes: bool,
+    #[command(flatten)]
+    pub source: CorpusArgs,
+}
+
+pub fn run(args: Export, json: bool, progress: &Progress) -> Result<()> {
+    let index = Index::open(&args.index, progress)?;
+    if args.queries.is_some() && !matches!(args.to, Target::Trec | Target::Beir) {
+        return Err(Error::config("--queries go with --to trec and --to beir").into());
+    }
+    let count = match args.to {
+        Target::Faiss => faiss(&index, &args.output, Layout::Plain, progress)?,
+        Target::FaissFastscan => faiss(&index, &args.output, Layout::FastScan, progress)?,
+        Target::Parquet => table::write_index(&index, &args.output, TableFormat::Parquet, args.codes, progress)?,
+        Target::Arrow => table::write_index(&index, &args.output, TableFormat::Arrow, args.codes, progress)?,
+        Target::Jsonl => table::write_index(&index, &args.output, TableFormat::Jsonl, args.codes, progress)?,
+        Target::Beir => beir(&index, &args, progress)?,
+        Target::Trec => trec(&index, &args, progress)?,
+        Target::Codes => codes(&index, &args.output, progress)?,
+    };
+    progress.finish();
+    let what = if args.to == Target::Trec { "queries" } else { "documents" };
+    if json {
+        return output::json(&serde_json::json!({ "path": args.output, what: count }));
+    }
+    output::line(format!("{}: {count} {what}", args.output.display()))
+}
+
+/// Ids and codes of all documents.
+fn bare(index: &Index, watch: &dyn Watch) -> Result<(Vec<DocId>, Vec<u8>)> {
+    let records = index.records(false)?;
+    let (mut ids, mut codes) = (Vec::with_capacity(records.len()), Vec::new());
+    watch.stage("reading codes", Some(records.len() as u64));
+    for record in records {
+        let record = record?;
+        ids.push(record.id);
+        codes.extend_from_slice(&record.code);
+        watch.advance(1);
+        if watch.interrupted() {
+            return Err(Error::Interrupted.into());
+        }
+    }
+    Ok((ids, codes))
+}
+
+/// Ids one to a line, as JSON: a name may hold anything.
+fn write_ids(path: &Path, ids: &[DocId]) -> Result<()> {
+    let text: String = ids.iter().map(|id| format!("{}\n", serde_json::json!(id))).collect();
+    Ok(disk::replace(path, text.as_bytes())?)
+}
+
+fn faiss(index: &Index, path: &Path, layout: Layout, progress: &Progress) -> Result<u64> {
+    let (ids, codes) = bare(index, progress)?;
+    let numbers: Option<Vec<i64>> = ids
+        .iter()
+        .map(|id| match id {
+            DocId::Int(n) => i64::try_from(*n).ok(),
+            DocId::Str(_) => None,
+        })
+        .collect();
+    let beside = disk::beside(path, ".ids.jsonl");
+    if numbers.is_none() {
+        // FAISS knows numbers alone: rows are numbered, and the names of the rows stand beside.
+        write_ids(&beside, &ids)?;
+        progress.note(&format!("ids are not all numbers: FAISS returns rows, whose ids are in {}", beside.display()));
+    }
+    let numbers = numbers.unwrap_or_else(|| (0..ids.len() as i64).collect());
+    let made = ProductIndex { codebooks: index.model().codebooks().clone(), codes, ids: Some(numbers) };
+    made.write(path, layout)?;
+    npz::write_refine(&disk::beside(path, ".refine.npz"), index.model().refine())?;
+    Ok(made.len() as u64)
+}
+
+fn codes(index: &Index, path: &Path, progress: &Progress) -> Result<u64> {
+    let (ids, codes) = bare(index, progress)?;
+    let mut writer = NpyWriter::u8(path, index.model().shape().code_bytes())?;
+    writer.rows_u8(&codes)?;
+    let rows = writer.finish()?;
+    write_ids(&disk::beside(path, ".ids.jsonl"), &ids)?;
+    Ok(rows as u64)
+}
+
+/// Queries of a corpus or of a BEIR folder.
+fn queries(args: &Export) -> Result<Vec<Document>> {
+    let path = args.queries.as_deref().ok_or_else(|| Error::config("name the --queries to answer"))?;
+    if path.is_dir() && Beir::is(path) {
+        return Ok(Beir::open(path)?.queries()?);
+    }
+    Ok(Corpus::open(path, &args.source.config())?.collect::<micpq::Result<_>>()?)
+}
+
+/// Queries answered at a time.
+const GROUP: usize = 256;
+
+fn trec(index: &Index, args: &Export, progress: &Progress) -> Result<u64> {
+    let config = SearchConfig { k: args.k, documents: false, ..SearchConfig::default() };
+    config.validate()?;
+    let queries = queries(args)?;
+    let searcher = Searcher::new(index.clone(), None)?;
+    progress.stage("answering", Some(queries.len() as u64));
+    let mut run = Run(BTreeMap::new());
+    for group in queries.chunks(GROUP) {
+        let asked: Vec<Query> = group.iter().map(|q| Query::text(&q.text)).collect();
+        for (query, answer) in group.iter().zip(searcher.search(&asked, &config, &Silent)?) {
+            let found = answer.hits.iter().map(|hit| (hit.id.to_string(), f64::from(hit.score))).collect();
+            run.0.insert(query.id.to_string(), found);
+        }
+        progress.advance(group.len() as u64);
+        if progress.interrupted() {
+            return Err(Error::Interrupted.into());
+        }
+    }
+    run.write(&args.output, &args.tag)?;
+    Ok(queries.len() as u64)
+}
+
+fn beir(index: &Index, args: &Export, progress: &Progress) -> Result<u64> {
+    let queries = if args.queries.is_some() { queries(args)? } else { Vec::new() };
+    let mut writer = BeirWriter::create(&args.output)?;
+    let mut by_label: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    let records = index.records(true)?;
+    progress.stage("writing", Some(records.len() as u64));
+    let mut count = 0;
+    for record in records {
+        let record = record?;
+        if record.text.is_none() {
+            return Err(Error::config("this index keeps codes alone; a BEIR corpus needs the texts").into());
+        }
+        writer.document(&record)?;
+        if !queries.is_empty() {
+            record.labels.iter().for_each(|l| by_label.entry(l.clone()).or_default().push(record.id.to_string()));
+        }
+        count += 1;
+        progress.advance(1);
+        if progress.interrupted() {
+            return Err(Error::Interrupted.into());
+        }
+    }
+    // A document is relevant when it shares a label with the query.
+    let mut qrels = Qrels::default();
+    for query in &queries {
+        let relevant = query.labels.iter().filter_map(|label| by_label.get(label)).flatten();
+        let judged: BTreeMap<String, i64> = relevant.map(|id| (id.clone(), 1)).collect();
+        if !judged.is_empty() {
+            qrels.0.insert(query.id.to_string(), judged);
+        }
+    }
+    writer.finish(&queries, &qrels, "test")?;
+    Ok(count)
+}

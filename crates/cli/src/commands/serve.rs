@@ -1,0 +1,77 @@
+//! `micpq serve`: indexes over HTTP.
+
+use std::path::Path;
+
+use anyhow::Result;
+use micpq::Error;
+use serve::ServeConfig;
+use serve::config::value_of;
+
+use crate::args::Serve;
+use crate::output;
+use crate::progress::Progress;
+
+pub fn run(args: Serve, json: bool, progress: &Progress) -> Result<()> {
+    if let Some(role) = args.new_key {
+        let (key, lines) = serve::new_key(role)?;
+        if json {
+            return output::json(&serde_json::json!({ "key": key, "config": lines }));
+        }
+        return output::line(format!("key (shown once): {key}\n\n{}", lines.trim_end()));
+    }
+    if args.openapi {
+        return output::line(serve::openapi());
+    }
+    let config = ServeConfig::load(args.config.as_deref(), std::env::vars(), flags(&args)?)?;
+    if config.indexes.is_empty() && config.data.is_none() {
+        return Err(Error::config("nothing to serve; name an index, or a --data directory to make indexes in").into());
+    }
+    serve::start_log(&config)?;
+    let scheme = if config.tls_certificate.is_some() { "https" } else { "http" };
+    serve::run(config, progress, |address| {
+        // A reader that went away does not stop the server.
+        let _ = if json {
+            output::json(&serde_json::json!({ "address": address.to_string(), "url": format!("{scheme}://{address}") }))
+        } else {
+            output::line(format!("listening on {scheme}://{address}"))
+        };
+    })?;
+    Ok(())
+}
+
+/// Flags as the table they are in a config file.
+fn flags(args: &Serve) -> Result<toml::Table> {
+    let mut table = toml::Table::new();
+    for pair in &args.set {
+        let (name, value) =
+            pair.split_once('=').ok_or_else(|| Error::config(format!("--set {pair}: write it as NAME=VALUE")))?;
+        table.insert(name.to_owned(), value_of(value));
+    }
+    if let Some(listen) = &args.listen {
+        table.insert("listen".into(), listen.clone().into());
+    }
+    if let Some(data) = &args.data {
+        table.insert("data".into(), data.display().to_string().into());
+    }
+    let mut indexes = toml::Table::new();
+    for given in &args.indexes {
+        let (name, path) = match given.split_once('=') {
+            Some((name, path)) => (name.to_owned(), path),
+            None => (name_of(Path::new(given))?, given.as_str()),
+        };
+        if indexes.insert(name.clone(), path.into()).is_some() {
+            return Err(Error::config(format!("two indexes are named \"{name}\"; name one of them NAME=PATH")).into());
+        }
+    }
+    if !indexes.is_empty() {
+        table.insert("indexes".into(), indexes.into());
+    }
+    Ok(table)
+}
+
+/// `news` of `/data/news.micpq`.
+fn name_of(path: &Path) -> Result<String> {
+    let name = path.file_name().map(|name| name.to_string_lossy().into_owned());
+    let name = name.ok_or_else(|| Error::config(format!("{} has no file name; write NAME=PATH", path.display())))?;
+    Ok(name.strip_suffix(".micpq").unwrap_or(&name).to_owned())
+}

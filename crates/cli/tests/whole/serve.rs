@@ -1,0 +1,404 @@
+//! The server as a user starts it: bound to a free port, asked over TCP, stopped and killed.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::bench::{Bench, TINY, corpus};
+
+/// A running server.
+struct Server {
+    child: Child,
+    address: String,
+}
+
+impl Server {
+    fn start(bench: &Bench, line: &str) -> Server {
+        let mut child = bench
+            .command(&format!("serve {line} --listen 127.0.0.1:0 --json --set log=warn"))
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut first = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut first).unwrap();
+        let told: Value = serde_json::from_str(&first).unwrap_or_else(|_| panic!("it tells its address: {first:?}"));
+        Server { child, address: told["address"].as_str().unwrap().to_owned() }
+    }
+
+    fn send(&self, head: &str, body: &[u8]) -> (u16, String) {
+        let mut stream = TcpStream::connect(&self.address).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        let head = format!("{head}Host: {}\r\nConnection: close\r\n\r\n", self.address);
+        stream.write_all(head.as_bytes()).unwrap();
+        // A server that refuses early may close before all of a body is sent.
+        let _ = stream.write_all(body);
+        let mut reply = Vec::new();
+        let _ = stream.read_to_end(&mut reply);
+        let reply = String::from_utf8_lossy(&reply).into_owned();
+        let status =
+            reply.split(' ').nth(1).and_then(|s| s.parse().ok()).unwrap_or_else(|| panic!("a status: {reply:?}"));
+        let (head, body) = reply.split_once("\r\n\r\n").unwrap();
+        let body =
+            if head.to_lowercase().contains("transfer-encoding: chunked") { unchunked(body) } else { body.to_owned() };
+        (status, body)
+    }
+
+    fn call(&self, method: &str, path: &str, body: Value) -> (u16, Value) {
+        let body = body.to_string();
+        let head =
+            format!("{method} {path} HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: {}\r\n", body.len());
+        let (status, body) = self.send(&head, body.as_bytes());
+        (status, serde_json::from_str(&body).unwrap_or(Value::Null))
+    }
+
+    fn ok(&self, method: &str, path: &str, body: Value) -> Value {
+        let (status, reply) = self.call(method, path, body);
+        assert!(status < 300, "{method} {path}: {status} {reply}");
+        reply
+    }
+
+    fn get(&self, path: &str) -> Value {
+        let (status, body) = self.send(&format!("GET {path} HTTP/1.1\r\n"), b"");
+        assert_eq!(status, 200, "{path}: {body}");
+        serde_json::from_str(&body).unwrap_or(Value::Null)
+    }
+
+    fn count(&self, index: &str) -> u64 {
+        self.ok("POST", &format!("/v1/indexes/{index}/count"), json!({}))["count"].as_u64().unwrap()
+    }
+
+    fn signal(&self, name: &str) {
+        assert!(Command::new("kill").args([name, &self.child.id().to_string()]).status().unwrap().success());
+    }
+
+    /// The exit code after a polite request to stop.
+    fn stop(mut self) -> Option<i32> {
+        self.signal("-TERM");
+        self.child.wait().unwrap().code()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn unchunked(body: &str) -> String {
+    let (mut rest, mut out) = (body, String::new());
+    while let Some((size, after)) = rest.split_once("\r\n") {
+        let size = usize::from_str_radix(size.trim(), 16).unwrap_or(0);
+        if size == 0 {
+            break;
+        }
+        out.push_str(&after[..size]);
+        rest = &after[size + 2..];
+    }
+    out
+}
+
+fn built(bench: &Bench) {
+    bench.ok(&format!("build news.jsonl {TINY} --epochs 4 --views full:4 -o news.micpq"));
+}
+
+fn new_document(id: usize, text: &str) -> Value {
+    json!({ "documents": [{ "id": id, "text": text, "attributes": { "year": 2001 } }] })
+}
+
+#[test]
+fn texts_are_searched_added_streamed_and_embedded() {
+    let bench = Bench::new();
+    built(&bench);
+    let server = Server::start(&bench, "news.micpq");
+    let found = server.ok("POST", "/v1/indexes/news/query", json!({ "text": "crude oil barrel price", "k": 20 }));
+    let hits = found["hits"].as_array().unwrap();
+    // Four even topics would give five by chance.
+    assert!(hits.iter().filter(|h| h["labels"][0] == "oil").count() >= 12, "{found}");
+    assert!(found["milliseconds"]["encode"].as_f64().unwrap() > 0.0);
+    // The command line gives the same list.
+    let same = bench.json("search news.micpq 'crude oil barrel price' -k 20");
+    let ids = |hits: &[Value]| hits.iter().map(|h| h["id"].clone()).collect::<Vec<_>>();
+    assert_eq!(ids(hits), ids(&same));
+
+    server.ok("PUT", "/v1/indexes/news/documents", new_document(5000, "wheat harvest drought farm"));
+    let found = server.ok("POST", "/v1/indexes/news/query", json!({ "text": "wheat harvest drought farm", "k": 1 }));
+    assert_eq!(found["hits"][0]["id"], 5000);
+    let lines = corpus(400, 1500);
+    let head = format!(
+        "POST /v1/indexes/news/documents/stream HTTP/1.1\r\nContent-Type: application/x-ndjson\r\nContent-Length: {}\r\n",
+        lines.len()
+    );
+    let (status, body) = server.send(&head, lines.as_bytes());
+    let told: Value = serde_json::from_str(&body).unwrap();
+    assert_eq!((status, &told["changed"], &told["skipped"]), (200, &json!(1100), &json!(0)), "{body}");
+    assert_eq!(server.count("news"), 1501);
+
+    // A bad line ends a stream; what stood before it stays, and the answer tells where it is.
+    let bad = corpus(2000, 2700) + "{\"id\": 3000}\n" + &corpus(2700, 2710);
+    let head = head.replace(&format!("{}\r\n", lines.len()), &format!("{}\r\n", bad.len()));
+    let (status, body) = server.send(&head, bad.as_bytes());
+    let told: Value = serde_json::from_str(&body).unwrap();
+    assert_eq!(
+        (status, &told["error"]["code"], &told["error"]["line"]),
+        (422, &json!("bad_document"), &json!(701)),
+        "{body}"
+    );
+    assert_eq!(told["error"]["committed"], 700);
+    assert_eq!(server.count("news"), 2201);
+    let (status, body) = server.send(&head.replace("stream HTTP", "stream?on_error=skip HTTP"), bad.as_bytes());
+    let told: Value = serde_json::from_str(&body).unwrap();
+    assert_eq!((status, &told["changed"], &told["skipped"]), (200, &json!(710), &json!(1)), "{body}");
+    assert_eq!(server.count("news"), 2211);
+
+    let vectors = server.ok("POST", "/v1/embeddings", json!({ "model": "news", "input": ["oil", "wheat farm"] }));
+    assert_eq!((vectors["data"].as_array().unwrap().len(), &vectors["object"]), (2, &json!("list")));
+    let vector = vectors["data"][1]["embedding"].clone();
+    assert_eq!(vector.as_array().unwrap().len(), 32);
+    assert!(vectors["usage"]["prompt_tokens"].as_u64().unwrap() >= 5);
+    let code = server.ok("POST", "/v1/embeddings", json!({ "model": "news/code", "input": "oil" }));
+    assert_eq!(code["data"][0]["embedding"].as_array().unwrap().len(), 4);
+    let packed = json!({ "model": "news", "input": "oil", "encoding_format": "base64" });
+    assert_eq!(server.ok("POST", "/v1/embeddings", packed)["data"][0]["embedding"].as_str().unwrap().len(), 172);
+    // A vector of the server is a query of the server.
+    let by_vector = server.ok("POST", "/v1/indexes/news/query", json!({ "vector": vector, "k": 5 }));
+    let by_text = server.ok("POST", "/v1/indexes/news/query", json!({ "text": "wheat farm", "k": 5 }));
+    assert_eq!(by_vector["hits"], by_text["hits"]);
+    assert_eq!(server.stop(), Some(0));
+}
+
+#[test]
+fn an_acknowledged_write_survives_a_kill() {
+    let bench = Bench::new();
+    built(&bench);
+    let mut server = Server::start(&bench, "news.micpq");
+    for i in 0..5 {
+        server.ok("PUT", "/v1/indexes/news/documents", new_document(6000 + i, "port strike dock"));
+        server.signal("-KILL");
+        server.child.wait().unwrap();
+        server = Server::start(&bench, "news.micpq");
+        assert_eq!(server.count("news"), 401 + i as u64);
+        let one = server.get(&format!("/v1/indexes/news/documents/{}", 6000 + i));
+        assert_eq!(one["text"], "port strike dock");
+    }
+    assert_eq!(bench.json("index verify news.micpq")[0]["sound"], true);
+}
+
+#[test]
+fn a_polite_stop_finishes_what_was_accepted() {
+    let bench = Bench::new();
+    built(&bench);
+    let server = Server::start(&bench, "news.micpq");
+    // Requests under way while the signal comes: every one that is answered with success is on disk.
+    let address = server.address.clone();
+    let writers: Vec<_> = (0..8)
+        .map(|w| {
+            let address = address.clone();
+            std::thread::spawn(move || {
+                let mut done = Vec::new();
+                for i in 0..200 {
+                    let id = 10_000 + w * 1000 + i;
+                    let body = new_document(id, "bank loan rate").to_string();
+                    let Ok(mut stream) = TcpStream::connect(&address) else { break };
+                    let head = format!("PUT /v1/indexes/news/documents HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+                    let mut reply = String::new();
+                    if stream.write_all(head.as_bytes()).is_err() || stream.read_to_string(&mut reply).is_err() {
+                        break;
+                    }
+                    if reply.starts_with("HTTP/1.1 200") {
+                        done.push(id);
+                    } else {
+                        break;
+                    }
+                }
+                done
+            })
+        })
+        .collect();
+    std::thread::sleep(Duration::from_millis(700));
+    let begun = Instant::now();
+    assert_eq!(server.stop(), Some(0));
+    assert!(begun.elapsed() < Duration::from_secs(30));
+    let done: Vec<usize> = writers.into_iter().flat_map(|w| w.join().unwrap()).collect();
+    assert!(!done.is_empty());
+    let server = Server::start(&bench, "news.micpq");
+    let there = server.ok("POST", "/v1/indexes/news/documents/get", json!({ "ids": done }));
+    assert!(there["documents"].as_array().unwrap().iter().all(|d| d.is_object()), "{} acknowledged", done.len());
+}
+
+#[test]
+fn an_index_is_made_filled_trained_and_written_meanwhile() {
+    let bench = Bench::new();
+    let server = Server::start(&bench, "--data made --set cache=cache");
+    let made = server.ok("PUT", "/v1/indexes/notes", json!({ "encoder": "tiny", "bits": 64 }));
+    assert_eq!((&made["method"], &made["bits"]), (&json!("untrained"), &json!(64)));
+    let lines = corpus(0, 400);
+    let head = format!(
+        "POST /v1/indexes/notes/documents/stream HTTP/1.1\r\nContent-Type: application/x-ndjson\r\nContent-Length: {}\r\n",
+        lines.len()
+    );
+    assert_eq!(server.send(&head, lines.as_bytes()).0, 200);
+    let oil = |server: &Server| {
+        let found = server.ok("POST", "/v1/indexes/notes/query", json!({ "text": "crude oil barrel", "k": 20 }));
+        found["hits"].as_array().unwrap().iter().filter(|h| h["labels"][0] == "oil").count()
+    };
+    assert!(oil(&server) >= 10, "untrained codes find something: {}", oil(&server));
+    let job = server.ok("POST", "/v1/indexes/notes/train", json!({ "bits": 16, "epochs": 4 }));
+    let path = format!("/v1/jobs/{}", job["id"]);
+    let (mut written, mut deleted) = (0, 0);
+    let last = loop {
+        let job = server.get(&path);
+        if job["status"] != "running" {
+            break job;
+        }
+        server.ok("PUT", "/v1/indexes/notes/documents", new_document(7000 + written, "cargo tanker port"));
+        written += 1;
+        if deleted < 50 {
+            server.ok("POST", "/v1/indexes/notes/documents/delete", json!({ "ids": [deleted] }));
+            deleted += 1;
+        }
+        assert!(oil(&server) >= 5);
+    };
+    assert_eq!(last["status"], "succeeded", "{last}");
+    assert_eq!(server.count("notes"), (400 + written - deleted) as u64, "{written} written, {deleted} deleted");
+    let view = server.get("/v1/indexes/notes");
+    assert_eq!((&view["bits"], &view["method"], &view["keep"]), (&json!(16), &json!("micpq"), &json!("int8")));
+    assert!(oil(&server) >= 15, "{}", oil(&server));
+    assert!(server.get("/v1/indexes/notes/training")["metrics"]["curve"].as_array().unwrap().len() >= 2);
+    assert_eq!(server.stop(), Some(0));
+    assert_eq!(bench.json("index verify made/notes")[0]["sound"], true);
+    let left: Vec<_> = std::fs::read_dir(bench.path("made")).unwrap().map(|e| e.unwrap().file_name()).collect();
+    assert_eq!(left, ["notes"], "nothing is left behind");
+}
+
+#[test]
+fn tls_and_keys_hold_the_door() {
+    let bench = Bench::new();
+    built(&bench);
+    let made = Command::new("openssl")
+        .args(["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", "key.pem", "-out", "cert.pem", "-days", "2"])
+        .args(["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"])
+        .current_dir(bench.dir.path())
+        .output();
+    if !made.is_ok_and(|out| out.status.success()) || Command::new("curl").arg("--version").output().is_err() {
+        eprintln!("skipped: this test needs openssl and curl");
+        return;
+    }
+    let key = &bench.json("serve --new-key read")[0];
+    std::fs::write(bench.path("serve.toml"), key["config"].as_str().unwrap()).unwrap();
+    let server =
+        Server::start(&bench, "news.micpq --config serve.toml --set tls_certificate=cert.pem --set tls_key=key.pem");
+    let curl = |arguments: &[&str]| -> String {
+        let mut curl = Command::new("curl");
+        curl.args(["-s", "-o", "/dev/null", "-w", "%{http_code}"]).args(arguments).current_dir(bench.dir.path());
+        String::from_utf8(curl.arg(format!("https://{}/v1/indexes", server.address)).output().unwrap().stdout).unwrap()
+    };
+    assert_eq!(curl(&[]), "000", "an unknown certificate is not trusted");
+    assert_eq!(curl(&["--cacert", "cert.pem"]), "401");
+    let header = format!("Authorization: Bearer {}", key["key"].as_str().unwrap());
+    assert_eq!(curl(&["--cacert", "cert.pem", "-H", &header]), "200");
+    assert_eq!(curl(&["--cacert", "cert.pem", "-H", &header, "-X", "PUT"]), "405");
+}
+
+#[test]
+fn what_cannot_be_served_is_told_at_once() {
+    let bench = Bench::new();
+    for (line, code, word) in [
+        ("serve", 2, "nothing to serve"),
+        ("serve nowhere.micpq", 1, "is not an index"),
+        ("serve a=x a=y", 2, "two indexes"),
+        ("serve x --set quue=1", 2, "quue"),
+        ("serve x --set queue", 2, "NAME=VALUE"),
+        ("serve x --listen nonsense", 2, "listen"),
+        ("serve x --listen 0.0.0.0:0", 2, "--new-key"),
+        ("serve --config none.toml", 1, "none.toml"),
+        ("serve --new-key king", 2, "king"),
+        ("serve x --set tls_key=k --set tls_certificate=c", 1, "PEM"),
+    ] {
+        let told = bench.fails(line, code);
+        assert!(told.contains(word), "{line}: {told}");
+    }
+    let api: Value = serde_json::from_str(&bench.ok("serve --openapi")).unwrap();
+    assert!(api["openapi"].as_str().unwrap().starts_with("3.1"));
+}
+
+/// Every command of the documentation, as it stands there.
+#[test]
+fn the_commands_of_the_documentation_work() {
+    if Command::new("curl").arg("--version").output().is_err() {
+        eprintln!("skipped: the commands of docs/http.md need curl");
+        return;
+    }
+    let bench = Bench::new();
+    built(&bench);
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/http.md");
+    let page = std::fs::read_to_string(page).unwrap();
+    let server = Server::start(&bench, "news.micpq --data made --set cache=cache");
+    let mut run = 0;
+    for block in page.split("```sh\n").skip(1) {
+        let block = block.split("```").next().unwrap().replace("127.0.0.1:6380", &server.address);
+        if block.contains("micpq serve") {
+            continue;
+        }
+        let mut shell = Command::new("bash");
+        shell.args(["-euo", "pipefail", "-c", &block]).current_dir(bench.dir.path());
+        let out = shell.output().unwrap();
+        let (told, problem) = (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
+        assert!(out.status.success(), "{block}\n{told}\n{problem}");
+        run += 1;
+    }
+    assert!(run >= 8, "{run} blocks of commands");
+}
+
+/// Schemathesis (its path in `MICPQ_SCHEMATHESIS`) makes up requests from the description and holds the answers against
+/// it: `make contract`.
+#[test]
+fn the_description_is_kept() {
+    let Ok(program) = std::env::var("MICPQ_SCHEMATHESIS") else {
+        eprintln!("skipped: MICPQ_SCHEMATHESIS does not name the program; \"make contract\" does");
+        return;
+    };
+    let bench = Bench::new();
+    built(&bench);
+    let server = Server::start(&bench, "news.micpq --data made --set cache=cache");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../serve");
+    let out = Command::new(program)
+        .env("SCHEMATHESIS_HOOKS", "schemathesis_hooks")
+        .env("PYTHONPATH", &folder)
+        .env("PYTHONDONTWRITEBYTECODE", "1")
+        .arg("--config-file")
+        .arg(folder.join("schemathesis.toml"))
+        .args(["run", "--no-color", &format!("http://{}/openapi.json", server.address)])
+        .current_dir(bench.dir.path())
+        .output()
+        .unwrap();
+    let told = String::from_utf8_lossy(&out.stdout);
+    println!("{told}");
+    assert!(out.status.success(), "{told}\n{}", String::from_utf8_lossy(&out.stderr));
+    assert_eq!(server.get("/healthz")["status"], "ok");
+    assert_eq!(server.stop(), Some(0));
+}
+
+#[test]
+fn the_page_works_in_a_browser() {
+    let Ok(python) = std::env::var("MICPQ_BROWSER_PYTHON") else {
+        eprintln!("skipped: MICPQ_BROWSER_PYTHON does not name a Python with selenium; \"make page\" does");
+        return;
+    };
+    let bench = Bench::new();
+    built(&bench);
+    let server = Server::start(&bench, "news.micpq");
+    let mut browser = Command::new(python);
+    browser.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("../serve/page/tests/browser.py"));
+    browser.arg(format!("http://{}", server.address));
+    if let Some(folder) = std::env::var_os("MICPQ_SCREENSHOTS") {
+        browser.arg("--screenshots").arg(folder);
+    }
+    let out = browser.output().unwrap();
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    assert_eq!(server.stop(), Some(0));
+}

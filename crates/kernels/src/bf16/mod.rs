@@ -1,0 +1,258 @@
+//! `y = x W^T` of values rounded to `bf16`, summed in `f32`, in the order Intel documents for AMX tiles (`TDPBF16PS`).
+//!
+//! Inputs go in steps of 32. In a step the even inputs are one chain of fused multiply-adds from zero and the odd ones
+//! another; their sum is added to the running one. A product of two `bf16` is exact in `f32`, so each link of a chain
+//! rounds once, on any CPU. There are no tiles here yet: a CPU with them could take this order's place bit for bit.
+//!
+//! Weights lie in panels of sixteen outputs, `[panel][input / 2][16][2]`.
+
+#[cfg(target_arch = "x86_64")]
+mod x86;
+
+#[cfg(test)]
+mod tests;
+
+use std::ops::Range;
+use std::sync::OnceLock;
+
+use crate::Backend;
+use crate::dispatch::per_backend;
+use crate::gemm::{Epilogue, PANEL, store};
+
+/// Inputs of a step; rows and panels are filled up to whole ones with zeros.
+const STEP: usize = 32;
+
+/// The instructions a product runs on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Unit {
+    /// Plain Rust.
+    Reference,
+    /// `f32` instructions on widened values: no faster than `f32` itself.
+    Avx2,
+}
+
+impl Unit {
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Unit::Reference => "reference",
+            Unit::Avx2 => "avx2",
+        }
+    }
+
+    /// The units this CPU has, slowest first.
+    pub fn available() -> Vec<Unit> {
+        let mut all = vec![Unit::Reference];
+        if Backend::available().contains(&Backend::Avx2) {
+            all.push(Unit::Avx2);
+        }
+        all
+    }
+
+    /// The fastest unit a backend may use on this CPU.
+    pub fn of(backend: Backend) -> Unit {
+        static UNITS: OnceLock<Vec<Unit>> = OnceLock::new();
+        let most = match backend {
+            Backend::Reference => Unit::Reference,
+            Backend::Avx2 | Backend::Avx512 => Unit::Avx2,
+        };
+        let units = UNITS.get_or_init(Unit::available);
+        *units.iter().rev().find(|u| **u <= most).expect("the reference is always there")
+    }
+}
+
+/// To the nearest `bf16`, ties to even.
+#[inline(always)]
+fn round(v: f32) -> u16 {
+    let bits = v.to_bits();
+    (bits.wrapping_add(0x7fff + ((bits >> 16) & 1)) >> 16) as u16
+}
+
+#[inline(always)]
+fn widen(v: u16) -> f32 {
+    f32::from_bits(u32::from(v) << 16)
+}
+
+/// Rows rounded to `bf16`, and the space for them, kept between batches.
+#[derive(Clone, Debug, Default)]
+pub struct HalfRows {
+    rows: usize,
+    inputs: usize,
+    // [rows, inputs to whole steps]
+    values: Vec<u16>,
+}
+
+impl HalfRows {
+    /// Takes `x` as `[rows, inputs]`.
+    ///
+    /// # Panics
+    /// When the length is not a multiple of `inputs`, or the CPU lacks the backend.
+    pub fn fill(&mut self, backend: Backend, x: &[f32], inputs: usize) {
+        assert!(inputs > 0 && x.len().is_multiple_of(inputs), "x is [rows, inputs]");
+        self.rows = x.len() / inputs;
+        let size = self.rows * inputs.next_multiple_of(STEP);
+        if self.values.len() < size || self.inputs != inputs {
+            self.values.clear();
+            self.values.resize(size, 0);
+        }
+        self.inputs = inputs;
+        round_rows(backend, x, self);
+    }
+
+    /// Rows.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Values from one row to the next.
+    fn stride(&self) -> usize {
+        self.inputs.next_multiple_of(STEP)
+    }
+}
+
+per_backend! {
+    /// Fills rows whose space `fill` has made.
+    fn round_rows(x: &[f32], rows: &mut HalfRows) => round_rows_body;
+}
+
+#[inline(always)]
+fn round_rows_body(x: &[f32], rows: &mut HalfRows) {
+    let (inputs, stride) = (rows.inputs, rows.stride());
+    for (to, from) in rows.values.chunks_exact_mut(stride).zip(x.chunks_exact(inputs)) {
+        for (q, v) in to.iter_mut().zip(from) {
+            *q = round(*v);
+        }
+    }
+}
+
+/// Weights `[outputs, inputs]` rounded to `bf16`, packed once for many products.
+#[derive(Clone, Debug)]
+pub struct HalfWeight {
+    outputs: usize,
+    inputs: usize,
+    // [panels][inputs to whole steps / 2][PANEL][2]
+    panels: Vec<u16>,
+}
+
+impl HalfWeight {
+    /// Rounds and packs row-major `[outputs, inputs]`.
+    ///
+    /// # Panics
+    /// When the length is another.
+    pub fn new(weight: &[f32], outputs: usize, inputs: usize) -> Self {
+        assert_eq!(weight.len(), outputs * inputs);
+        let padded = inputs.next_multiple_of(STEP);
+        let mut panels = vec![0; outputs.div_ceil(PANEL) * PANEL * padded];
+        for (j, row) in weight.chunks_exact(inputs).enumerate() {
+            let panel = &mut panels[j / PANEL * PANEL * padded..][..PANEL * padded];
+            for (k, w) in row.iter().enumerate() {
+                panel[(k / 2 * PANEL + j % PANEL) * 2 + k % 2] = round(*w);
+            }
+        }
+        HalfWeight { outputs, inputs, panels }
+    }
+
+    /// Values in.
+    pub fn inputs(&self) -> usize {
+        self.inputs
+    }
+
+    /// Values out.
+    pub fn outputs(&self) -> usize {
+        self.outputs
+    }
+
+    /// Panels of sixteen outputs; the last may be narrower.
+    pub fn panels(&self) -> usize {
+        self.outputs.div_ceil(PANEL)
+    }
+
+    /// `y[rows, outputs of those panels] = epilogue(x W^T)` on the fastest unit of the active backend.
+    pub fn multiply_panels(&self, panels: Range<usize>, x: &HalfRows, y: &mut [f32], epilogue: Epilogue) {
+        self.multiply_panels_on(Unit::of(Backend::active()), panels, x, y, epilogue);
+    }
+
+    /// The same on a unit of choice.
+    ///
+    /// # Panics
+    /// When a length is wrong or the CPU lacks the unit.
+    pub fn multiply_panels_on(
+        &self,
+        unit: Unit,
+        panels: Range<usize>,
+        x: &HalfRows,
+        y: &mut [f32],
+        epilogue: Epilogue,
+    ) {
+        assert_eq!(x.inputs, self.inputs, "x is [rows, inputs]");
+        assert!(panels.start <= panels.end && panels.end <= self.panels(), "panels of this weight");
+        let outputs = (panels.end * PANEL).min(self.outputs) - (panels.start * PANEL).min(self.outputs);
+        assert_eq!(y.len(), x.rows * outputs, "y is [rows, outputs]");
+        assert_eq!(epilogue.bias().len(), self.outputs, "a bias for every output");
+        assert!(unit <= Unit::of(Backend::Avx512), "this CPU has no {}", unit.name());
+        let mut tiles = Tiles { weight: self, x, y, outputs, first: panels.start, epilogue };
+        match unit {
+            Unit::Reference => panels.for_each(|panel| reference(&mut tiles, panel)),
+            // SAFETY: the lengths were checked above, panels and rows are whole by construction, and the CPU was seen to
+            // have the unit.
+            #[cfg(target_arch = "x86_64")]
+            Unit::Avx2 => panels.for_each(|panel| unsafe { x86::avx2(&mut tiles, panel) }),
+            #[cfg(not(target_arch = "x86_64"))]
+            _ => unreachable!("only the reference is available here"),
+        }
+    }
+
+    fn panel(&self, p: usize) -> &[u16] {
+        let size = PANEL * self.inputs.next_multiple_of(STEP);
+        &self.panels[p * size..(p + 1) * size]
+    }
+}
+
+/// One product under way.
+struct Tiles<'a> {
+    weight: &'a HalfWeight,
+    x: &'a HalfRows,
+    y: &'a mut [f32],
+    // Values in a row of y, and the panel its first one belongs to.
+    outputs: usize,
+    first: usize,
+    epilogue: Epilogue<'a>,
+}
+
+impl Tiles<'_> {
+    fn bias(&self, panel: usize) -> [f32; PANEL] {
+        let mut bias = [0.0; PANEL];
+        let from = &self.epilogue.bias()[panel * PANEL..];
+        let n = from.len().min(PANEL);
+        bias[..n].copy_from_slice(&from[..n]);
+        bias
+    }
+
+    #[inline(always)]
+    fn finish(&mut self, panel: usize, bias: &[f32; PANEL], i: usize, sums: &[f32; PANEL]) {
+        let mut tile = *sums;
+        self.epilogue.apply(&mut tile, bias);
+        store(&tile, self.y, i, self.outputs, panel - self.first);
+    }
+}
+
+fn reference(tiles: &mut Tiles, panel: usize) {
+    let (bias, stride) = (tiles.bias(panel), tiles.x.stride());
+    for i in 0..tiles.x.rows {
+        let row = &tiles.x.values[i * stride..(i + 1) * stride];
+        let mut sums = [0.0f32; PANEL];
+        let steps = row.chunks_exact(STEP).zip(tiles.weight.panel(panel).chunks_exact(STEP * PANEL));
+        for (values, weights) in steps {
+            for (j, sum) in sums.iter_mut().enumerate() {
+                let (mut even, mut odd) = (0.0f32, 0.0f32);
+                for (t, pair) in values.as_chunks::<2>().0.iter().enumerate() {
+                    let w = &weights[(t * PANEL + j) * 2..][..2];
+                    even = widen(pair[0]).mul_add(widen(w[0]), even);
+                    odd = widen(pair[1]).mul_add(widen(w[1]), odd);
+                }
+                *sum += even + odd;
+            }
+        }
+        tiles.finish(panel, &bias, i, &sums);
+    }
+}

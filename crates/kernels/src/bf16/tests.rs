@@ -1,0 +1,71 @@
+use super::*;
+
+fn noise(n: usize, seed: u32) -> Vec<f32> {
+    (0..n as u32)
+        .map(|i| {
+            let mut h = i.wrapping_mul(2_654_435_761) ^ seed.wrapping_mul(0x9E37_79B9);
+            h = (h ^ (h >> 15)).wrapping_mul(0x85EB_CA6B);
+            (h ^ (h >> 13)) as f32 / 2f32.powi(31) - 1.0
+        })
+        .collect()
+}
+
+#[test]
+fn every_unit_gives_the_references_bits() {
+    for (n, outputs, inputs) in
+        [(0, 5, 3), (1, 1, 1), (1, 384, 384), (5, 17, 33), (13, 48, 40), (29, 100, 7), (50, 40, 96), (33, 48, 1536)]
+    {
+        let (x, w, bias) = (noise(n * inputs, 1), noise(outputs * inputs, 2), noise(outputs, 3));
+        let weight = HalfWeight::new(&w, outputs, inputs);
+        let mut rows = HalfRows::default();
+        rows.fill(Backend::Reference, &x, inputs);
+        for backend in Backend::available() {
+            let mut same = HalfRows::default();
+            same.fill(backend, &x, inputs);
+            assert_eq!(same.values, rows.values, "{}", backend.name());
+        }
+        for epilogue in [Epilogue::Bias(&bias), Epilogue::BiasGelu(&bias)] {
+            let mut expected = vec![f32::NAN; n * outputs];
+            weight.multiply_panels_on(Unit::Reference, 0..weight.panels(), &rows, &mut expected, epilogue);
+            assert!(expected.iter().all(|v| v.is_finite()));
+            for unit in Unit::available() {
+                let mut y = vec![f32::NAN; n * outputs];
+                weight.multiply_panels_on(unit, 0..weight.panels(), &rows, &mut y, epilogue);
+                assert_eq!(y, expected, "{} {n}x{outputs}x{inputs}", unit.name());
+            }
+        }
+    }
+}
+
+#[test]
+fn the_product_is_the_product_of_the_rounded_values() {
+    let (n, outputs, inputs) = (7, 19, 65);
+    let (x, w) = (noise(n * inputs, 5), noise(outputs * inputs, 6));
+    let mut rows = HalfRows::default();
+    rows.fill(Backend::active(), &x, inputs);
+    let weight = HalfWeight::new(&w, outputs, inputs);
+    let mut y = vec![0.0; n * outputs];
+    weight.multiply_panels(0..weight.panels(), &rows, &mut y, Epilogue::Bias(&vec![0.0; outputs]));
+    let near = |v: f32| f64::from(widen(round(v)));
+    for i in 0..n {
+        for j in 0..outputs {
+            let exact: f64 = (0..inputs).map(|t| near(x[i * inputs + t]) * near(w[j * inputs + t])).sum();
+            assert!((f64::from(y[i * outputs + j]) - exact).abs() < 1e-5);
+        }
+    }
+}
+
+#[test]
+fn rounding_is_to_nearest_with_ties_to_even() {
+    for (value, expected) in [
+        (1.0f32, 1.0f32),
+        (f32::from_bits(0x3f80_7fff), 1.0),
+        (f32::from_bits(0x3f80_8000), 1.0),
+        (f32::from_bits(0x3f81_8000), f32::from_bits(0x3f82_0000)),
+        (f32::from_bits(0x3f80_8001), f32::from_bits(0x3f81_0000)),
+        (-0.0, -0.0),
+        (-3.140_625, -3.140_625),
+    ] {
+        assert_eq!(widen(round(value)).to_bits(), expected.to_bits(), "{value}");
+    }
+}

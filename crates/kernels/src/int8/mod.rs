@@ -1,0 +1,275 @@
+//! `y = x W^T` in bytes: weights of seven bits with a scale an output, rows of seven bits with a scale and a floor a row.
+//!
+//! A weight is `scale[output] * w`, `w` in [-64, 64]; a value of a row is `floor + step * q`, `q` in [0, 127]. So
+//!
+//! ```text
+//! y[i, j] = step[i] scale[j] sum_k(q[i, k] w[j, k]) + floor[i] scale[j] sum_k(w[j, k])
+//! ```
+//!
+//! where the first sum is one of whole numbers: exact in any order, so every unit gives the same bits. Seven bits are what
+//! AVX2 can add without saturating: `vpmaddubsw` puts two products into sixteen bits, and 2 x 2 x 127 x 64 = 32,512 is the
+//! most that two of its results added make. That addition halves the widening (`vpmaddwd`) that follows.
+//!
+//! Weights lie in panels of sixteen outputs, `[panel][input / 4][16][4]`: two registers of AVX2.
+
+mod rows;
+#[cfg(target_arch = "x86_64")]
+mod x86;
+
+#[cfg(test)]
+mod tests;
+
+use std::ops::Range;
+use std::sync::OnceLock;
+
+pub use rows::ByteRows;
+
+use crate::Backend;
+use crate::dispatch::per_backend;
+use crate::gemm::{Epilogue, PANEL};
+use crate::lanes::{LANES, fold};
+
+/// Inputs are filled up to whole multiples of this with zeros.
+const STEP: usize = 64;
+
+/// Largest magnitude of a weight; see the head of this file.
+const MOST: f32 = 64.0;
+
+/// The instructions a product of bytes runs on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Unit {
+    /// Plain Rust.
+    Reference,
+    /// `vpmaddubsw` and `vpmaddwd`.
+    Avx2,
+}
+
+impl Unit {
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Unit::Reference => "reference",
+            Unit::Avx2 => "avx2",
+        }
+    }
+
+    /// The units this CPU has, slowest first.
+    pub fn available() -> Vec<Unit> {
+        let mut all = vec![Unit::Reference];
+        if Backend::available().contains(&Backend::Avx2) {
+            all.push(Unit::Avx2);
+        }
+        all
+    }
+
+    /// The fastest unit a backend may use on this CPU.
+    pub fn of(backend: Backend) -> Unit {
+        static UNITS: OnceLock<Vec<Unit>> = OnceLock::new();
+        let most = match backend {
+            Backend::Reference => Unit::Reference,
+            Backend::Avx2 | Backend::Avx512 => Unit::Avx2,
+        };
+        let units = UNITS.get_or_init(Unit::available);
+        *units.iter().rev().find(|u| **u <= most).expect("the reference is always there")
+    }
+}
+
+/// Weights `[outputs, inputs]` as bytes, packed once for many products.
+#[derive(Clone, Debug)]
+pub struct ByteWeight {
+    outputs: usize,
+    inputs: usize,
+    // [panels][padded inputs / 4][PANEL][4], zeros beyond the last output and the last input.
+    panels: Vec<i8>,
+    // [panels * PANEL]: what a unit of a weight is worth.
+    scale: Vec<f32>,
+    // [panels * PANEL]: scale times the sum of the weights, which the row's floor is multiplied by.
+    sums: Vec<f32>,
+}
+
+impl ByteWeight {
+    /// Rounds and packs row-major `[outputs, inputs]`.
+    ///
+    /// # Panics
+    /// When the length is another.
+    pub fn new(weight: &[f32], outputs: usize, inputs: usize) -> Self {
+        assert_eq!(weight.len(), outputs * inputs);
+        let (padded, panels) = (inputs.next_multiple_of(STEP), outputs.div_ceil(PANEL));
+        let mut packed = ByteWeight {
+            outputs,
+            inputs,
+            panels: vec![0; panels * PANEL * padded],
+            scale: vec![0.0; panels * PANEL],
+            sums: vec![0.0; panels * PANEL],
+        };
+        pack(Backend::active(), weight, &mut packed);
+        packed
+    }
+
+    /// Values in.
+    pub fn inputs(&self) -> usize {
+        self.inputs
+    }
+
+    /// Values out.
+    pub fn outputs(&self) -> usize {
+        self.outputs
+    }
+
+    /// `y[rows, outputs] = epilogue(x W^T)` on the fastest unit of the active backend.
+    pub fn multiply(&self, x: &ByteRows, y: &mut [f32], epilogue: Epilogue) {
+        self.multiply_on(Unit::of(Backend::active()), x, y, epilogue);
+    }
+
+    /// The same on a unit of choice.
+    ///
+    /// # Panics
+    /// When a length is wrong or the CPU lacks the unit.
+    pub fn multiply_on(&self, unit: Unit, x: &ByteRows, y: &mut [f32], epilogue: Epilogue) {
+        self.multiply_panels_on(unit, 0..self.panels(), x, y, epilogue);
+    }
+
+    /// Panels of sixteen outputs; the last may be narrower.
+    pub fn panels(&self) -> usize {
+        self.outputs.div_ceil(PANEL)
+    }
+
+    /// Outputs of some panels alone, so that a product of few rows can be shared out: `y` is `[rows, outputs of those]`.
+    pub fn multiply_panels(&self, panels: Range<usize>, x: &ByteRows, y: &mut [f32], epilogue: Epilogue) {
+        self.multiply_panels_on(Unit::of(Backend::active()), panels, x, y, epilogue);
+    }
+
+    /// The same on a unit of choice.
+    ///
+    /// # Panics
+    /// When a length is wrong or the CPU lacks the unit.
+    pub fn multiply_panels_on(
+        &self,
+        unit: Unit,
+        panels: Range<usize>,
+        x: &ByteRows,
+        y: &mut [f32],
+        epilogue: Epilogue,
+    ) {
+        assert_eq!(x.inputs(), self.inputs, "x is [rows, inputs]");
+        assert!(panels.start <= panels.end && panels.end <= self.panels(), "panels of this weight");
+        let outputs = (panels.end * PANEL).min(self.outputs) - (panels.start * PANEL).min(self.outputs);
+        assert_eq!(y.len(), x.rows() * outputs, "y is [rows, outputs]");
+        assert_eq!(epilogue.bias().len(), self.outputs, "a bias for every output");
+        assert!(unit <= Unit::of(Backend::Avx512), "this CPU has no {}", unit.name());
+        let mut tiles = Tiles { weight: self, x, y, outputs, first: panels.start, epilogue };
+        match unit {
+            Unit::Reference => panels.for_each(|panel| reference(&mut tiles, panel)),
+            // SAFETY: the lengths were checked above, panels and rows are whole by construction, and the CPU was seen to
+            // have the unit.
+            #[cfg(target_arch = "x86_64")]
+            Unit::Avx2 => panels.for_each(|panel| unsafe { x86::avx2(&mut tiles, panel) }),
+            #[cfg(not(target_arch = "x86_64"))]
+            _ => unreachable!("only the reference is available here"),
+        }
+    }
+
+    fn panel(&self, p: usize) -> &[i8] {
+        let size = PANEL * self.inputs.next_multiple_of(STEP);
+        &self.panels[p * size..(p + 1) * size]
+    }
+}
+
+per_backend! {
+    /// Rounds weights into panels whose space is there.
+    fn pack(weight: &[f32], packed: &mut ByteWeight) => pack_body;
+}
+
+#[inline(always)]
+fn pack_body(weight: &[f32], packed: &mut ByteWeight) {
+    let inputs = packed.inputs;
+    let size = PANEL * inputs.next_multiple_of(STEP);
+    let mut bytes = vec![0i8; inputs.next_multiple_of(4)];
+    for (j, row) in weight.chunks_exact(inputs.max(1)).enumerate() {
+        let mut most = [0.0f32; LANES];
+        let (chunks, rest) = row.as_chunks::<LANES>();
+        for c in chunks {
+            for l in 0..LANES {
+                most[l] = if c[l].abs() > most[l] { c[l].abs() } else { most[l] };
+            }
+        }
+        for (m, w) in most.iter_mut().zip(rest) {
+            *m = m.max(w.abs());
+        }
+        let most = fold(most, f32::max);
+        let (scale, inverse) = if most > 0.0 { (most / MOST, MOST / most) } else { (0.0, 0.0) };
+        // 1.5 * 2^23: adding it rounds to the nearest whole number, which then stands in the low bits.
+        const ROUND: f32 = 12_582_912.0;
+        let mut sum = 0i32;
+        for (q, w) in bytes.iter_mut().zip(row) {
+            *q = w.mul_add(inverse, ROUND).to_bits() as i8;
+            sum += i32::from(*q);
+        }
+        let panel = &mut packed.panels[j / PANEL * size..][..size];
+        for (group, four) in panel.chunks_exact_mut(4 * PANEL).zip(bytes.as_chunks::<4>().0) {
+            group[j % PANEL * 4..][..4].copy_from_slice(four);
+        }
+        packed.scale[j] = scale;
+        packed.sums[j] = scale * sum as f32;
+    }
+}
+
+/// One product under way.
+struct Tiles<'a> {
+    weight: &'a ByteWeight,
+    x: &'a ByteRows,
+    y: &'a mut [f32],
+    // Values in a row of y, and the panel its first one belongs to.
+    outputs: usize,
+    first: usize,
+    epilogue: Epilogue<'a>,
+}
+
+/// What turns the sums of one panel into values.
+struct Edge {
+    panel: usize,
+    scale: [f32; PANEL],
+    sums: [f32; PANEL],
+    bias: [f32; PANEL],
+}
+
+impl Tiles<'_> {
+    #[inline(always)]
+    fn edge(&self, panel: usize) -> Edge {
+        let part = |from: &[f32]| -> [f32; PANEL] {
+            let mut out = [0.0; PANEL];
+            let from = &from[panel * PANEL..];
+            let n = from.len().min(PANEL);
+            out[..n].copy_from_slice(&from[..n]);
+            out
+        };
+        Edge { panel, scale: part(&self.weight.scale), sums: part(&self.weight.sums), bias: part(self.epilogue.bias()) }
+    }
+
+    /// Sums of row `i` and one panel to values in their place.
+    #[inline(always)]
+    fn finish(&mut self, edge: &Edge, i: usize, sums: &[i32; PANEL]) {
+        let (step, floor) = (self.x.step(i), self.x.floor(i));
+        let mut tile = [0.0f32; PANEL];
+        for j in 0..PANEL {
+            tile[j] = (sums[j] as f32).mul_add(step * edge.scale[j], floor * edge.sums[j]);
+        }
+        self.epilogue.apply(&mut tile, &edge.bias);
+        crate::gemm::store(&tile, self.y, i, self.outputs, edge.panel - self.first);
+    }
+}
+
+fn reference(tiles: &mut Tiles, panel: usize) {
+    let edge = tiles.edge(panel);
+    for i in 0..tiles.x.rows() {
+        let mut sums = [0i32; PANEL];
+        for (q, group) in
+            tiles.x.row(i).as_chunks::<4>().0.iter().zip(tiles.weight.panel(panel).chunks_exact(4 * PANEL))
+        {
+            for (sum, w) in sums.iter_mut().zip(group.as_chunks::<4>().0) {
+                *sum += (0..4).map(|t| i32::from(q[t]) * i32::from(w[t])).sum::<i32>();
+            }
+        }
+        tiles.finish(&edge, i, &sums);
+    }
+}

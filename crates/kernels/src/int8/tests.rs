@@ -1,0 +1,127 @@
+use proptest::prelude::*;
+
+use super::*;
+
+fn noise(n: usize, seed: u32) -> Vec<f32> {
+    (0..n as u32)
+        .map(|i| {
+            let mut h = i.wrapping_mul(2_654_435_761) ^ seed.wrapping_mul(0x9E37_79B9);
+            h = (h ^ (h >> 15)).wrapping_mul(0x85EB_CA6B);
+            (h ^ (h >> 13)) as f32 / 2f32.powi(31) - 1.0
+        })
+        .collect()
+}
+
+fn rows(backend: Backend, x: &[f32], inputs: usize) -> ByteRows {
+    let mut rows = ByteRows::default();
+    rows.fill(backend, x, inputs);
+    rows
+}
+
+#[test]
+fn every_unit_gives_the_references_bits() {
+    for (n, outputs, inputs) in
+        [(0, 5, 3), (1, 1, 1), (1, 384, 384), (5, 17, 33), (13, 48, 40), (29, 100, 7), (50, 40, 96), (17, 32, 1536)]
+    {
+        let (x, w, bias) = (noise(n * inputs, 1), noise(outputs * inputs, 2), noise(outputs, 3));
+        let (x, weight) = (rows(Backend::Reference, &x, inputs), ByteWeight::new(&w, outputs, inputs));
+        for epilogue in [Epilogue::Bias(&bias), Epilogue::BiasGelu(&bias), Epilogue::BiasGeluTanh(&bias)] {
+            let mut expected = vec![f32::NAN; n * outputs];
+            weight.multiply_on(Unit::Reference, &x, &mut expected, epilogue);
+            assert!(expected.iter().all(|v| v.is_finite()));
+            for unit in Unit::available() {
+                let mut y = vec![f32::NAN; n * outputs];
+                weight.multiply_on(unit, &x, &mut y, epilogue);
+                assert_eq!(y, expected, "{} {n}x{outputs}x{inputs}", unit.name());
+                // In parts: the same values, side by side.
+                let half = weight.panels() / 2;
+                let split = (half * PANEL).min(outputs);
+                let (mut a, mut b) = (vec![0.0; n * split], vec![0.0; n * (outputs - split)]);
+                weight.multiply_panels_on(unit, 0..half, &x, &mut a, epilogue);
+                weight.multiply_panels_on(unit, half..weight.panels(), &x, &mut b, epilogue);
+                for i in 0..n {
+                    let joined =
+                        [&a[i * split..(i + 1) * split], &b[i * (outputs - split)..(i + 1) * (outputs - split)]];
+                    assert_eq!(joined.concat(), expected[i * outputs..(i + 1) * outputs]);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn the_largest_values_do_not_saturate() {
+    // Every byte at its end, all of one sign: what would overflow sixteen bits if the bound were wrong.
+    for sign in [-1.0f32, 1.0] {
+        let inputs = 3072;
+        let mut x = vec![1.0f32; 2 * inputs];
+        (x[0], x[inputs]) = (0.0, 0.0);
+        let (x, weight) = (rows(Backend::Reference, &x, inputs), ByteWeight::new(&vec![sign; 16 * inputs], 16, inputs));
+        for unit in Unit::available() {
+            let mut y = vec![0.0; 32];
+            weight.multiply_on(unit, &x, &mut y, Epilogue::Bias(&[0.0; 16]));
+            assert!(y.iter().all(|v| (v - sign * 3071.0).abs() < 0.01), "{} {}", unit.name(), y[0]);
+        }
+    }
+}
+
+#[test]
+fn constant_and_zero_rows_are_exact() {
+    let weight = ByteWeight::new(&[0.5, -1.0, 0.0, 0.0, 0.0, 0.0], 2, 3);
+    let mut y = vec![f32::NAN; 4];
+    weight.multiply(&rows(Backend::active(), &[2.0, 2.0, 2.0, 0.0, 0.0, 0.0], 3), &mut y, Epilogue::Bias(&[1.0, 3.0]));
+    assert_eq!(y, [0.0, 3.0, 1.0, 3.0]);
+}
+
+#[test]
+fn space_kept_from_wider_rows_does_not_leak_into_narrower_ones() {
+    let mut kept = ByteRows::default();
+    kept.fill(Backend::active(), &noise(40 * 200, 1), 200);
+    let x = noise(3 * 70, 2);
+    kept.fill(Backend::active(), &x, 70);
+    let fresh = rows(Backend::active(), &x, 70);
+    let weight = ByteWeight::new(&noise(20 * 70, 3), 20, 70);
+    let multiply = |x: &ByteRows| {
+        let mut y = vec![0.0; 60];
+        weight.multiply(x, &mut y, Epilogue::Bias(&[0.0; 20]));
+        y
+    };
+    assert_eq!(multiply(&kept), multiply(&fresh));
+}
+
+proptest! {
+    /// Bytes are the same on every backend, and stand for their value to half a step.
+    #[test]
+    fn a_byte_is_within_half_a_step(x in prop::collection::vec(-50.0f32..50.0, 1..200), scale in 1e-3f32..1e3) {
+        let x: Vec<f32> = x.iter().map(|v| v * scale).collect();
+        let expected = rows(Backend::Reference, &x, x.len());
+        for backend in Backend::available() {
+            let got = rows(backend, &x, x.len());
+            prop_assert_eq!(got.row(0), expected.row(0));
+            prop_assert_eq!((got.step(0), got.floor(0)), (expected.step(0), expected.floor(0)));
+        }
+        for (q, v) in expected.row(0).iter().zip(&x) {
+            let stands_for = f64::from(expected.floor(0)) + f64::from(expected.step(0)) * f64::from(*q);
+            prop_assert!((stands_for - f64::from(*v)).abs() <= f64::from(expected.step(0)) * 0.5001 + 1e-4 * f64::from(scale));
+            prop_assert!(*q <= 127);
+        }
+    }
+
+    /// The product of bytes is the product of values to the sum of both roundings.
+    #[test]
+    fn the_product_is_the_product(n in 1usize..9, outputs in 1usize..40, inputs in 1usize..130, seed in 0u32..1000) {
+        let (x, w) = (noise(n * inputs, seed), noise(outputs * inputs, seed + 1));
+        let (bytes, weight) = (rows(Backend::active(), &x, inputs), ByteWeight::new(&w, outputs, inputs));
+        let mut y = vec![0.0; n * outputs];
+        weight.multiply(&bytes, &mut y, Epilogue::Bias(&vec![0.0; outputs]));
+        for i in 0..n {
+            for j in 0..outputs {
+                let (a, b) = (&x[i * inputs..(i + 1) * inputs], &w[j * inputs..(j + 1) * inputs]);
+                let exact: f64 = a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum();
+                // A value is off by at most half of 2/127, a weight by half of 1/64, both below 1 in magnitude.
+                let bound = inputs as f64 * (1.0 / 127.0 + 1.0 / 128.0 + 1e-4);
+                prop_assert!((f64::from(y[i * outputs + j]) - exact).abs() <= bound);
+            }
+        }
+    }
+}

@@ -1,0 +1,355 @@
+//! Where the encoder computes: on the CPU, or on an NVIDIA GPU found when the program runs.
+//!
+//! A GPU computes in f16 with f32 sums. Its vectors agree with the CPU's to a few thousandths of their length and are
+//! not the same bits, so vectors and views that are kept carry [`ARITHMETIC`] in their name: a run that resumes goes on
+//! with the kind it began with. Dropout masks are the CPU's, bit for bit.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use cuda::{Activation, Precision, Shape};
+
+use super::weights::{EncoderConfig, Weights};
+use super::{Dropout, Pooling};
+use crate::watch::Watch;
+use crate::{Error, Matrix, Result};
+
+/// Arithmetic of a GPU, as the names of kept vectors have it.
+pub(super) const ARITHMETIC: &str = "cuda-f16";
+
+/// Sequences of one call that keep a GPU busy: with texts of forty tokens ten batches of 16,384.
+pub(super) const AT_ONCE: usize = 4096;
+
+/// Where to compute, as the user says it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Device {
+    /// A GPU where one works, the CPU otherwise.
+    #[default]
+    Auto,
+    /// The CPU.
+    Cpu,
+    /// The GPU of this number, or an error that says what is missing.
+    Cuda(usize),
+}
+
+impl std::fmt::Display for Device {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Device::Auto => f.write_str("auto"),
+            Device::Cpu => f.write_str("cpu"),
+            Device::Cuda(number) => write!(f, "cuda:{number}"),
+        }
+    }
+}
+
+impl std::str::FromStr for Device {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let number = match text {
+            "auto" => return Ok(Device::Auto),
+            "cpu" => return Ok(Device::Cpu),
+            "cuda" => Some(0),
+            _ => text.strip_prefix("cuda:").and_then(|n| n.parse().ok()),
+        };
+        number
+            .map(Device::Cuda)
+            .ok_or_else(|| Error::config(format!("unknown device '{text}'; known: auto, cpu, cuda, cuda:N")))
+    }
+}
+
+/// What a GPU is asked for; the tests put something else in its place.
+trait Forward: Send + Sync {
+    fn views(
+        &self,
+        sequences: &[&[u32]],
+        pooling: cuda::Pooling,
+        views: &[Option<cuda::Dropout>],
+        outs: &mut [&mut [f32]],
+        progress: &dyn Fn(usize) -> bool,
+    ) -> cuda::Result<cuda::Report>;
+}
+
+impl Forward for cuda::Bert {
+    fn views(
+        &self,
+        sequences: &[&[u32]],
+        pooling: cuda::Pooling,
+        views: &[Option<cuda::Dropout>],
+        outs: &mut [&mut [f32]],
+        progress: &dyn Fn(usize) -> bool,
+    ) -> cuda::Result<cuda::Report> {
+        self.encode_views(sequences, pooling, views, outs, progress)
+    }
+}
+
+/// An encoder whose weights are on a GPU.
+pub(super) struct Gpu {
+    bert: Box<dyn Forward>,
+    name: String,
+    /// Whether the user knows already that memory is short.
+    told: AtomicBool,
+}
+
+impl Gpu {
+    /// Opens what `device` names and copies the weights there; nothing where the CPU is to be used.
+    pub fn open(device: Device, dir: &Path, config: &EncoderConfig, watch: &dyn Watch) -> Result<Option<Self>> {
+        let number = match device {
+            Device::Cpu => return Ok(None),
+            Device::Cuda(number) => number,
+            Device::Auto => match cuda::devices() {
+                Ok(found) if !found.is_empty() => 0,
+                // A machine without a GPU is no news.
+                Ok(_) | Err(cuda::Error::Missing { .. }) => return Ok(None),
+                Err(problem) => {
+                    watch.note(&format!("encoding on the CPU: {problem}"));
+                    return Ok(None);
+                }
+            },
+        };
+        match Self::cuda(number, dir, config, watch) {
+            Ok(gpu) => Ok(Some(gpu)),
+            // What is wrong with the encoder's own files is wrong on the CPU too.
+            Err(problem @ Error::Device(_)) if device == Device::Auto => {
+                watch.note(&format!("encoding on the CPU: {problem}"));
+                Ok(None)
+            }
+            Err(Error::Device(problem)) => Err(Error::device(format!("--device {device}: {problem}"))),
+            Err(other) => Err(other),
+        }
+    }
+
+    fn cuda(number: usize, dir: &Path, config: &EncoderConfig, watch: &dyn Watch) -> Result<Self> {
+        watch.stage("preparing the GPU", None);
+        let device = cuda::Device::open(number).map_err(failure)?;
+        let weights = Weights::open(dir)?;
+        let read = |name: &str| -> std::result::Result<Vec<f32>, Box<dyn std::error::Error + Send + Sync>> {
+            Ok(weights.read(name, &tensor_shape(config, name))?)
+        };
+        let bert = cuda::Bert::new(&device, shape(config), Precision::F16, &read).map_err(failure)?;
+        let info = device.info();
+        watch.note(&format!(
+            "encoding on {} (GPU {number}, {:.0} GiB) in f16",
+            info.name,
+            info.memory as f64 / (1u64 << 30) as f64
+        ));
+        Ok(Gpu { bert: Box::new(bert), name: info.name.clone(), told: AtomicBool::new(false) })
+    }
+
+    /// Raw pooled vectors of every view.
+    pub fn encode(
+        &self,
+        sequences: &[impl AsRef<[u32]>],
+        pooling: Pooling,
+        views: &[Option<Dropout>],
+        width: usize,
+        watch: &dyn Watch,
+    ) -> Result<Vec<Matrix>> {
+        let sequences: Vec<&[u32]> = sequences.iter().map(AsRef::as_ref).collect();
+        let pooling = match pooling {
+            Pooling::Cls => cuda::Pooling::Cls,
+            Pooling::Mean => cuda::Pooling::Mean,
+        };
+        let mut out: Vec<Matrix> = views.iter().map(|_| Matrix::zeros(sequences.len(), width)).collect();
+        if sequences.is_empty() {
+            return Ok(out);
+        }
+        let mut slices: Vec<&mut [f32]> = out.iter_mut().map(Matrix::as_mut_slice).collect();
+        let views: Vec<Option<cuda::Dropout>> = views.iter().map(|view| view.map(|v| v.on_gpu())).collect();
+        let progress = |rows: usize| {
+            watch.advance(rows as u64);
+            !watch.interrupted()
+        };
+        let report = self.bert.views(&sequences, pooling, &views, &mut slices, &progress).map_err(|e| match e {
+            cuda::Error::Interrupted => Error::Interrupted,
+            cuda::Error::Range { precision, .. } => Error::device(format!(
+                "{}: the encoder's states leave the range of {precision}; take --device cpu with this encoder",
+                self.name
+            )),
+            other => Error::device(format!(
+                "{}: {other}. What is finished is kept: the same command goes on from there",
+                self.name
+            )),
+        })?;
+        if let Some(note) = report.note()
+            && !self.told.swap(true, Ordering::Relaxed)
+        {
+            watch.note(&note);
+        }
+        Ok(out)
+    }
+}
+
+/// An error before the first batch: of the weight file where it came from there, else of the GPU.
+fn failure(error: cuda::Error) -> Error {
+    match error {
+        cuda::Error::Weights { name, source } => match source.downcast::<Error>() {
+            Ok(own) => *own,
+            Err(other) => Error::device(format!("tensor {name}: {other}")),
+        },
+        other => Error::device(other.to_string()),
+    }
+}
+
+fn shape(config: &EncoderConfig) -> Shape {
+    Shape {
+        hidden: config.hidden_size,
+        heads: config.num_attention_heads,
+        layers: config.num_hidden_layers,
+        intermediate: config.intermediate_size,
+        vocab: config.vocab_size,
+        positions: config.max_position_embeddings,
+        epsilon: config.layer_norm_eps,
+        activation: match config.hidden_act.as_str() {
+            "gelu_new" => Activation::GeluTanh,
+            "relu" => Activation::Relu,
+            _ => Activation::Gelu,
+        },
+    }
+}
+
+/// The shape a tensor of a `BertModel` must have, by its name.
+fn tensor_shape(config: &EncoderConfig, name: &str) -> Vec<usize> {
+    let (hidden, inner) = (config.hidden_size, config.intermediate_size);
+    if let Some(table) = name.strip_prefix("embeddings.") {
+        match table {
+            "word_embeddings.weight" => return vec![config.vocab_size, hidden],
+            "position_embeddings.weight" => return vec![config.max_position_embeddings, hidden],
+            "token_type_embeddings.weight" => return vec![config.type_vocab_size, hidden],
+            _ => {}
+        }
+    }
+    let feed_in = name.contains("intermediate.dense");
+    let feed_out = name.contains("output.dense") && !name.contains("attention.output");
+    let outputs = if feed_in { inner } else { hidden };
+    if name.contains("LayerNorm") || name.ends_with(".bias") {
+        vec![outputs]
+    } else {
+        vec![outputs, if feed_out { inner } else { hidden }]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+    use std::sync::atomic::AtomicUsize;
+
+    use super::*;
+    use crate::Silent;
+
+    #[test]
+    fn devices_are_read_and_written() {
+        for (text, device) in [
+            ("auto", Device::Auto),
+            ("cpu", Device::Cpu),
+            ("cuda", Device::Cuda(0)),
+            ("cuda:0", Device::Cuda(0)),
+            ("cuda:3", Device::Cuda(3)),
+        ] {
+            assert_eq!(text.parse::<Device>().unwrap(), device);
+            assert_eq!(device.to_string().parse::<Device>().unwrap(), device);
+        }
+        for text in ["", "gpu", "cuda:", "cuda:-1", "cuda:x", "CUDA"] {
+            assert!(text.parse::<Device>().unwrap_err().to_string().contains("cuda:N"), "{text}");
+        }
+    }
+
+    /// In a GPU's place: every value is the sequence's first token plus the view's key; fails when told to.
+    struct Stand {
+        calls: AtomicUsize,
+        fail_at: usize,
+        error: fn() -> cuda::Error,
+        halved: u32,
+    }
+
+    impl Forward for Stand {
+        fn views(
+            &self,
+            sequences: &[&[u32]],
+            _: cuda::Pooling,
+            views: &[Option<cuda::Dropout>],
+            outs: &mut [&mut [f32]],
+            progress: &dyn Fn(usize) -> bool,
+        ) -> cuda::Result<cuda::Report> {
+            if self.calls.fetch_add(1, Ordering::Relaxed) == self.fail_at {
+                return Err((self.error)());
+            }
+            for (view, out) in views.iter().zip(outs) {
+                let shift = view.map_or(0.0, |v| (v.key % 97) as f32 + 1.0);
+                for (row, ids) in out.chunks_exact_mut(4).zip(sequences) {
+                    row.fill(ids[0] as f32 + shift);
+                }
+                if !progress(sequences.len()) {
+                    return Err(cuda::Error::Interrupted);
+                }
+            }
+            Ok(cuda::Report { tokens: 0, batches: 1, batch_tokens: 4096, halved: self.halved })
+        }
+    }
+
+    fn stand(fail_at: usize, error: fn() -> cuda::Error, halved: u32) -> Gpu {
+        let bert = Box::new(Stand { calls: AtomicUsize::new(0), fail_at, error, halved });
+        Gpu { bert, name: "Test GPU".into(), told: AtomicBool::new(false) }
+    }
+
+    fn gone() -> cuda::Error {
+        cuda::Error::Failed {
+            doing: "waiting for the GPU".into(),
+            said: "CUDA_ERROR_DEVICE_UNAVAILABLE".into(),
+            advice: "start it again",
+        }
+    }
+
+    struct Notes(Mutex<Vec<String>>, bool);
+
+    impl Watch for Notes {
+        fn note(&self, text: &str) {
+            self.0.lock().unwrap().push(text.into());
+        }
+
+        fn interrupted(&self) -> bool {
+            self.1
+        }
+    }
+
+    #[test]
+    fn every_view_has_its_own_matrix_and_a_short_memory_is_told_once() {
+        let gpu = stand(usize::MAX, gone, 2);
+        let notes = Notes(Mutex::default(), false);
+        let numbers = [4, 5];
+        let views = [None, Some(Dropout::new(0.3, 1, 7, &numbers))];
+        for _ in 0..2 {
+            let out = gpu.encode(&[[10u32], [20]], Pooling::Mean, &views, 4, &notes).unwrap();
+            assert_eq!((out[0].row(0), out[0].row(1)), (&[10.0; 4][..], &[20.0; 4][..]));
+            assert!(out[1].row(0)[0] > 10.0);
+        }
+        let said = notes.0.into_inner().unwrap();
+        assert!(said.len() == 1 && said[0].contains("short of memory"), "{said:?}");
+        assert!(gpu.encode(&[] as &[[u32; 1]], Pooling::Cls, &[None], 4, &Silent).unwrap()[0].rows() == 0);
+    }
+
+    #[test]
+    fn a_gpu_that_fails_says_so_and_the_next_call_is_free_to_work() {
+        let gpu = stand(1, gone, 0);
+        let encode = |watch: &dyn Watch| gpu.encode(&[[10u32]], Pooling::Cls, &[None], 4, watch);
+        assert!(encode(&Silent).is_ok());
+        let said = encode(&Silent).unwrap_err();
+        assert!(matches!(said, Error::Device(_)));
+        let said = said.to_string();
+        assert!(said.contains("Test GPU") && said.contains("kept") && said.contains("DEVICE_UNAVAILABLE"), "{said}");
+        assert!(encode(&Silent).is_ok());
+        assert!(matches!(encode(&Notes(Mutex::default(), true)), Err(Error::Interrupted)));
+        let narrow = stand(0, || cuda::Error::Range { precision: "f16", other: "bf16" }, 0);
+        let said = narrow.encode(&[[10u32]], Pooling::Cls, &[None], 4, &Silent).unwrap_err().to_string();
+        assert!(said.contains("range of f16; take --device cpu"), "{said}");
+    }
+
+    #[test]
+    fn a_tensor_of_the_file_keeps_its_own_error() {
+        let own = Error::format("model.safetensors", "has no tensor \"x\"");
+        let said = failure(cuda::Error::Weights { name: "x".into(), source: Box::new(own) });
+        assert!(matches!(said, Error::Format { .. }), "{said}");
+        let other = failure(cuda::Error::Weights { name: "x".into(), source: "of another length".into() });
+        assert!(other.to_string().contains("tensor x: of another length"));
+    }
+}

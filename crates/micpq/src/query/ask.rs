@@ -1,0 +1,110 @@
+//! What is looked for.
+
+use std::time::Duration;
+
+use crate::corpus::DocId;
+use crate::{Error, Result};
+
+/// What hits should be like.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Like {
+    /// A text, encoded as the documents were.
+    Text(String),
+    /// A feature vector, as wide as the model's input.
+    Vector(Vec<f32>),
+    /// A document of the index, by its stored code. It is not among its own hits.
+    Document(DocId),
+}
+
+/// One question: an example, or several fused with weights.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Query {
+    /// Examples with their weights; only the ratio of the weights counts.
+    pub like: Vec<(Like, f32)>,
+    /// Words of a hybrid search and of snippets; the texts of `like` unless said.
+    pub words: Option<String>,
+}
+
+impl Query {
+    /// Documents like a text.
+    pub fn text(text: impl Into<String>) -> Query {
+        Query::like(Like::Text(text.into()))
+    }
+
+    /// Documents like a feature vector.
+    pub fn vector(vector: Vec<f32>) -> Query {
+        Query::like(Like::Vector(vector))
+    }
+
+    /// Documents like one of the index.
+    pub fn document(id: impl Into<DocId>) -> Query {
+        Query::like(Like::Document(id.into()))
+    }
+
+    fn like(like: Like) -> Query {
+        Query { like: vec![(like, 1.0)], words: None }
+    }
+
+    /// The same question with one more example.
+    pub fn and(mut self, like: Like, weight: f32) -> Query {
+        self.like.push((like, weight));
+        self
+    }
+
+    /// What BM25 looks for.
+    pub(super) fn all_words(&self) -> Option<String> {
+        if self.words.is_some() {
+            return self.words.clone();
+        }
+        let texts: Vec<&str> =
+            self.like.iter().filter_map(|(l, _)| if let Like::Text(t) = l { Some(t.as_str()) } else { None }).collect();
+        (!texts.is_empty()).then(|| texts.join("\n"))
+    }
+
+    /// Refuses a question that asks nothing, by its number.
+    pub(super) fn validate(&self, number: usize, width: usize) -> Result<()> {
+        let place = || format!("query {number}");
+        if self.like.is_empty() {
+            return Err(Error::config(format!(
+                "query {number} asks for nothing; give it a text, a vector or a document's id"
+            )));
+        }
+        for (like, weight) in &self.like {
+            if !weight.is_finite() || *weight <= 0.0 {
+                return Err(Error::config(format!(
+                    "query {number} has an example of weight {weight}; a weight is a finite number above 0"
+                )));
+            }
+            let Like::Vector(vector) = like else { continue };
+            if vector.len() != width {
+                return Err(Error::input(
+                    place(),
+                    format!("its vector has {} values, the model of this index takes {width}", vector.len()),
+                ));
+            }
+            if let Some(i) = vector.iter().position(|x| !x.is_finite()) {
+                return Err(Error::input(
+                    place(),
+                    format!("value {i} of its vector is {}; a vector holds finite numbers", vector[i]),
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A query whose texts are encoded: what is left does not need the encoder.
+#[derive(Clone, Debug)]
+pub struct Embedded {
+    pub(super) like: Vec<(Point, f32)>,
+    pub(super) words: Option<String>,
+    pub(super) tokenise: Duration,
+    pub(super) encode: Duration,
+}
+
+/// An example as a feature, or still as the document it is.
+#[derive(Clone, Debug)]
+pub(super) enum Point {
+    Feature(Vec<f32>),
+    Document(DocId),
+}

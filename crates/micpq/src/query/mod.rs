@@ -1,0 +1,28 @@
+//! What a user asks of an index, and what comes back.
+//!
+//! A [`Query`] says what hits should be like: a text, a feature vector, a document of the index, or several of them with
+//! weights. [`SearchConfig`] says how many, which and how they are ranked. A [`Searcher`] answers:
+//!
+//! 1. Every query becomes one distance table. Several examples are fused by adding their tables, weighted: the sum of
+//!    distances is again a distance over codes, so the answer stays exact at any depth, costs one scan, and can be cut by
+//!    distance and continued page by page, which a fusion of cut-off lists cannot.
+//! 2. The scan gives the nearest codes ([`crate::search`]).
+//! 3. Where the index keeps features, the first candidates are ranked again by cosine ([`Rerank`]).
+//! 4. A hybrid search fuses that list with BM25's by reciprocal rank.
+//! 5. Documents, snippets and explanations are fetched for the page alone.
+
+mod answer;
+mod ask;
+mod config;
+mod cursor;
+mod rank;
+mod searcher;
+#[cfg(test)]
+mod tests;
+
+pub use answer::{Answer, Explanation, Hit, SegmentPlan, Snippet, Timings};
+pub use ask::{Embedded, Like, Query};
+pub use config::{MOST, Rerank, SearchConfig};
+pub use cursor::Cursor;
+pub use searcher::Searcher;
+pub(crate) use searcher::by_tables;

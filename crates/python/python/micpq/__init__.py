@@ -1,0 +1,54 @@
+"""Document search in 16 to 128 bits a document.
+
+>>> import micpq
+>>> index = micpq.build(NEWS, bits=16, encoder=ENCODER, epochs=3)
+>>> for hit in index.search("crude oil barrel", k=2):
+...     print(hit.labels)
+['oil']
+['oil']
+"""
+
+from __future__ import annotations
+
+from ._index import Hit, Hits, Index, build, open
+from ._micpq import __version__, set_threads, threads
+from ._model import Flat, Model, train
+from .errors import (
+    ArgumentError,
+    BusyError,
+    ClosedError,
+    ConfigError,
+    DeviceError,
+    Error,
+    FormatError,
+    InputError,
+    StoppedError,
+    StorageError,
+)
+from .formats import read_vectors, score
+
+__all__ = [
+    "ArgumentError",
+    "BusyError",
+    "ClosedError",
+    "ConfigError",
+    "DeviceError",
+    "Error",
+    "Flat",
+    "FormatError",
+    "Hit",
+    "Hits",
+    "Index",
+    "InputError",
+    "Model",
+    "StoppedError",
+    "StorageError",
+    "__version__",
+    "build",
+    "open",
+    "read_vectors",
+    "score",
+    "set_threads",
+    "threads",
+    "train",
+]

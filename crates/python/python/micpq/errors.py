@@ -1,0 +1,64 @@
+"""Every exception micpq raises on its own. All derive from :class:`Error`.
+
+>>> import micpq
+>>> try:
+...     micpq.open("nowhere")
+... except micpq.FormatError as problem:
+...     print(problem)
+nowhere: is not an index: it has no index.json; "micpq build" makes one
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "ArgumentError",
+    "BusyError",
+    "ClosedError",
+    "ConfigError",
+    "DeviceError",
+    "Error",
+    "FormatError",
+    "InputError",
+    "StoppedError",
+    "StorageError",
+]
+
+
+class Error(Exception):
+    """What all errors of micpq have in common."""
+
+
+class ArgumentError(Error, TypeError):
+    """An argument is of a type that cannot be meant."""
+
+
+class ConfigError(Error, ValueError):
+    """An option is out of range, unknown, or contradicts another."""
+
+
+class DeviceError(Error):
+    """The encoder cannot run where it was asked to: no driver, no such GPU, or too little memory on it."""
+
+
+class InputError(Error, ValueError):
+    """A document, a query or a vector cannot be used; the message says which and why."""
+
+
+class FormatError(Error):
+    """A file or folder is damaged, foreign or of another version."""
+
+
+class BusyError(Error):
+    """Another writer has the index open."""
+
+
+class StorageError(Error, OSError):
+    """The operating system refused."""
+
+
+class ClosedError(Error):
+    """The index was closed."""
+
+
+class StoppedError(Error):
+    """The work was asked to stop from elsewhere, by a cancelled task. Ctrl-C raises ``KeyboardInterrupt`` instead."""

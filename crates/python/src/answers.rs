@@ -1,0 +1,82 @@
+//! Answers of a search as plain Python values; the package makes its classes of them.
+
+use micpq::corpus::{DocId, Value};
+use micpq::query::{Answer, Hit};
+use pyo3::IntoPyObjectExt;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList, PyTuple};
+
+/// A number or a string, as the corpus had it.
+pub fn id<'py>(py: Python<'py>, id: &DocId) -> PyResult<Bound<'py, PyAny>> {
+    match id {
+        DocId::Int(number) => number.into_bound_py_any(py),
+        DocId::Str(name) => name.into_bound_py_any(py),
+    }
+}
+
+/// An id from Python.
+pub fn doc_id(object: &Bound<'_, PyAny>) -> PyResult<DocId> {
+    if let Ok(number) = object.extract::<u64>() {
+        return Ok(DocId::Int(number));
+    }
+    match object.extract::<String>() {
+        Ok(name) => Ok(name.parse().unwrap_or(DocId::Str(name))),
+        Err(_) => Err(crate::errors::exception(
+            "ArgumentError",
+            format!("an id is a string or a whole number from 0 on, not {}", object.repr()?),
+        )),
+    }
+}
+
+fn value<'py>(py: Python<'py>, value: &Value) -> PyResult<Bound<'py, PyAny>> {
+    match value {
+        Value::Bool(v) => v.into_bound_py_any(py),
+        Value::Int(v) => v.into_bound_py_any(py),
+        Value::Float(v) => v.into_bound_py_any(py),
+        Value::Text(v) => v.into_bound_py_any(py),
+        Value::Texts(v) => v.into_bound_py_any(py),
+    }
+}
+
+/// Attributes by name.
+pub fn attributes<'py>(py: Python<'py>, all: &[(String, Value)]) -> PyResult<Bound<'py, PyDict>> {
+    let out = PyDict::new(py);
+    for (name, v) in all {
+        out.set_item(name, value(py, v)?)?;
+    }
+    Ok(out)
+}
+
+/// `(id, distance, score, text, labels, attributes, snippet, shares)`.
+fn hit<'py>(py: Python<'py>, hit: &Hit) -> PyResult<Bound<'py, PyTuple>> {
+    let snippet = hit.snippet.as_ref().map(|s| {
+        let marks: Vec<(usize, usize)> = s.marks_in_chars().into_iter().map(|m| (m.start, m.end)).collect();
+        (s.text.clone(), marks)
+    });
+    (
+        id(py, &hit.id)?,
+        hit.distance,
+        hit.score,
+        hit.text.as_deref(),
+        &hit.labels,
+        attributes(py, &hit.attributes)?,
+        snippet,
+        hit.shares.clone(),
+    )
+        .into_pyobject(py)
+}
+
+/// `(hits, next, explanation as JSON, {stage: seconds})`.
+pub fn answer<'py>(py: Python<'py>, answer: &Answer) -> PyResult<Bound<'py, PyTuple>> {
+    let hits = PyList::empty(py);
+    for h in &answer.hits {
+        hits.append(hit(py, h)?)?;
+    }
+    let explanation =
+        answer.explanation.as_ref().map(|e| serde_json::to_string(e).expect("plain data has a JSON form"));
+    let timings = PyDict::new(py);
+    for (stage, time) in answer.timings.stages() {
+        timings.set_item(stage, time.as_secs_f64())?;
+    }
+    (hits, answer.next.as_ref().map(ToString::to_string), explanation, timings).into_pyobject(py)
+}

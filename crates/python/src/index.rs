@@ -1,0 +1,304 @@
+//! An index: opened, searched, kept.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use arrow::array::{RecordBatch, RecordBatchIterator, RecordBatchReader};
+use arrow_pyarrow::IntoPyArrow;
+use micpq::corpus::DocId;
+use micpq::encoder::Features;
+use micpq::formats::table::{self, Columns, TableFormat};
+use micpq::index::{CopyConfig, Index as Engine, IndexConfig, Record, snapshot, verify};
+use micpq::query::{Like, Query, Searcher};
+use micpq::{Error, Result};
+use numpy::{PyReadonlyArray1, PyReadonlyArray2};
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyTuple};
+
+use crate::answers::{answer, doc_id};
+use crate::arrays::floats;
+use crate::documents::{Documents, dictionary};
+use crate::errors::{exception, raise};
+use crate::model::Model;
+use crate::options;
+use crate::training::{Rows, fill};
+use crate::work::{self, Stop};
+
+/// An open index. Any number of threads may use it.
+#[pyclass(frozen, module = "micpq._micpq")]
+pub struct Index {
+    // None when it was closed.
+    open: RwLock<Option<Arc<Searcher>>>,
+    dir: PathBuf,
+    // A folder that goes with this object.
+    temporary: Mutex<Option<PathBuf>>,
+}
+
+impl Index {
+    pub fn opened(index: Engine, features: Option<Arc<Features>>, temporary: Option<PathBuf>) -> Result<Self> {
+        let dir = index.dir().to_path_buf();
+        let searcher = Searcher::new(index, features)?;
+        Ok(Index { open: RwLock::new(Some(Arc::new(searcher))), dir, temporary: Mutex::new(temporary) })
+    }
+
+    fn searcher(&self) -> PyResult<Arc<Searcher>> {
+        let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
+        open.clone().ok_or_else(|| {
+            exception("ClosedError", format!("the index {} is closed; open it again", self.dir.display()))
+        })
+    }
+
+    fn put_away(&self) {
+        *self.open.write().unwrap_or_else(PoisonError::into_inner) = None;
+        if let Some(dir) = self.temporary.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            // Nobody can be told from here, and the system clears its temporary folder.
+            let _ = std::fs::remove_dir_all(dir);
+        }
+    }
+}
+
+impl Drop for Index {
+    fn drop(&mut self) {
+        self.put_away();
+    }
+}
+
+/// Examples of one query: `(kind, value, weight)` with kind `text`, `vector` or `document`.
+fn query(examples: &Bound<'_, PyAny>, words: Option<String>) -> PyResult<Query> {
+    let mut like = Vec::new();
+    for example in examples.try_iter()? {
+        let (kind, value, weight): (String, Bound<'_, PyAny>, f32) = example?.extract()?;
+        let one = match kind.as_str() {
+            "text" => Like::Text(value.extract()?),
+            "vector" => Like::Vector(value.extract::<PyReadonlyArray1<'_, f32>>()?.as_array().to_vec()),
+            _ => Like::Document(doc_id(&value)?),
+        };
+        like.push((one, weight));
+    }
+    Ok(Query { like, words })
+}
+
+/// Queries that take longer than a moment are worth a thread that hears Ctrl-C.
+const MANY: usize = 32;
+
+#[pymethods]
+impl Index {
+    #[staticmethod]
+    fn open(py: Python<'_>, dir: PathBuf) -> PyResult<Self> {
+        work::run(py, None, None, |watch| Index::opened(Engine::open(&dir, watch)?, None, None))
+    }
+
+    /// An empty index.
+    #[staticmethod]
+    fn create(py: Python<'_>, dir: PathBuf, model: &Model, options: &str) -> PyResult<Self> {
+        let options = options::Training::parse(options).map_err(raise)?;
+        work::run(py, None, None, |_| {
+            let config = IndexConfig {
+                store: options.store,
+                keep: options.keep,
+                replace: options.replace,
+                metrics: model.metrics_value().clone(),
+            };
+            Index::opened(Engine::create(&dir, model.engine(), config)?, None, None)
+        })
+    }
+
+    #[getter]
+    fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    #[getter]
+    fn temporary(&self) -> bool {
+        self.temporary.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+    }
+
+    #[getter]
+    fn closed(&self) -> bool {
+        self.searcher().is_err()
+    }
+
+    fn close(&self, py: Python<'_>) {
+        py.detach(|| self.put_away());
+    }
+
+    fn count(&self, py: Python<'_>, filter: Option<String>) -> PyResult<usize> {
+        let searcher = self.searcher()?;
+        work::quick(py, None, |_| match &filter {
+            None => Ok(searcher.index().len()),
+            Some(filter) => searcher.index().count(filter),
+        })
+    }
+
+    fn info(&self, py: Python<'_>) -> PyResult<String> {
+        let searcher = self.searcher()?;
+        let info = work::quick(py, None, |_| searcher.index().info())?;
+        Ok(serde_json::to_string(&info).expect("plain data has a JSON form"))
+    }
+
+    fn model(&self) -> PyResult<Model> {
+        let searcher = self.searcher()?;
+        let metrics = std::fs::read(self.dir.join("model").join("metrics.json")).ok();
+        let metrics = metrics.and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default();
+        Ok(Model::new(searcher.index().model().clone(), metrics, None))
+    }
+
+    /// Adds documents; one with a known id replaces the old one. Returns how many were added.
+    #[pyo3(signature = (documents, vectors=None, report=None, stop=None))]
+    fn add(
+        &self,
+        py: Python<'_>,
+        documents: &Documents,
+        vectors: Option<PyReadonlyArray2<'_, f32>>,
+        report: Option<Py<PyAny>>,
+        stop: Option<&Stop>,
+    ) -> PyResult<usize> {
+        let searcher = self.searcher()?;
+        let borrowed = vectors.as_ref().map(floats).transpose()?;
+        work::run(py, report, stop, |watch| {
+            let rows = match borrowed {
+                Some((values, width)) => Rows::Given { values, width },
+                None => Rows::Encoded(searcher.features(watch)?.clone()),
+            };
+            fill(searcher.index(), documents, &rows, watch)
+        })
+    }
+
+    /// Deletes by id, or by filter. Returns how many there were.
+    #[pyo3(signature = (ids, filter=None))]
+    fn delete(&self, py: Python<'_>, ids: Vec<Bound<'_, PyAny>>, filter: Option<String>) -> PyResult<usize> {
+        let searcher = self.searcher()?;
+        let ids: Vec<DocId> = ids.iter().map(doc_id).collect::<PyResult<_>>()?;
+        work::run(py, None, None, |watch| {
+            let mut writer = searcher.index().writer()?;
+            let mut deleted = 0;
+            for id in &ids {
+                deleted += usize::from(writer.delete(id)?);
+            }
+            if let Some(filter) = &filter {
+                deleted += writer.delete_where(filter)?;
+            }
+            writer.commit(watch)?;
+            writer.close(watch)?;
+            searcher.index().reload(watch)?;
+            Ok(deleted)
+        })
+    }
+
+    /// One document, or None.
+    fn get<'py>(&self, py: Python<'py>, id: &Bound<'_, PyAny>) -> PyResult<Option<Bound<'py, PyDict>>> {
+        let searcher = self.searcher()?;
+        let id = doc_id(id)?;
+        let record = work::quick(py, None, |_| searcher.index().get(&id))?;
+        record.map(|record| dictionary(py, &record)).transpose()
+    }
+
+    fn reload(&self, py: Python<'_>) -> PyResult<bool> {
+        let searcher = self.searcher()?;
+        work::run(py, None, None, |watch| searcher.index().reload(watch))
+    }
+
+    fn compact(&self, py: Python<'_>) -> PyResult<()> {
+        let searcher = self.searcher()?;
+        work::run(py, None, None, |watch| {
+            searcher.index().writer()?.compact(watch)?;
+            searcher.index().reload(watch).map(drop)
+        })
+    }
+
+    /// What is damaged; nothing when the index is sound.
+    fn verify(&self, py: Python<'_>) -> PyResult<Vec<String>> {
+        self.searcher()?;
+        work::run(py, None, None, |watch| Ok(verify(&self.dir, watch)?.iter().map(ToString::to_string).collect()))
+    }
+
+    /// Copies the last commit to another place.
+    fn save(&self, py: Python<'_>, to: PathBuf) -> PyResult<()> {
+        self.searcher()?;
+        work::run(py, None, None, |watch| snapshot(&self.dir, &to, CopyConfig::default(), watch).map(drop))
+    }
+
+    /// Answers queries: each a list of examples and the words of a hybrid search.
+    #[pyo3(signature = (queries, options, stop=None))]
+    fn search<'py>(
+        &self,
+        py: Python<'py>,
+        queries: Vec<(Bound<'py, PyAny>, Option<String>)>,
+        options: &str,
+        stop: Option<&Stop>,
+    ) -> PyResult<Vec<Bound<'py, PyTuple>>> {
+        let searcher = self.searcher()?;
+        let config = options::search(options).map_err(raise)?;
+        let queries: Vec<Query> =
+            queries.into_iter().map(|(like, words)| query(&like, words)).collect::<PyResult<_>>()?;
+        let answers = if queries.len() < MANY {
+            work::quick(py, stop, |watch| searcher.search(&queries, &config, watch))?
+        } else {
+            work::run(py, None, stop, |watch| searcher.search(&queries, &config, watch))?
+        };
+        answers.iter().map(|a| answer(py, a)).collect()
+    }
+
+    /// All documents as a pyarrow table, in the order of insertion.
+    #[pyo3(signature = (codes=false))]
+    fn to_arrow<'py>(&self, py: Python<'py>, codes: bool) -> PyResult<Bound<'py, PyAny>> {
+        let searcher = self.searcher()?;
+        let reader: Box<dyn RecordBatchReader + Send> = work::run(py, None, None, |watch| {
+            let index = searcher.index();
+            let mut columns = Columns::new(codes.then(|| index.model().shape().code_bytes()));
+            let mut records: Vec<Record> = Vec::with_capacity(index.len());
+            for record in index.records(true)? {
+                let record = record?;
+                columns.see(&record);
+                records.push(record);
+                if watch.interrupted() {
+                    return Err(Error::Interrupted);
+                }
+            }
+            let batches: Vec<RecordBatch> =
+                records.chunks(65_536).map(|part| columns.batch(part)).collect::<Result<_>>()?;
+            Ok(Box::new(RecordBatchIterator::new(batches.into_iter().map(Ok), columns.schema())) as Box<_>)
+        })?;
+        reader.into_pyarrow(py)?.call_method0("read_all")
+    }
+
+    /// Ids and packed codes of all documents, in the order of insertion.
+    #[allow(clippy::type_complexity)]
+    fn codes<'py>(&self, py: Python<'py>) -> PyResult<(Vec<Bound<'py, PyAny>>, Bound<'py, numpy::PyArray2<u8>>)> {
+        let searcher = self.searcher()?;
+        let (ids, codes) = work::run(py, None, None, |_| {
+            let (mut ids, mut codes) = (Vec::new(), Vec::new());
+            for record in searcher.index().records(false)? {
+                let record = record?;
+                ids.push(record.id);
+                codes.extend_from_slice(&record.code);
+            }
+            Ok((ids, codes))
+        })?;
+        let ids = ids.iter().map(|id| crate::answers::id(py, id)).collect::<PyResult<_>>()?;
+        Ok((ids, crate::arrays::rows(py, codes, searcher.index().model().shape().code_bytes())?))
+    }
+
+    /// Writes all documents as a table.
+    #[pyo3(signature = (path, format, codes=false, report=None))]
+    fn export(
+        &self,
+        py: Python<'_>,
+        path: PathBuf,
+        format: &str,
+        codes: bool,
+        report: Option<Py<PyAny>>,
+    ) -> PyResult<u64> {
+        let searcher = self.searcher()?;
+        let format = match format {
+            "parquet" => TableFormat::Parquet,
+            "arrow" => TableFormat::Arrow,
+            "jsonl" => TableFormat::Jsonl,
+            other => {
+                let known = "parquet, arrow, jsonl, faiss, faiss-fastscan";
+                return Err(exception("ConfigError", format!("unknown format '{other}'; known: {known}")));
+            }
+        };
+        work::run(py, report, None, |watch| table::write_index(searcher.index(), &path, format, codes, watch))
+    }
+}

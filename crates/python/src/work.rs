@@ -1,0 +1,197 @@
+//! Long work beside the interpreter: its lock released, Ctrl-C heard, progress told.
+
+use std::any::Any;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::time::Duration;
+
+use micpq::{Result, Watch};
+use pyo3::prelude::*;
+use rayon::{ThreadPool, ThreadPoolBuilder};
+
+use crate::errors::{exception, raise};
+
+/// How often Ctrl-C is looked for and progress is told.
+const TICK: Duration = Duration::from_millis(50);
+
+/// The threads everything runs on. They are ours and not rayon's global ones, which a forked child would wait for in vain:
+/// a process that finds another's pool here makes its own.
+static POOL: Mutex<Option<(u32, Arc<ThreadPool>)>> = Mutex::new(None);
+
+fn pool() -> PyResult<Arc<ThreadPool>> {
+    let mut pool = POOL.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((process, threads)) = &*pool
+        && *process == std::process::id()
+    {
+        return Ok(threads.clone());
+    }
+    let fresh = make(0)?;
+    // The parent's threads are not here to be joined.
+    std::mem::forget(pool.replace((std::process::id(), fresh.clone())));
+    Ok(fresh)
+}
+
+fn make(threads: usize) -> PyResult<Arc<ThreadPool>> {
+    let built = ThreadPoolBuilder::new().num_threads(threads).thread_name(|i| format!("micpq-{i}")).build();
+    built.map(Arc::new).map_err(|e| exception("StorageError", format!("threads cannot be started: {e}")))
+}
+
+/// Sets the number of threads; 0 is one a core.
+#[pyfunction]
+pub fn set_threads(threads: usize) -> PyResult<()> {
+    let fresh = make(threads)?;
+    *POOL.lock().unwrap_or_else(PoisonError::into_inner) = Some((std::process::id(), fresh));
+    Ok(())
+}
+
+/// The number of threads.
+#[pyfunction]
+pub fn threads() -> PyResult<usize> {
+    Ok(pool()?.current_num_threads())
+}
+
+/// A wish to stop that another thread can utter.
+#[pyclass(frozen, module = "micpq._micpq")]
+#[derive(Default)]
+pub struct Stop {
+    flag: Arc<AtomicBool>,
+}
+
+#[pymethods]
+impl Stop {
+    #[new]
+    fn new() -> Self {
+        Stop::default()
+    }
+
+    /// Asks the work to stop at its next safe place.
+    fn set(&self) {
+        self.flag.store(true, Ordering::SeqCst);
+    }
+}
+
+enum Event {
+    Stage(String, Option<u64>),
+    Detail(String),
+    Note(String),
+}
+
+/// What the work says, until the interpreter's thread comes by to hear it.
+#[derive(Default)]
+struct Events {
+    stop: Arc<AtomicBool>,
+    told: bool,
+    waiting: Mutex<Vec<Event>>,
+    done: AtomicU64,
+}
+
+impl Events {
+    fn push(&self, event: Event) {
+        if self.told {
+            self.waiting.lock().unwrap_or_else(PoisonError::into_inner).push(event);
+        }
+    }
+
+    /// Calls `report(kind, text, number)` for everything that happened.
+    fn deliver(&self, py: Python<'_>, report: Option<&Py<PyAny>>) -> PyResult<()> {
+        let Some(report) = report else { return Ok(()) };
+        let waiting = std::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner));
+        for event in waiting {
+            match event {
+                Event::Stage(name, total) => report.call1(py, ("stage", name, total))?,
+                Event::Detail(text) => report.call1(py, ("detail", text, None::<u64>))?,
+                Event::Note(text) => report.call1(py, ("note", text, None::<u64>))?,
+            };
+        }
+        match self.done.swap(0, Ordering::Relaxed) {
+            0 => Ok(()),
+            done => report.call1(py, ("advance", "", done)).map(drop),
+        }
+    }
+}
+
+impl Watch for Events {
+    fn stage(&self, name: &str, total: Option<u64>) {
+        self.push(Event::Stage(name.to_owned(), total));
+    }
+
+    fn advance(&self, n: u64) {
+        self.done.fetch_add(n, Ordering::Relaxed);
+    }
+
+    fn detail(&self, text: &str) {
+        self.push(Event::Detail(text.to_owned()));
+    }
+
+    fn note(&self, text: &str) {
+        self.push(Event::Note(text.to_owned()));
+    }
+
+    fn interrupted(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+}
+
+/// Runs work on a thread of its own. The calling thread waits without the interpreter's lock, and takes it now and then to
+/// hear Ctrl-C and to call `report`.
+pub fn run<T: Send>(
+    py: Python<'_>,
+    report: Option<Py<PyAny>>,
+    stop: Option<&Stop>,
+    work: impl FnOnce(&dyn Watch) -> Result<T> + Send,
+) -> PyResult<T> {
+    let pool = pool()?;
+    let stop = stop.map(|s| s.flag.clone()).unwrap_or_default();
+    let events = Events { stop: stop.clone(), told: report.is_some(), ..Events::default() };
+    let (outcome, raised) = py.detach(|| {
+        std::thread::scope(|scope| {
+            let (sender, finished) = mpsc::channel::<()>();
+            let (events, pool) = (&events, &pool);
+            let worker = scope.spawn(move || {
+                // Dropped at the end, however it comes.
+                let _sender = sender;
+                pool.install(|| work(events))
+            });
+            let mut raised: Option<PyErr> = None;
+            while let Err(mpsc::RecvTimeoutError::Timeout) = finished.recv_timeout(TICK) {
+                if raised.is_none() {
+                    let heard =
+                        Python::attach(|py| py.check_signals().and_then(|()| events.deliver(py, report.as_ref())));
+                    if let Err(problem) = heard {
+                        stop.store(true, Ordering::SeqCst);
+                        raised = Some(problem);
+                    }
+                }
+            }
+            (worker.join(), raised)
+        })
+    });
+    if let Some(problem) = raised {
+        return Err(problem);
+    }
+    events.deliver(py, report.as_ref())?;
+    settle(outcome)
+}
+
+/// Runs work of milliseconds on the calling thread, the interpreter's lock released.
+pub fn quick<T: Send>(
+    py: Python<'_>,
+    stop: Option<&Stop>,
+    work: impl FnOnce(&dyn Watch) -> Result<T> + Send,
+) -> PyResult<T> {
+    let pool = pool()?;
+    let events = Events { stop: stop.map(|s| s.flag.clone()).unwrap_or_default(), ..Events::default() };
+    let caught = || std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| pool.install(|| work(&events))));
+    settle(py.detach(caught))
+}
+
+fn settle<T>(outcome: std::result::Result<Result<T>, Box<dyn Any + Send>>) -> PyResult<T> {
+    match outcome {
+        Ok(result) => result.map_err(raise),
+        Err(panic) => {
+            let word = panic.downcast_ref::<String>().map(String::as_str);
+            let word = word.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no reason given");
+            Err(exception("Error", format!("this is a fault of micpq, please report it: {word}")))
+        }
+    }
+}

@@ -1,0 +1,159 @@
+"""Build, train, search, keep: the way a user goes."""
+
+import json
+import pickle
+import threading
+
+import micpq
+import numpy as np
+import pytest
+from bench import news
+
+
+def test_texts_become_an_index_that_finds_its_kind(documents, encoder):
+    index = micpq.build(documents, bits=16, encoder=encoder, epochs=8, hidden=32, views="full:4")
+    hits = index.search("crude oil barrel price", k=20)
+    assert len(hits) == 20
+    assert sum(hit.labels == ["oil"] for hit in hits) >= 15
+    assert hits[0].text.count(" ") == 11 and isinstance(hits[0].id, int) and hits[0].attributes["year"] in (1987, 1988, 1989)
+    path = index.path
+    index.close()
+    assert index.closed and not __import__("os").path.exists(path), "a place of its own goes with the index"
+
+
+def test_a_list_of_strings_is_numbered(encoder):
+    texts = [d["text"] for d in news(0, 60)]
+    index = micpq.build(iter(texts), bits=16, encoder=encoder, epochs=1)
+    assert len(index) == 60 and index.get(7)["text"] == texts[7]
+    named = micpq.build(texts, bits=16, encoder=encoder, epochs=1, ids=[f"d{i}" for i in range(60)])
+    assert named.get("d7")["text"] == texts[7] and "7" not in named and "d7" in named
+
+
+def test_a_path_is_read(encoder, documents, tmp_path):
+    file = tmp_path / "news.jsonl"
+    file.write_text("".join(json.dumps(d) + "\n" for d in documents))
+    for data in (file, str(file)):
+        index = micpq.build(data, bits=16, encoder=encoder, epochs=1)
+        assert len(index) == 400 and index.count("year:1987") == 134
+
+
+def test_pages_filters_and_likes(shared):
+    first = shared.search("wheat harvest", k=5, rerank=False)
+    second = shared.search("wheat harvest", k=5, rerank=False, after=first.next)
+    assert shared.search("wheat harvest", k=10, rerank=False).ids == first.ids + second.ids
+    assert all(hit.attributes["year"] == 1988 for hit in shared.search("wheat", k=50, filter="year:1988"))
+    near = shared.search(like=first.ids[0], k=5)
+    assert first.ids[0] not in near.ids and len(near) == 5
+    fused = shared.search("wheat", like={first.ids[0]: 2.0, first.ids[1]: 1.0}, k=5)
+    assert len(fused) == 5
+    close = shared.search("wheat", k=400, within=float(first.distances[2]), rerank=False)
+    assert (close.distances <= first.distances[2]).all()
+    words = shared.search("wheat", k=3, hybrid=1.0, snippets=True)
+    text, marks = words[0].snippet
+    assert "wheat" in [text[a:b] for a, b in marks]
+    told = shared.search("wheat", k=1, explain=True)
+    assert len(told[0].shares) == 4 and told.explanation["candidates"] > 0
+    assert sum(told[0].shares) == pytest.approx(told[0].distance, rel=1e-5)
+    assert set(told.timings) >= {"encode", "scan"}
+
+
+def test_many_queries_are_those_one_after_the_other(shared):
+    queries = ["crude oil", "bank loan", "port strike"] * 20
+    together = shared.search_many(queries, k=5)
+    assert together[:3] == [shared.search(q, k=5) for q in queries[:3]]
+    assert shared.search_many([], k=5) == []
+    vectors = shared.model.features(queries[:3])
+    assert [h.ids for h in shared.search_many(vectors, k=5)] == [h.ids for h in together[:3]]
+
+
+def test_keeping(index):
+    assert index.add(news(400, 450)) == 50 and len(index) == 450
+    assert index.add(news(400, 450)) == 50 and len(index) == 450, "the same ids replace"
+    assert index.delete(401) == 1 and index.delete(["402", 403, "nobody"]) == 2
+    assert index.delete(filter="year:1987") > 100
+    before = index.search("grain", k=500).ids
+    index.compact()
+    assert index.search("grain", k=500).ids == before
+    assert index.verify() == []
+    assert index.info()["deleted"] == 0
+    other = micpq.open(index.path)
+    other.add(["corn"], ids=["x"])
+    assert "x" not in index and index.reload() and "x" in index
+    assert not index.reload()
+
+
+def test_a_model_travels(model, tmp_path, documents):
+    model.save(tmp_path / "m")
+    loaded = micpq.Model.load(tmp_path / "m")
+    assert loaded.fingerprint == model.fingerprint and loaded.config["method"] == "micpq"
+    texts = [d["text"] for d in documents[:9]]
+    assert (loaded.encode(texts) == model.encode(texts)).all()
+    assert (model.encode(features=model.features(texts)) == model.encode(texts)).all()
+    assert model.codebooks.shape == (4, 16, 24) and model.metrics["curve"]
+
+
+def test_one_seed_gives_one_model_on_any_number_of_threads(documents, encoder, tmp_path):
+    before = micpq.threads()
+    found = []
+    for threads in (1, 3):
+        micpq.set_threads(threads)
+        assert micpq.threads() == threads
+        cache = tmp_path / f"cache{threads}"
+        found.append(micpq.train(documents, bits=16, encoder=encoder, epochs=2, seed=5, cache=cache).fingerprint)
+    micpq.set_threads(before)
+    assert found[0] == found[1]
+    assert micpq.train(documents, bits=16, encoder=encoder, epochs=2, seed=6).fingerprint != found[0]
+
+
+def test_nearest_is_brute_force(model, documents):
+    vectors = model.features([d["text"] for d in documents])
+    codes, queries = model.encode(features=vectors), model.refine(vectors[:5])
+    words = np.stack([codes & 15, codes >> 4], axis=2).reshape(len(codes), -1)
+    reconstructed = np.stack([model.codebooks[m, words[:, m]] for m in range(words.shape[1])], axis=1)
+    for name, power in (("squared", 2), ("norm", 1)):
+        distances, rows = model.nearest(codes, vectors[:5], k=20, distance=name)
+        slices = queries.reshape(5, 1, *reconstructed.shape[1:]) - reconstructed[None]
+        expected = (np.sqrt((slices**2).sum(-1)) ** power).sum(-1)
+        assert np.allclose(np.sort(expected, axis=1)[:, :20], distances, rtol=1e-4)
+        assert np.allclose(np.take_along_axis(expected, rows, axis=1), distances, rtol=1e-4)
+
+
+def test_threads_may_search_at_once(shared):
+    expected = shared.search("bank loan", k=10).ids
+    wrong = []
+
+    def ask():
+        for _ in range(20):
+            if shared.search("bank loan", k=10).ids != expected:
+                wrong.append(1)
+
+    threads = [threading.Thread(target=ask) for _ in range(4)]
+    [t.start() for t in threads]
+    [t.join() for t in threads]
+    assert not wrong
+
+
+def test_save_makes_a_copy_of_its_own(documents, model, tmp_path):
+    index = micpq.build(documents, model=model)
+    kept = index.save(tmp_path / "kept.micpq")
+    index.close()
+    assert len(kept) == 400 and kept.verify() == []
+    with pytest.raises(micpq.ConfigError, match="exists"):
+        kept.save(tmp_path / "kept.micpq")
+
+
+def test_progress_tells_stages(documents, encoder, tmp_path, capsys):
+    seen = []
+    micpq.train(documents, bits=16, encoder=encoder, epochs=2, cache=tmp_path, progress=lambda *event: seen.append(event))
+    kinds = {kind for kind, _, _ in seen}
+    assert {"stage", "note"} <= kinds
+    assert any(text.startswith("epoch 2") for kind, text, _ in seen if kind == "stage")
+    micpq.train(documents, bits=16, encoder=encoder, epochs=1, seed=5, cache=tmp_path, progress=True)
+    assert "epoch 1" in capsys.readouterr().err
+
+
+def test_hits_are_plain_values(shared):
+    hits = shared.search("oil", k=3)
+    assert pickle.loads(pickle.dumps(hits[0])) == hits[0]
+    assert hits[:2] == [hits[0], hits[1]] and "Hits(3)" in repr(hits)
+    assert "documents, 16 bits" in repr(shared)

@@ -1,0 +1,102 @@
+// The one place that knows how the server speaks.
+
+import { bytes, count } from "./dom.js";
+
+let askForKey = async () => "";
+export const onKeyWanted = (ask) => { askForKey = ask; };
+
+const key = () => sessionStorage.getItem("micpq-key") ?? "";
+
+async function call(method, path, body, signal) {
+  const headers = {};
+  if (body !== undefined) headers["content-type"] = "application/json";
+  if (key()) headers.authorization = `Bearer ${key()}`;
+  const answer = await fetch(path, { method, headers, body: body && JSON.stringify(body), signal });
+  if (answer.status === 401) {
+    const given = await askForKey();
+    if (given) {
+      sessionStorage.setItem("micpq-key", given);
+      return call(method, path, body, signal);
+    }
+  }
+  const text = await answer.text();
+  let value = null;
+  try { value = JSON.parse(text); } catch { /* metrics and proxies answer in plain text */ }
+  if (!answer.ok) throw new Error(value?.error?.message ?? `${path}: ${answer.status} ${answer.statusText}`);
+  return value ?? text;
+}
+
+const get = (path) => call("GET", path);
+const at = (index, rest = "") => `v1/indexes/${encodeURIComponent(index)}${rest}`;
+
+export const api = {
+  indexes: async () => (await get("v1/indexes")).indexes.map(({ name }) => name),
+
+  // Attributes worth a row of chips: few values, each of many documents. Ids and free texts are not.
+  facets: async (index) => (await get(at(index, "/facets?values=8"))).facets
+    .filter(({ distinct, documents, values }) => values.length && distinct > 1 && distinct * 2 <= documents)
+    .map(({ name, values }) => ({
+      name,
+      values: values.map(({ value, count: documents, filter }) => ({ value: String(value), documents, filter })),
+    })),
+
+  search: async (index, { text, like, filter, hybrid, k, after }, signal) => {
+    const body = { k, explain: true, snippets: true };
+    if (like === null) Object.assign(body, { text, hybrid });
+    else body.document = like;
+    if (filter) body.filter = filter;
+    if (after) body.after = after;
+    const found = await call("POST", at(index, "/query"), body, signal);
+    const stages = Object.entries(found.milliseconds).map(([stage, ms]) => [stage, ms / 1000]);
+    return {
+      next: found.next, stages, seconds: stages.reduce((sum, [, seconds]) => sum + seconds, 0),
+      hits: found.hits.map((hit) => ({
+        ...hit,
+        attributes: Object.entries(hit.attributes),
+        snippet: hit.snippet && { text: hit.snippet.text, ranges: hit.snippet.marks },
+      })),
+    };
+  },
+
+  document: async (index, id) => {
+    const found = await get(at(index, `/documents/${encodeURIComponent(id)}`));
+    return { ...found, attributes: Object.entries(found.attributes) };
+  },
+
+  remove: (index, id) => call("DELETE", at(index, `/documents/${encodeURIComponent(id)}`)),
+
+  usage: async (index) => (await get(at(index, "/codebooks"))).usage,
+
+  word: async (index, book, word) => {
+    const { documents, marks } = await get(at(index, `/codebooks/${book}/${word}?documents=10`));
+    return { terms: marks.map((mark) => mark.word), examples: documents };
+  },
+
+  map: async (index) => {
+    const [{ points, shares }, { documents }] = await Promise.all([get(at(index, "/map")), get(at(index))]);
+    return { points, documents, explained: shares[0] + shares[1] };
+  },
+
+  // Every number the trainer kept of an epoch is a curve.
+  curves: async (index) => {
+    const { metrics } = await get(at(index, "/training"));
+    const epochs = metrics?.curve ?? [];
+    const names = Object.keys(epochs[0] ?? {}).filter((name) => name !== "epoch" && typeof epochs[0][name] === "number");
+    return names.map((name) => ({ name: name.replaceAll("_", " "), values: epochs.map((epoch) => epoch[name]) }));
+  },
+
+  health: async (index) => {
+    const [about, version, measured] = await Promise.all([get(at(index)), get("v1/version"), get("metrics")]);
+    const resident = /^process_resident_memory_bytes ([\d.e+]+)/m.exec(measured);
+    return [
+      { name: "Documents", rows: [["can be found", count(about.documents)], ["deleted, still on disk", count(about.deleted)],
+        ["segments", count(about.segments)], ["bits a document", String(about.bits)]] },
+      { name: "Disk", rows: Object.entries(about.bytes).map(([part, size]) => [part, bytes(size)]) },
+      { name: "Model", rows: [["method", about.method], ["encoder", about.encoder ?? "vectors of the caller"],
+        ["fingerprint", about.model.slice(0, 16)], ["features kept", about.keep]] },
+      { name: "Server", rows: [["version", version.version], ["resident memory", resident ? bytes(Number(resident[1])) : "not told"],
+        ["queries waiting", count(about.queries_waiting)], ["writes waiting", count(about.writes_waiting)],
+        ["job running", about.job_running ? "yes" : "no"]] },
+    ];
+  },
+};

@@ -1,0 +1,66 @@
+// The page: five views of one index, chosen by the address, driven by keys.
+
+import { api, onKeyWanted } from "./api.js";
+import { byId, element } from "./dom.js";
+import * as codebooks from "./codebooks.js";
+import * as documents from "./document.js";
+import * as health from "./health.js";
+import * as map from "./map.js";
+import * as search from "./search.js";
+import * as training from "./training.js";
+
+const views = { search, codebooks, map, training, health };
+const picker = byId("index");
+
+async function show() {
+  const name = location.hash.slice(1) in views ? location.hash.slice(1) : "search";
+  for (const other of Object.keys(views)) byId(other).hidden = other !== name;
+  for (const link of document.querySelectorAll("nav a")) {
+    if (link.dataset.view === name) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  }
+  document.title = `micpq: ${name}`;
+  try {
+    await views[name].show(picker.value);
+  } catch (problem) {
+    if (problem.name === "AbortError") return;
+    byId(name).querySelector(".problem")?.remove();
+    byId(name).append(element("p", { class: "problem danger", role: "alert" }, problem.message));
+  }
+}
+
+function onKey(event) {
+  if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
+  if (event.target.closest("input:not([type=range]), select, textarea")) return;
+  const view = Object.keys(views)[Number(event.key) - 1];
+  if (event.key === "/") {
+    event.preventDefault();
+    location.hash = "#search";
+    // The section is shown by the hash's own event; focus after it.
+    setTimeout(search.focus);
+  } else if (event.key === "?") byId("help").showModal();
+  else if (view) location.hash = `#${view}`;
+}
+
+// A server with keys: asked once, kept for this tab.
+onKeyWanted(() => new Promise((answer) => {
+  const dialog = byId("key");
+  dialog.addEventListener("close", () => answer(byId("key-value").value), { once: true });
+  dialog.showModal();
+}));
+
+for (const view of [...Object.values(views), documents]) view.start();
+byId("help-button").addEventListener("click", () => byId("help").showModal());
+picker.addEventListener("change", show);
+addEventListener("hashchange", show);
+addEventListener("keydown", onKey);
+
+try {
+  const names = await api.indexes();
+  picker.replaceChildren(...names.map((name) => element("option", { value: name }, name)));
+  if (names.length) await show();
+  else byId("status").textContent = "This server holds no index yet. Make one: PUT /v1/indexes/NAME";
+} catch (problem) {
+  byId("status").textContent = problem.message;
+  byId("status").classList.add("wrong");
+}

@@ -1,0 +1,15 @@
+// What an operator looks at first.
+
+import { api } from "./api.js";
+import { byId, element } from "./dom.js";
+
+export const start = () => {};
+
+export async function show(index) {
+  const groups = await api.health(index);
+  byId("figures").replaceChildren(...groups.flatMap(({ name, rows }) => [
+    element("h3", {}, name),
+    element("div", { class: "scroll" }, element("table", {}, element("tbody", {}, ...rows.map(([what, value]) =>
+      element("tr", {}, element("th", { scope: "row" }, what), element("td", { class: "number" }, value)))))),
+  ]));
+}

@@ -1,0 +1,110 @@
+//! API keys: who asks, and what they may do.
+
+use axum::http::{HeaderMap, StatusCode, header};
+use micpq::{Error, Result};
+use sha2::{Digest, Sha256};
+use subtle::{Choice, ConditionallySelectable, ConstantTimeEq};
+
+use crate::config::{KeyConfig, Role};
+use crate::problem::{Code, Problem};
+
+/// The keys of a server.
+#[derive(Clone, Debug, Default)]
+pub struct Keys {
+    keys: Vec<([u8; 32], KeyConfig)>,
+}
+
+impl Keys {
+    /// Takes checked configuration.
+    pub fn new(keys: &[KeyConfig]) -> Keys {
+        let bytes = |hex: &str| std::array::from_fn(|i| u8::from_str_radix(&hex[2 * i..2 * i + 2], 16).unwrap_or(0));
+        Keys { keys: keys.iter().map(|key| (bytes(&key.sha256), key.clone())).collect() }
+    }
+
+    /// Lets a request pass that may do `role`, and says whose it is.
+    pub fn check(&self, headers: &HeaderMap, role: Role) -> std::result::Result<Option<&str>, Problem> {
+        if self.keys.is_empty() {
+            return Ok(None);
+        }
+        let unauthorized = |code, text: &str| Problem::new(StatusCode::UNAUTHORIZED, code, text);
+        let Some(given) = given(headers) else {
+            return Err(unauthorized(
+                Code::NoKey,
+                "this server asks for a key; send it as \"Authorization: Bearer KEY\" or \"api-key: KEY\"",
+            ));
+        };
+        let hash: [u8; 32] = Sha256::digest(given).into();
+        // Every key is looked at, whichever fits: the time tells nothing.
+        let mut found = u32::MAX;
+        for (number, (known, _)) in self.keys.iter().enumerate() {
+            let same: Choice = known.ct_eq(&hash);
+            found = u32::conditional_select(&found, &(number as u32), same);
+        }
+        let Some((_, key)) = self.keys.get(found as usize) else {
+            return Err(unauthorized(Code::UnknownKey, "this key is not known here; ask the server's owner for one"));
+        };
+        if key.role < role {
+            return Err(Problem::new(
+                StatusCode::FORBIDDEN,
+                Code::NotAllowed,
+                format!("this needs a key that may {role:?}, yours may {:?}", key.role).to_lowercase(),
+            ));
+        }
+        Ok(Some(&key.name))
+    }
+}
+
+fn given(headers: &HeaderMap) -> Option<&[u8]> {
+    if let Some(value) = headers.get("api-key") {
+        return Some(value.as_bytes());
+    }
+    let value = headers.get(header::AUTHORIZATION)?.as_bytes();
+    let (scheme, key) = value.split_at_checked(7)?;
+    scheme.eq_ignore_ascii_case(b"bearer ").then(|| key.trim_ascii())
+}
+
+/// A new key, and the lines of a config file that let it in.
+pub fn new_key(role: Role) -> Result<(String, String)> {
+    let mut bytes = [0; 24];
+    getrandom::fill(&mut bytes).map_err(|e| Error::config(format!("the system gives no random numbers: {e}")))?;
+    let key = format!("micpq-{}", micpq::hex(&bytes));
+    let sha256 = micpq::hex(&Sha256::digest(key.as_bytes()));
+    let role = format!("{role:?}").to_lowercase();
+    let lines = format!("[[keys]]\nname = \"{role}-{}\"\nsha256 = \"{sha256}\"\nrole = \"{role}\"\n", &sha256[..8]);
+    Ok((key, lines))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::ServeConfig;
+
+    fn headers(name: &'static str, value: &str) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        headers.insert(name, value.parse().unwrap());
+        headers
+    }
+
+    #[test]
+    fn a_key_may_what_its_role_may() {
+        let (reader, lines) = new_key(Role::Read).unwrap();
+        let (admin, more) = new_key(Role::Admin).unwrap();
+        assert!(!lines.contains(&reader));
+        let config = ServeConfig::load(None, std::iter::empty(), format!("{lines}{more}").parse().unwrap()).unwrap();
+        let keys = Keys::new(&config.keys);
+        let check = |name, value: &str, role| keys.check(&headers(name, value), role).map(|n| n.map(str::to_owned));
+        assert!(check("api-key", &reader, Role::Read).unwrap().unwrap().starts_with("read-"));
+        assert_eq!(check("api-key", &reader, Role::Write).unwrap_err().status, 403);
+        assert!(check("authorization", &format!("Bearer {admin}"), Role::Admin).is_ok());
+        assert!(check("authorization", &format!("bearer {reader}"), Role::Read).is_ok());
+        for (name, value) in [
+            ("authorization", &admin),
+            ("authorization", &"Bearer x".into()),
+            ("api-key", &lines[..9].trim().to_owned()),
+        ] {
+            assert_eq!(check(name, value, Role::Read).unwrap_err().status, 401);
+        }
+        assert_eq!(keys.check(&HeaderMap::new(), Role::Read).unwrap_err().details.code, Code::NoKey);
+        assert!(Keys::default().check(&HeaderMap::new(), Role::Admin).is_ok());
+    }
+}

@@ -1,0 +1,204 @@
+//! What the server counts and measures, for Prometheus.
+
+use std::time::Duration;
+
+use prometheus::{
+    Encoder, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
+    TextEncoder,
+};
+
+/// The instruments.
+pub struct Metrics {
+    registry: Registry,
+    requests: IntCounterVec,
+    seconds: HistogramVec,
+    stages: HistogramVec,
+    batch: Histogram,
+    commits: HistogramVec,
+    committed: IntCounterVec,
+    rejected: IntCounterVec,
+    queue: IntGaugeVec,
+    documents: IntGaugeVec,
+    deleted: IntGaugeVec,
+    segments: IntGaugeVec,
+    bytes: GaugeVec,
+    memory: IntGauge,
+    /// Connections open.
+    pub connections: IntGauge,
+}
+
+/// From a tenth of a millisecond, which a scan of a small index takes, to half a minute, the default limit of a request.
+const SECONDS: [f64; 17] =
+    [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0];
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Metrics::new()
+    }
+}
+
+impl Metrics {
+    /// All at zero.
+    pub fn new() -> Metrics {
+        let registry = Registry::new();
+        fn kept<C: prometheus::core::Collector + Clone + 'static>(
+            registry: &Registry,
+            made: prometheus::Result<C>,
+        ) -> C {
+            let collector = made.expect("names are well formed");
+            registry.register(Box::new(collector.clone())).expect("names are distinct");
+            collector
+        }
+        let opts = |name: &str, help: &str| Opts::new(format!("micpq_{name}"), help);
+        let times = |name: &str, help: &str| HistogramOpts::from(opts(name, help)).buckets(SECONDS.to_vec());
+        let r = &registry;
+        Metrics {
+            requests: kept(
+                r,
+                IntCounterVec::new(opts("http_requests_total", "Requests answered."), &["method", "route", "status"]),
+            ),
+            seconds: kept(r, HistogramVec::new(times("http_request_seconds", "Time of a request."), &["route"])),
+            stages: kept(
+                r,
+                HistogramVec::new(
+                    times("stage_seconds", "Time of a stage of a batch of queries (wait: of one query in the queue)."),
+                    &["index", "stage"],
+                ),
+            ),
+            batch: kept(
+                r,
+                Histogram::with_opts(
+                    HistogramOpts::from(opts("batch_queries", "Queries answered in one pass."))
+                        .buckets(vec![1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0]),
+                ),
+            ),
+            commits: kept(
+                r,
+                HistogramVec::new(times("commit_seconds", "Time of a commit, encoding included."), &["index"]),
+            ),
+            committed: kept(
+                r,
+                IntCounterVec::new(opts("committed_documents_total", "Documents added or deleted."), &["index"]),
+            ),
+            rejected: kept(
+                r,
+                IntCounterVec::new(opts("rejected_total", "Requests refused for lack of room."), &["queue"]),
+            ),
+            queue: kept(r, IntGaugeVec::new(opts("queue_depth", "Requests waiting."), &["index", "queue"])),
+            documents: kept(r, IntGaugeVec::new(opts("index_documents", "Documents that can be found."), &["index"])),
+            deleted: kept(r, IntGaugeVec::new(opts("index_deleted", "Deleted documents still on disk."), &["index"])),
+            segments: kept(r, IntGaugeVec::new(opts("index_segments", "Segments."), &["index"])),
+            bytes: kept(r, GaugeVec::new(opts("index_bytes", "Bytes on disk by part."), &["index", "part"])),
+            memory: kept(r, IntGauge::with_opts(Opts::new("process_resident_memory_bytes", "Resident memory."))),
+            connections: kept(r, IntGauge::with_opts(opts("connections", "Connections open."))),
+            registry,
+        }
+    }
+
+    /// A request was answered.
+    pub fn request(&self, method: &str, route: &str, status: u16, time: Duration) {
+        self.requests.with_label_values(&[method, route, &status.to_string()]).inc();
+        self.seconds.with_label_values(&[route]).observe(time.as_secs_f64());
+    }
+
+    /// A stage took some time.
+    pub fn stage(&self, index: &str, stage: &str, time: Duration) {
+        self.stages.with_label_values(&[index, stage]).observe(time.as_secs_f64());
+    }
+
+    /// So many queries went together.
+    pub fn batch(&self, queries: usize) {
+        self.batch.observe(queries as f64);
+    }
+
+    /// A commit of so many changes.
+    pub fn commit(&self, index: &str, changes: usize, time: Duration) {
+        self.commits.with_label_values(&[index]).observe(time.as_secs_f64());
+        self.committed.with_label_values(&[index]).inc_by(changes as u64);
+    }
+
+    /// A request was refused for lack of room.
+    pub fn rejected(&self, queue: &str) {
+        self.rejected.with_label_values(&[queue]).inc();
+    }
+
+    /// Requests waiting before an index.
+    pub fn depth(&self, index: &str, queue: &str, depth: usize) {
+        self.queue.with_label_values(&[index, queue]).set(depth as i64);
+    }
+
+    /// Sizes of an index.
+    pub fn sizes(&self, index: &str, info: &micpq::index::Info) {
+        let set = |gauge: &IntGaugeVec, value: usize| gauge.with_label_values(&[index]).set(value as i64);
+        set(&self.documents, info.documents);
+        set(&self.deleted, info.deleted);
+        set(&self.segments, info.segments);
+        let bytes = &info.bytes;
+        for (part, value) in [
+            ("codes", bytes.codes),
+            ("features", bytes.features),
+            ("columns", bytes.columns),
+            ("documents", bytes.documents),
+            ("terms", bytes.terms),
+            ("model", bytes.model),
+            ("other", bytes.other),
+        ] {
+            self.bytes.with_label_values(&[index, part]).set(value as f64);
+        }
+    }
+
+    /// An index is no more.
+    pub fn forget(&self, index: &str) {
+        for gauge in [&self.documents, &self.deleted, &self.segments] {
+            let _ = gauge.remove_label_values(&[index]);
+        }
+        for part in ["codes", "features", "columns", "documents", "terms", "model", "other"] {
+            let _ = self.bytes.remove_label_values(&[index, part]);
+        }
+        for queue in ["query", "write"] {
+            let _ = self.queue.remove_label_values(&[index, queue]);
+        }
+    }
+
+    /// Everything in Prometheus' text format.
+    pub fn text(&self) -> String {
+        if let Some(bytes) = resident_bytes() {
+            self.memory.set(bytes as i64);
+        }
+        let mut out = Vec::new();
+        let encoded = TextEncoder::new().encode(&self.registry.gather(), &mut out);
+        encoded.expect("writing to memory");
+        String::from_utf8(out).expect("the format is text")
+    }
+}
+
+/// Resident memory, where the system tells.
+pub fn resident_bytes() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kilobytes| kilobytes * 1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_happened_is_in_the_text() {
+        let metrics = Metrics::new();
+        metrics.request("GET", "/v1/indexes", 200, Duration::from_millis(3));
+        metrics.stage("news", "encode", Duration::from_millis(7));
+        metrics.depth("news", "query", 4);
+        let text = metrics.text();
+        for line in [
+            "micpq_http_requests_total{method=\"GET\",route=\"/v1/indexes\",status=\"200\"} 1",
+            "micpq_stage_seconds_bucket{index=\"news\",stage=\"encode\",le=\"0.01\"} 1",
+            "micpq_stage_seconds_bucket{index=\"news\",stage=\"encode\",le=\"0.005\"} 0",
+            "micpq_queue_depth{index=\"news\",queue=\"query\"} 4",
+        ] {
+            assert!(text.contains(line), "{line}\n{text}");
+        }
+        metrics.forget("news");
+        assert!(!metrics.text().contains("micpq_queue_depth{index=\"news\""));
+    }
+}

@@ -1,0 +1,62 @@
+//! The page: files embedded in the program.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::http::header;
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+
+use crate::extract::At;
+use crate::problem::{Code, Problem};
+use crate::server::Server;
+
+/// Name, media type and content of every file of `page/`.
+macro_rules! files {
+    ($($name:literal $kind:expr),* $(,)?) => {
+        &[$(($name, $kind, include_bytes!(concat!("../../page/", $name)))),*]
+    };
+}
+
+const SCRIPT: &str = "text/javascript; charset=utf-8";
+
+const FILES: &[(&str, &str, &[u8])] = files![
+    "index.html" "text/html; charset=utf-8",
+    "style.css" "text/css; charset=utf-8",
+    "app.js" SCRIPT,
+    "api.js" SCRIPT,
+    "dom.js" SCRIPT,
+    "search.js" SCRIPT,
+    "document.js" SCRIPT,
+    "codebooks.js" SCRIPT,
+    "map.js" SCRIPT,
+    "training.js" SCRIPT,
+    "health.js" SCRIPT,
+];
+
+/// Scripts and styles come from here alone; nothing may frame the page.
+pub const POLICY: &str =
+    "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; frame-ancestors 'none'";
+
+/// `/` is the page, its parts lie under `/page/`.
+pub fn router() -> Router<Arc<Server>> {
+    Router::new().route("/", get(|| file("index.html"))).route("/page/{*path}", get(part))
+}
+
+async fn part(At(path): At<String>) -> Response {
+    file(&path).await
+}
+
+async fn file(path: &str) -> Response {
+    match FILES.iter().find(|(name, _, _)| *name == path) {
+        Some((_, kind, bytes)) => {
+            let headers = [
+                (header::CONTENT_TYPE, *kind),
+                (header::CACHE_CONTROL, "no-cache"),
+                (header::CONTENT_SECURITY_POLICY, POLICY),
+            ];
+            (headers, *bytes).into_response()
+        }
+        None => Problem::not_found(Code::UnknownPath, "the page has no such part").into_response(),
+    }
+}

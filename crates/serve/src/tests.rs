@@ -1,0 +1,669 @@
+//! The router in this process, on an index of vectors: no encoder, no network.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::http::{HeaderMap, Request};
+use http_body_util::BodyExt;
+use micpq::index::{Index, IndexConfig, Keep};
+use micpq::model::{CodeShape, Codebooks, Dense, Distance, FORMAT, Model, ModelConfig, Refine};
+use serde_json::{Value, json};
+use tower::ServiceExt;
+
+use crate::config::{Role, ServeConfig};
+use crate::routes;
+use crate::server::Server;
+use crate::writes::Change;
+
+const WIDTH: usize = 8;
+
+/// Four books of sixteen words over eight values, made of a fixed sequence.
+fn model() -> Model {
+    let shape = CodeShape::new(4, 16, 2).unwrap();
+    let mut state = 1u64;
+    let mut draw = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 40) as f32 / (1u64 << 23) as f32 - 1.0
+    };
+    let words = (0..4 * 16 * 2).map(|_| draw()).collect();
+    let identity = (0..WIDTH * WIDTH).map(|i| f32::from(u8::from(i % (WIDTH + 1) == 0))).collect();
+    let refine = Refine::new(vec![Dense::new(WIDTH, identity, vec![0.0; WIDTH]).unwrap()]).unwrap();
+    let config = ModelConfig {
+        format: FORMAT,
+        method: "test".into(),
+        shape,
+        distance: Distance::Norm,
+        features: None,
+        training: Value::Null,
+    };
+    Model::new(config, refine, Codebooks::new(shape, words).unwrap()).unwrap()
+}
+
+fn vector(i: usize) -> Vec<f32> {
+    (0..WIDTH).map(|j| ((i * 31 + j * 17) as f32 * 0.37).sin()).collect()
+}
+
+fn document(i: usize) -> Value {
+    let place = ["japan", "usa", "west germany"][i % 3];
+    json!({
+        "id": i, "text": format!("story {i} of {place}"), "vector": vector(i), "labels": [format!("l{}", i % 2)],
+        "attributes": { "year": 1987 + i % 4, "place": place, "long": i.is_multiple_of(5), "score": i as f64 + 0.5 }
+    })
+}
+
+struct Bench {
+    dir: tempfile::TempDir,
+    server: Arc<Server>,
+    app: Router,
+}
+
+struct Reply {
+    status: u16,
+    headers: HeaderMap,
+    body: Value,
+    text: String,
+}
+
+impl Reply {
+    fn code(&self) -> &str {
+        self.body["error"]["code"].as_str().unwrap_or_default()
+    }
+}
+
+impl Bench {
+    fn new(change: impl FnOnce(&mut ServeConfig)) -> Bench {
+        let dir = tempfile::tempdir().unwrap();
+        let place = dir.path().join("news");
+        Index::create(&place, &model(), IndexConfig { keep: Keep::Int8, ..IndexConfig::default() }).unwrap();
+        Bench::open(dir, change)
+    }
+
+    fn open(dir: tempfile::TempDir, change: impl FnOnce(&mut ServeConfig)) -> Bench {
+        let mut config = ServeConfig { data: Some(dir.path().join("data")), ..ServeConfig::default() };
+        config.indexes.insert("news".into(), dir.path().join("news"));
+        change(&mut config);
+        config.validate().unwrap();
+        let server = Arc::new(Server::new(config));
+        server.open().unwrap();
+        server.set_ready(true);
+        let app = routes::router(server.clone());
+        Bench { dir, server, app }
+    }
+
+    async fn send(&self, request: Request<Body>) -> Reply {
+        let response = self.app.clone().oneshot(request).await.unwrap();
+        let (parts, body) = response.into_parts();
+        let bytes = body.collect().await.unwrap().to_bytes();
+        let text = String::from_utf8_lossy(&bytes).into_owned();
+        let body = serde_json::from_str(&text).unwrap_or(Value::Null);
+        Reply { status: parts.status.as_u16(), headers: parts.headers, body, text }
+    }
+
+    async fn raw(&self, method: &str, path: &str, kind: &str, body: impl Into<Body>) -> Reply {
+        let request = Request::builder().method(method).uri(path).header("host", "localhost:6380");
+        let request = if kind.is_empty() { request } else { request.header("content-type", kind) };
+        self.send(request.body(body.into()).unwrap()).await
+    }
+
+    async fn call(&self, method: &str, path: &str, body: Value) -> Reply {
+        self.raw(method, path, "application/json", body.to_string()).await
+    }
+
+    async fn get(&self, path: &str) -> Reply {
+        self.raw("GET", path, "", Body::empty()).await
+    }
+
+    async fn ok(&self, method: &str, path: &str, body: Value) -> Value {
+        let reply = self.call(method, path, body).await;
+        assert!(reply.status < 300, "{method} {path}: {} {}", reply.status, reply.text);
+        reply.body
+    }
+
+    async fn fill(&self, n: usize) {
+        let documents: Vec<Value> = (0..n).map(document).collect();
+        let done = self.ok("PUT", "/v1/indexes/news/documents", json!({ "documents": documents })).await;
+        assert_eq!(done["changed"], n);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn documents_go_in_are_found_and_go() {
+    let bench = Bench::new(|_| {});
+    bench.fill(40).await;
+    let one = bench.get("/v1/indexes/news/documents/7").await.body;
+    assert_eq!(one["text"], "story 7 of usa");
+    assert_eq!(one["attributes"], json!({ "year": 1990, "place": "usa", "long": false, "score": 7.5 }));
+    assert_eq!(one["code"].as_array().unwrap().len(), 4);
+
+    let path = "/v1/indexes/news/query";
+    let found = bench.ok("POST", path, json!({ "vector": vector(7), "k": 3 })).await;
+    let ids =
+        |found: &Value| found["hits"].as_array().unwrap().iter().map(|h| h["id"].as_u64().unwrap()).collect::<Vec<_>>();
+    assert_eq!(ids(&found)[0], 7, "the second stage ranks the same vector first");
+    assert!(found["milliseconds"]["scan"].is_f64() && found["hits"][0]["text"].is_string());
+    // JSON has one kind of number.
+    let like = bench.ok("POST", path, json!({ "document": 7.0, "k": 40.0 })).await;
+    assert_eq!(ids(&like).len(), 39);
+    let like = bench.ok("POST", path, json!({ "document": "7", "k": 40 })).await;
+    assert_eq!(ids(&like).len(), 39, "an example is not among its own hits");
+    let filtered =
+        bench.ok("POST", path, json!({ "vector": vector(7), "k": 40, "filter": "place:japan AND year:1987" })).await;
+    assert_eq!(ids(&filtered).len(), (0..40).filter(|i| i % 12 == 0).count());
+    let plain = bench
+        .ok("POST", path, json!({ "vector": vector(7), "documents": false, "explain": true, "rerank": "off" }))
+        .await;
+    assert!(plain["hits"][0]["text"].is_null() && plain["explanation"]["backend"].is_string());
+    let shares = plain["hits"][0]["shares"].as_array().unwrap();
+    let sum: f64 = shares.iter().map(|s| s.as_f64().unwrap()).sum();
+    assert_eq!(shares.len(), 4);
+    assert!(sum > 0.0);
+    let words = bench
+        .ok("POST", path, json!({ "vector": vector(7), "words": "germany", "hybrid": 1.0, "snippets": true, "k": 1 }))
+        .await;
+    assert_eq!(words["hits"][0]["attributes"]["place"], "west germany");
+    assert!(!words["hits"][0]["snippet"]["marks"].as_array().unwrap().is_empty());
+
+    // Page by page is the whole list.
+    let whole = ids(&bench.ok("POST", path, json!({ "vector": vector(3), "k": 40, "rerank": "off" })).await);
+    let (mut paged, mut after) = (Vec::new(), Value::Null);
+    loop {
+        let page =
+            bench.ok("POST", path, json!({ "vector": vector(3), "k": 7, "rerank": "off", "after": after })).await;
+        paged.extend(ids(&page));
+        after = page["next"].clone();
+        if after.is_null() {
+            break;
+        }
+    }
+    assert_eq!(paged, whole);
+
+    let several = json!({ "queries": [{ "vector": vector(1), "k": 2 }, { "document": 2, "k": 3 }, { "vector": vector(4), "k": 2 }] });
+    let answers = bench.ok("POST", "/v1/indexes/news/query/batch", several).await;
+    let lengths: Vec<usize> =
+        answers["answers"].as_array().unwrap().iter().map(|a| a["hits"].as_array().unwrap().len()).collect();
+    assert_eq!(lengths, [2, 3, 2]);
+
+    assert_eq!(bench.ok("POST", "/v1/indexes/news/count", json!({ "filter": "long:true" })).await["count"], 8);
+    let some = bench.ok("POST", "/v1/indexes/news/documents/get", json!({ "ids": [5, "nobody", "6"] })).await;
+    assert_eq!(
+        (&some["documents"][0]["id"], &some["documents"][1], &some["documents"][2]["id"]),
+        (&json!(5), &Value::Null, &json!(6))
+    );
+    assert_eq!(bench.raw("DELETE", "/v1/indexes/news/documents/5", "", Body::empty()).await.body["documents"], 39);
+    assert_eq!(bench.raw("DELETE", "/v1/indexes/news/documents/5", "", Body::empty()).await.code(), "unknown_document");
+    assert_eq!(bench.ok("POST", "/v1/indexes/news/documents/delete", json!({ "ids": [1, 2, 5] })).await["changed"], 2);
+    let gone = bench.ok("POST", "/v1/indexes/news/documents/delete", json!({ "filter": "place:usa" })).await;
+    assert_eq!(gone["documents"], bench.ok("POST", "/v1/indexes/news/count", json!({})).await["count"]);
+    assert_eq!(bench.ok("POST", "/v1/indexes/news/count", json!({ "filter": "place:usa" })).await["count"], 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_be_met_is_refused_with_a_code_and_changes_nothing() {
+    let bench = Bench::new(|config| {
+        config.max_body_bytes = 20_000;
+        config.max_text_bytes = 1000;
+        config.max_documents = 10;
+    });
+    bench.fill(10).await;
+    let query = "/v1/indexes/news/query";
+    let put = "/v1/indexes/news/documents";
+    let nan = vec![1e300; WIDTH];
+    for (method, path, body, status, code) in [
+        ("GET", "/v1/indexes/nobody", json!({}), 404, "unknown_index"),
+        ("POST", "/v1/indexes/nobody/query", json!({ "text": "a" }), 404, "unknown_index"),
+        ("POST", query, json!({}), 422, "bad_query"),
+        ("POST", query, json!({ "text": "oil" }), 422, "bad_query"),
+        ("POST", query, json!({ "text": 5 }), 400, "bad_request"),
+        ("POST", query, json!([]), 400, "bad_request"),
+        ("POST", query, json!({ "vector": vector(1), "k": 0 }), 400, "bad_request"),
+        ("POST", query, json!({ "vector": vector(1), "k": 10_001 }), 400, "bad_request"),
+        ("POST", query, json!({ "vector": vector(1), "k": -1 }), 400, "bad_request"),
+        ("POST", query, json!({ "vector": vector(1), "kk": 1 }), 400, "bad_request"),
+        ("POST", query, json!({ "vector": vector(1), "hybrid": 2 }), 400, "bad_request"),
+        ("POST", query, json!({ "vector": vector(1), "hybrid": 1.000000001 }), 400, "bad_request"),
+        ("POST", query, json!({ "vector": vector(1), "within": 1.00000001e30 }), 400, "bad_request"),
+        ("POST", query, json!({ "vector": vector(1), "k": 1.5 }), 400, "bad_request"),
+        ("POST", query, json!({ "vector": vector(1), "hybrid": 0.5 }), 422, "bad_query"),
+        ("POST", query, json!({ "vector": [1.0] }), 422, "bad_vector"),
+        ("POST", query, json!({ "vector": nan }), 422, "bad_vector"),
+        ("POST", query, json!({ "vector": ["a"] }), 400, "bad_request"),
+        ("POST", query, json!({ "vector": vector(1), "text": "a" }), 422, "bad_query"),
+        ("POST", query, json!({ "like": [] }), 400, "bad_request"),
+        ("POST", query, json!({ "like": [{ "vector": vector(1), "weight": 0 }] }), 400, "bad_request"),
+        ("POST", query, json!({ "document": "nobody" }), 422, "bad_query"),
+        ("POST", query, json!({ "document": "" }), 400, "bad_request"),
+        ("POST", query, json!({ "document": 1.5 }), 400, "bad_request"),
+        ("POST", query, json!({ "vector": vector(1), "filter": "year:[" }), 422, "bad_filter"),
+        ("POST", query, json!({ "vector": vector(1), "filter": "" }), 422, "bad_filter"),
+        ("POST", query, json!({ "vector": vector(1), "filter": "yaer:1987" }), 422, "bad_filter"),
+        ("POST", query, json!({ "vector": vector(1), "after": "xyz" }), 422, "bad_query"),
+        ("POST", query, json!({ "text": "a".repeat(1001) }), 413, "too_large"),
+        ("POST", query, json!({ "text": "a".repeat(20_001) }), 413, "too_large"),
+        ("POST", query, json!({ "like": [["oil"]] }), 400, "bad_request"),
+        ("POST", "/v1/indexes/news/query/batch", json!({ "queries": [] }), 400, "bad_request"),
+        ("POST", "/v1/indexes/news/query/batch", json!({ "queries": [["oil"]] }), 400, "bad_request"),
+        ("PUT", put, json!({ "documents": [[1, "text"]] }), 400, "bad_request"),
+        ("PUT", put, json!({ "documents": [] }), 400, "bad_request"),
+        ("PUT", put, json!({ "documents": [{ "text": "a" }] }), 400, "bad_request"),
+        ("PUT", put, json!({ "documents": [{ "id": 99, "text": "a" }] }), 422, "bad_document"),
+        ("PUT", put, json!({ "documents": [{ "id": 99 }] }), 422, "bad_document"),
+        ("PUT", put, json!({ "documents": [{ "id": -1, "vector": vector(1) }] }), 400, "bad_request"),
+        ("PUT", put, json!({ "documents": [document(98), { "id": 99, "vector": [1] }] }), 422, "bad_vector"),
+        (
+            "PUT",
+            put,
+            json!({ "documents": [document(98), { "id": 99, "vector": vector(1), "attributes": { "": 1 } }] }),
+            422,
+            "bad_document",
+        ),
+        (
+            "PUT",
+            put,
+            json!({ "documents": [{ "id": 99, "vector": vector(1), "attributes": { "a": null } }] }),
+            400,
+            "bad_request",
+        ),
+        ("PUT", put, json!({ "documents": [{ "id": "x".repeat(1025), "vector": vector(1) }] }), 400, "bad_request"),
+        ("POST", "/v1/indexes/news/documents/delete", json!({}), 422, "bad_query"),
+        ("POST", "/v1/indexes/news/documents/delete", json!({ "filter": "((" }), 422, "bad_filter"),
+        ("POST", "/v1/indexes/news/count", json!({ "filter": "a:b:c:[" }), 422, "bad_filter"),
+        ("GET", "/v1/indexes/news/documents/nobody", json!({}), 404, "unknown_document"),
+        ("GET", "/v1/indexes/news/facets?values=0", json!({}), 400, "bad_request"),
+        ("GET", "/v1/indexes/news/facets?values=x", json!({}), 400, "bad_request"),
+        ("GET", "/v1/indexes/news/codebooks/4/0", json!({}), 404, "bad_query"),
+        ("GET", "/v1/jobs/5", json!({}), 404, "unknown_job"),
+        ("GET", "/v1/jobs/x", json!({}), 400, "bad_request"),
+        ("GET", "/nothing", json!({}), 404, "unknown_path"),
+        ("PATCH", "/v1/indexes", json!({}), 405, "wrong_method"),
+        ("DELETE", "/v1/indexes/news", json!({}), 409, "unsupported"),
+        ("PUT", "/v1/indexes/-a", json!({}), 400, "bad_request"),
+        ("PUT", "/v1/indexes/snapshots", json!({ "like": "news" }), 409, "index_exists"),
+        ("PUT", "/v1/indexes/other", json!({ "like": "nobody" }), 404, "unknown_index"),
+        ("PUT", "/v1/indexes/other", json!({ "encoder": "/etc" }), 422, "unknown_model"),
+        ("PUT", "/v1/indexes/other", json!({ "encoder": "nobody/none" }), 422, "unknown_model"),
+        ("POST", "/v1/embeddings", json!({ "model": "news", "input": [] }), 400, "bad_request"),
+        ("POST", "/v1/embeddings", json!({ "model": "nobody", "input": "a" }), 404, "unknown_index"),
+        ("POST", "/v1/embeddings", json!({ "model": "news", "input": [[1, 2]] }), 400, "bad_request"),
+    ] {
+        let reply = bench.call(method, path, body.clone()).await;
+        let shown: String = body.to_string().chars().take(100).collect();
+        assert_eq!((reply.status, reply.code()), (status, code), "{method} {path} {shown}: {}", reply.text);
+        assert!(reply.body["error"]["message"].as_str().unwrap().len() > 10, "{}", reply.text);
+    }
+    let position = bench.call("POST", query, json!({ "vector": vector(1), "filter": "year:1987 AND [" })).await;
+    assert!(position.body["error"]["position"].is_u64(), "{}", position.text);
+    for (body, kind, status, code) in [
+        ("{", "application/json", 400, "not_json"),
+        ("", "application/json", 400, "not_json"),
+        ("{} {}", "application/json", 400, "not_json"),
+        ("\u{0}", "application/json", 400, "not_json"),
+        ("{\"k\": 1e999}", "application/json", 400, "not_json"),
+        ("{}", "text/plain", 415, "wrong_media_type"),
+        ("{}", "", 415, "wrong_media_type"),
+    ] {
+        let reply = bench.raw("POST", query, kind, body).await;
+        assert_eq!((reply.status, reply.code()), (status, code), "{body:?} {kind}: {}", reply.text);
+    }
+    let allow = bench.raw("PATCH", "/v1/indexes", "", Body::empty()).await;
+    assert!(allow.headers["allow"].to_str().unwrap().contains("GET"), "{:?}", allow.headers);
+    assert_eq!(bench.ok("POST", "/v1/indexes/news/count", json!({})).await["count"], 10, "nothing was changed");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_writers_share_commits_and_lose_nothing() {
+    let bench = Arc::new(Bench::new(|_| {}));
+    // The writer is busy for a moment, so that the others meet.
+    let hosted = bench.server.index("news").unwrap();
+    let held = {
+        let hosted = hosted.clone();
+        tokio::spawn(async move { hosted.writes.alone(|_| std::thread::sleep(Duration::from_millis(300))).await })
+    };
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    let writers = (0..50).map(|i| {
+        let bench = bench.clone();
+        tokio::spawn(async move {
+            // One in ten cannot be kept: the others must not suffer.
+            let mut new = document(i);
+            if i % 10 == 3 {
+                new["attributes"] = json!({ "": 1 });
+            }
+            bench.call("PUT", "/v1/indexes/news/documents", json!({ "documents": [new] })).await.status
+        })
+    });
+    let statuses = futures_util::future::join_all(writers).await;
+    held.await.unwrap().unwrap();
+    let refused: Vec<usize> = (0..50).filter(|i| *statuses[*i].as_ref().unwrap() != 200).collect();
+    assert_eq!(refused, [3, 13, 23, 33, 43]);
+    assert_eq!(hosted.index().len(), 45);
+    let text = bench.get("/metrics").await.text;
+    assert!(text.contains("micpq_committed_documents_total{index=\"news\"} 45"), "{text}");
+
+    // Without a bad one among them, all that wait are one commit.
+    let commits = |text: &str| -> f64 {
+        let line = text.lines().find(|l| l.starts_with("micpq_commit_seconds_count{index=\"news\"}")).unwrap();
+        line.rsplit(' ').next().unwrap().parse().unwrap()
+    };
+    let before = commits(&text);
+    let held = {
+        let hosted = hosted.clone();
+        tokio::spawn(async move { hosted.writes.alone(|_| std::thread::sleep(Duration::from_millis(500))).await })
+    };
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    let writers = (100..130).map(|i| {
+        let bench = bench.clone();
+        tokio::spawn(async move {
+            bench.call("PUT", "/v1/indexes/news/documents", json!({ "documents": [document(i)] })).await.status
+        })
+    });
+    assert!(futures_util::future::join_all(writers).await.into_iter().all(|status| status.unwrap() == 200));
+    held.await.unwrap().unwrap();
+    let after = commits(&bench.get("/metrics").await.text);
+    assert!(after - before <= 3.0, "{} commits for 30 writes", after - before);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn queries_that_meet_are_answered_together_and_each_for_itself() {
+    let bench = Arc::new(Bench::new(|config| config.batch_window_ms = 50.0));
+    bench.fill(30).await;
+    let askers = (0..40usize).map(|i| {
+        let bench = bench.clone();
+        tokio::spawn(async move {
+            let body = match i % 4 {
+                0 => json!({ "document": "nobody" }),
+                1 => json!({ "vector": vector(i), "k": 1, "filter": "place:japan" }),
+                _ => json!({ "vector": vector(i % 30), "k": 1 }),
+            };
+            (i, bench.call("POST", "/v1/indexes/news/query", body).await)
+        })
+    });
+    for asked in futures_util::future::join_all(askers).await {
+        let (i, reply) = asked.unwrap();
+        match i % 4 {
+            0 => assert_eq!((reply.status, reply.code()), (422, "bad_query"), "{}", reply.text),
+            1 => assert_eq!(reply.body["hits"][0]["attributes"]["place"], "japan"),
+            _ => assert_eq!(reply.body["hits"][0]["id"], i % 30, "{}", reply.text),
+        }
+    }
+    let text = bench.get("/metrics").await.text;
+    assert!(text.contains("micpq_stage_seconds_count{index=\"news\",stage=\"scan\"}"), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_queue_says_come_again_and_a_slow_answer_is_cut() {
+    let bench = Arc::new(Bench::new(|config| {
+        config.queue = 2;
+        config.timeout_seconds = 0.5;
+    }));
+    let hosted = bench.server.index("news").unwrap();
+    let (begin, begun) = std::sync::mpsc::channel();
+    let held = {
+        let hosted = hosted.clone();
+        tokio::spawn(async move {
+            let work = move |_: &mut crate::writes::Hand| {
+                begin.send(()).unwrap();
+                std::thread::sleep(Duration::from_millis(1500));
+            };
+            hosted.writes.alone(work).await
+        })
+    };
+    tokio::task::spawn_blocking(move || begun.recv()).await.unwrap().unwrap();
+    let writers = (0..12).map(|i| {
+        let bench = bench.clone();
+        tokio::spawn(async move {
+            bench.call("PUT", "/v1/indexes/news/documents", json!({ "documents": [document(i)] })).await
+        })
+    });
+    let replies: Vec<Reply> =
+        futures_util::future::join_all(writers).await.into_iter().map(|reply| reply.unwrap()).collect();
+    let many: Vec<&Reply> = replies.iter().filter(|reply| reply.status == 429).collect();
+    assert_eq!(many.len(), 10, "two wait, ten are told to come again");
+    assert!(many.iter().all(|r| r.code() == "overloaded" && r.headers["retry-after"] == "1"));
+    let slow: Vec<&Reply> = replies.iter().filter(|reply| reply.status == 504).collect();
+    assert_eq!(slow.len(), 2);
+    assert!(slow.iter().all(|r| r.code() == "timeout"));
+    held.await.unwrap().unwrap();
+    // What was accepted is written although nobody waited for it.
+    for _ in 0..100 {
+        if hosted.index().len() == 2 {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert_eq!(hosted.index().len(), 2);
+    assert!(bench.get("/metrics").await.text.contains("micpq_rejected_total{queue=\"write\"} 10"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_accepted_is_on_disk_when_the_server_is_gone() {
+    let bench = Bench::new(|_| {});
+    let hosted = bench.server.index("news").unwrap();
+    let mut waiting = Vec::new();
+    for i in 0..20 {
+        let new: crate::routes::NewDocument = serde_json::from_value(document(i)).unwrap();
+        let crate::routes::Id(id) = new.id;
+        let kept = micpq::corpus::Document { id, text: new.text.unwrap(), labels: vec![], attributes: vec![] };
+        waiting.push(hosted.writes.push(Change::Upsert(vec![(kept, new.vector)])).unwrap());
+    }
+    drop(hosted);
+    let Bench { dir, server, app } = bench;
+    drop(app);
+    assert_eq!(Arc::strong_count(&server), 1);
+    tokio::task::spawn_blocking(move || drop(server)).await.unwrap();
+    for done in waiting {
+        done.await.unwrap().unwrap();
+    }
+    assert_eq!(Index::open(&dir.path().join("news"), &micpq::Silent).unwrap().len(), 20);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn keys_open_what_their_role_opens() {
+    let keys: Vec<(String, String)> =
+        [Role::Read, Role::Write, Role::Admin].into_iter().map(|r| crate::new_key(r).unwrap()).collect();
+    let lines: String = keys.iter().map(|(_, lines)| lines.as_str()).collect();
+    let bench = Bench::new(|config| {
+        config.keys = ServeConfig::load(None, std::iter::empty(), lines.parse().unwrap()).unwrap().keys;
+    });
+    let ask = |key: Option<usize>, method: &'static str, path: &'static str, body: Value| {
+        let request = Request::builder().method(method).uri(path).header("content-type", "application/json");
+        let request = match key {
+            Some(i) => request.header("authorization", format!("Bearer {}", keys[i].0)),
+            None => request,
+        };
+        bench.send(request.body(Body::from(body.to_string())).unwrap())
+    };
+    let new = json!({ "documents": [document(1)] });
+    for (method, path, body, least) in [
+        ("GET", "/v1/indexes", json!({}), 0),
+        ("GET", "/metrics", json!({}), 0),
+        ("POST", "/v1/indexes/news/query", json!({ "vector": vector(1) }), 0),
+        ("PUT", "/v1/indexes/news/documents", new.clone(), 1),
+        ("POST", "/v1/indexes/news/documents/delete", json!({ "ids": [] }), 1),
+        ("PUT", "/v1/indexes/copy", json!({ "like": "news" }), 2),
+        ("DELETE", "/v1/indexes/copy", json!({}), 2),
+    ] {
+        assert_eq!(ask(None, method, path, body.clone()).await.status, 401, "{method} {path}");
+        for (i, _) in keys.iter().enumerate() {
+            let reply = ask(Some(i), method, path, body.clone()).await;
+            assert_eq!(reply.status == 403, i < least, "key {i}: {method} {path}: {}", reply.text);
+            assert!(i < least || reply.status < 300, "key {i}: {method} {path}: {}", reply.text);
+        }
+    }
+    for path in ["/healthz", "/readyz", "/v1/version", "/openapi.json", "/docs", "/"] {
+        assert_eq!(ask(None, "GET", path, json!({})).await.status, 200, "{path}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn other_names_and_origins_are_not_answered() {
+    let bench = Bench::new(|config| config.hosts = vec!["search.example".into()]);
+    for (host, status) in [
+        ("localhost", 200),
+        ("127.0.0.1:6380", 200),
+        ("[::1]:6380", 200),
+        ("search.example:80", 200),
+        ("evil.example", 421),
+        ("127.0.0.1.evil.example", 421),
+        ("", 421),
+    ] {
+        let request =
+            Request::builder().uri("/v1/indexes").header("host", host).header("origin", "http://evil.example");
+        let reply = bench.send(request.body(Body::empty()).unwrap()).await;
+        assert_eq!(reply.status, status, "{host}");
+        assert!(!reply.headers.contains_key("access-control-allow-origin"));
+    }
+    let bench = Bench::new(|config| config.cors_origins = vec!["https://page.example".into()]);
+    let request =
+        Request::builder().uri("/v1/indexes").header("host", "localhost").header("origin", "https://page.example");
+    let reply = bench.send(request.body(Body::empty()).unwrap()).await;
+    assert_eq!(reply.headers["access-control-allow-origin"], "https://page.example");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_have_ids_and_the_server_tells_how_it_does() {
+    let bench = Bench::new(|_| {});
+    bench.fill(3).await;
+    let request = Request::builder().uri("/healthz").header("host", "localhost").header("x-request-id", "mine-7");
+    assert_eq!(bench.send(request.body(Body::empty()).unwrap()).await.headers["x-request-id"], "mine-7");
+    let made = bench.get("/healthz").await;
+    assert_eq!(made.headers["x-request-id"].len(), 24);
+    assert_eq!(made.body["status"], "ok");
+    assert_eq!(bench.get("/readyz").await.status, 200);
+    bench.server.set_ready(false);
+    let stopping = bench.get("/readyz").await;
+    assert_eq!((stopping.status, stopping.code()), (503, "stopping"));
+    assert_eq!(bench.get("/v1/version").await.body["name"], "micpq");
+    let text = bench.get("/metrics").await.text;
+    for part in [
+        "micpq_index_documents{index=\"news\"} 3",
+        "process_resident_memory_bytes",
+        "micpq_queue_depth{index=\"news\",queue=\"query\"} 0",
+    ] {
+        assert!(text.contains(part), "{part}\n{text}");
+    }
+    let list = bench.get("/v1/indexes").await.body;
+    assert_eq!((&list["indexes"][0]["name"], &list["indexes"][0]["documents"]), (&json!("news"), &json!(3)));
+    assert_eq!(list["indexes"][0]["keep"], "int8");
+    assert_eq!(bench.get("/v1/models").await.body["data"][1]["id"], "news/code");
+    let api = bench.get("/openapi.json").await;
+    assert!(
+        api.headers["content-type"].to_str().unwrap().starts_with("application/json") && api.body["paths"].is_object()
+    );
+    let page = bench.get("/docs").await;
+    assert!(page.headers["content-type"].to_str().unwrap().starts_with("text/html"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn indexes_are_made_copied_dropped_and_found_again() {
+    let bench = Bench::new(|_| {});
+    bench.fill(5).await;
+    let made = bench.call("PUT", "/v1/indexes/copy", json!({ "like": "news", "keep": "none" })).await;
+    assert_eq!(
+        (made.status, &made.body["keep"], &made.body["documents"]),
+        (201, &json!("none"), &json!(0)),
+        "{}",
+        made.text
+    );
+    assert_eq!(bench.call("PUT", "/v1/indexes/copy", json!({ "like": "news" })).await.code(), "index_exists");
+    bench.ok("PUT", "/v1/indexes/copy/documents", json!({ "documents": [document(1), document(2)] })).await;
+    let snapshot = bench.raw("POST", "/v1/indexes/copy/snapshots", "", Body::empty()).await;
+    assert_eq!((snapshot.status, &snapshot.body["documents"]), (201, &json!(2)), "{}", snapshot.text);
+    let listed = bench.get("/v1/indexes/copy/snapshots").await.body;
+    assert_eq!(listed["snapshots"], json!([snapshot.body["name"]]));
+    let place = bench.dir.path().join("data/snapshots").join(snapshot.body["name"].as_str().unwrap());
+    assert_eq!(Index::open(&place, &micpq::Silent).unwrap().len(), 2);
+
+    // A server that starts later finds it.
+    let Bench { dir, server, app } = bench;
+    drop(app);
+    tokio::task::spawn_blocking(move || drop(server)).await.unwrap();
+    let bench = Bench::open(dir, |_| {});
+    assert_eq!(bench.ok("POST", "/v1/indexes/copy/count", json!({})).await["count"], 2);
+    assert_eq!(bench.raw("DELETE", "/v1/indexes/copy", "", Body::empty()).await.status, 204);
+    assert_eq!(bench.get("/v1/indexes/copy").await.code(), "unknown_index");
+    assert!(!bench.dir.path().join("data/copy").exists());
+    assert_eq!(bench.ok("PUT", "/v1/indexes/copy", json!({ "like": "news" })).await["documents"], 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_index_shows_what_is_inside() {
+    let bench = Bench::new(|_| {});
+    bench.fill(60).await;
+    let facets = bench.get("/v1/indexes/news/facets").await.body;
+    let facet = |name: &str| facets["facets"].as_array().unwrap().iter().find(|f| f["name"] == name).unwrap().clone();
+    assert_eq!(facet("place")["distinct"], 3);
+    assert_eq!(facet("place")["values"][0]["count"], 20);
+    assert_eq!((&facet("year")["least"], &facet("year")["greatest"]), (&json!(1987.0), &json!(1990.0)));
+    assert_eq!(facet("long")["values"].as_array().unwrap().len(), 2);
+    assert_eq!(facet("labels")["documents"], 60);
+    // Every value's own filter asks for exactly its documents.
+    for facet in facets["facets"].as_array().unwrap() {
+        for value in facet["values"].as_array().unwrap() {
+            let count = bench.ok("POST", "/v1/indexes/news/count", json!({ "filter": value["filter"] })).await;
+            assert_eq!(count["count"], value["count"], "{value}");
+        }
+    }
+    let some = bench.get("/v1/indexes/news/facets?filter=place:japan&values=1").await.body;
+    let years = some["facets"].as_array().unwrap().iter().find(|f| f["name"] == "year").unwrap();
+    assert_eq!((&years["documents"], years["values"].as_array().unwrap().len()), (&json!(20), 1));
+
+    let books = bench.get("/v1/indexes/news/codebooks").await.body;
+    assert_eq!((books["usage"].as_array().unwrap().len(), &books["documents"]), (4, &json!(60)));
+    let mut met = 0;
+    for word in 0..16 {
+        let gathered = bench.get(&format!("/v1/indexes/news/codebooks/1/{word}?documents=1000")).await.body;
+        let documents = gathered["documents"].as_array().unwrap();
+        assert_eq!(documents.len() as u64, books["usage"][1][word].as_u64().unwrap());
+        met += documents.len();
+    }
+    assert_eq!(met, 60);
+    let map = bench.get("/v1/indexes/news/map?points=50").await.body;
+    assert_eq!(map["points"].as_array().unwrap().len(), 50);
+    assert!(map["shares"][0].as_f64() >= map["shares"][1].as_f64());
+    assert_eq!(bench.get("/v1/indexes/news/map?points=50").await.body, map);
+    let training = bench.get("/v1/indexes/news/training").await.body;
+    assert_eq!((&training["method"], &training["metrics"]), (&json!("test"), &Value::Null));
+    assert_eq!(
+        bench.raw("POST", "/v1/indexes/news/train", "", Body::empty()).await.status,
+        202,
+        "it begins, and fails for want of an encoder"
+    );
+    for _ in 0..100 {
+        let job = bench.get("/v1/jobs/1").await.body;
+        if job["status"] == "failed" {
+            assert!(job["error"].as_str().unwrap().contains("vectors the user brought"), "{job}");
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    panic!("the job does not end");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn commits_of_other_programs_are_seen_and_their_lock_respected() {
+    let bench = Bench::new(|config| config.writer_idle_seconds = 0.1);
+    bench.fill(3).await;
+    let place: &Path = &bench.dir.path().join("news");
+    // The lock is given back when nothing is written.
+    let other = Index::open(place, &micpq::Silent).unwrap();
+    let mut writer = None;
+    for _ in 0..100 {
+        writer = other.writer().ok();
+        if writer.is_some() {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let mut writer = writer.expect("the server gives the lock back");
+    let busy = bench.call("PUT", "/v1/indexes/news/documents", json!({ "documents": [document(9)] })).await;
+    assert_eq!((busy.status, busy.code()), (409, "index_busy"), "{}", busy.text);
+    writer.delete(&micpq::corpus::DocId::Int(1)).unwrap();
+    writer.commit(&micpq::Silent).unwrap();
+    drop(writer);
+    bench.server.index("news").unwrap().follow();
+    assert_eq!(bench.ok("POST", "/v1/indexes/news/count", json!({})).await["count"], 2);
+    bench.ok("PUT", "/v1/indexes/news/documents", json!({ "documents": [document(9)] })).await;
+    assert_eq!(bench.ok("POST", "/v1/indexes/news/count", json!({})).await["count"], 3);
+}
