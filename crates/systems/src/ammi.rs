@@ -144,7 +144,7 @@ mod tests {
         let of = |w: &Weight| number(&cross_entropy(&p, &histories(&p), w.leaf()));
         let before = of(&weights[0]);
         let rows = crate::entry::Rows::Words(Vec::new());
-        system.adapt(&a, &mut weights, &Batch::of(&rows, 0, 0));
+        system.adapt(&a, &mut weights, &Batch::of(&rows, 0));
         let after = of(&weights[0]);
         let least = std::f64::consts::LN_2;
         assert!(before > least && after >= least - 1e-3 && after < least + 0.05, "{before} {after}");

@@ -17,6 +17,7 @@ use crate::config::SystemConfig;
 use crate::entry::{Entry, Rows};
 use crate::graph::{Draws, Init, Loss, T2, Weight, number, tensor, values};
 use crate::inputs::{Built, Inputs, centred, network, refined, signs};
+use crate::yardstick::Row;
 
 /// Draws of measurements: no step has a number this large.
 const MEASURE: u64 = 1 << 60;
@@ -24,7 +25,6 @@ const MEASURE: u64 = 1 << 60;
 /// A batch, beside the output of its first layer.
 pub struct Batch<'a> {
     rows: &'a Rows<'a>,
-    inputs: usize,
     // Of token states: tokens of every text but the first, and the states of the first, [n, width].
     lengths: Vec<usize>,
     firsts: Vec<f32>,
@@ -33,9 +33,9 @@ pub struct Batch<'a> {
 }
 
 impl<'a> Batch<'a> {
-    /// Rows of `inputs` values, with the draws of a step.
-    pub fn of(rows: &'a Rows<'a>, inputs: usize, step: u64) -> Self {
-        Batch { rows, inputs, lengths: Vec::new(), firsts: Vec::new(), draws: Draws::new(0, step) }
+    /// Rows with the draws of a step.
+    pub fn of(rows: &'a Rows<'a>, step: u64) -> Self {
+        Batch { rows, lengths: Vec::new(), firsts: Vec::new(), draws: Draws::new(0, step) }
     }
 
     /// Of token states: how many tokens each text has without the first, and the states of the first, `[n, width]`.
@@ -53,22 +53,22 @@ impl<'a> Batch<'a> {
         self.rows.is_empty()
     }
 
-    /// Whether the inputs are words.
-    pub fn words(&self) -> bool {
-        matches!(self.rows, Rows::Words(_))
+    /// The sparse rows, where the inputs are words.
+    pub fn words(&self) -> Option<&[&'a Row]> {
+        match self.rows {
+            Rows::Dense(_) => None,
+            Rows::Words(rows) => Some(rows),
+        }
     }
 
-    /// What a decoder should give back: the vectors, or 1 for every word that is there. `[n, inputs]`, of this batch alone.
+    /// The vectors a decoder should give back, `[n, inputs]`.
+    ///
+    /// # Panics
+    /// When the inputs are words.
     pub fn target(&self) -> T2 {
         match self.rows {
             Rows::Dense(x) => tensor(x.as_slice().to_vec(), x.rows(), x.cols()),
-            Rows::Words(rows) => {
-                let mut out = vec![0.0; rows.len() * self.inputs];
-                for (out, row) in out.chunks_exact_mut(self.inputs).zip(rows) {
-                    row.iter().for_each(|&(term, _)| out[term as usize] = 1.0);
-                }
-                tensor(out, rows.len(), self.inputs)
-            }
+            Rows::Words(_) => panic!("words are decoded by their rows"),
         }
     }
 }
@@ -221,7 +221,7 @@ impl<'a> Learner<'a> {
             }
         }
         let draws = Draws::new(self.config.seed, step);
-        Batch { rows, inputs: self.entry.weight.shape[0], lengths, firsts, draws }
+        Batch { rows, lengths, firsts, draws }
     }
 
     /// One step on some documents; its loss.
