@@ -10,6 +10,7 @@ use micpq::model::{CodeShape, Distance};
 use micpq::query::{Cursor, Rerank, SearchConfig};
 use micpq::text::Clean;
 use micpq::{Result, Watch};
+use systems::{Input, Method, SystemConfig};
 use train::config::TrainConfig;
 use train::views::ViewChoice;
 
@@ -56,6 +57,8 @@ pub enum Command {
     Encode(Encode),
     /// Train a model on a corpus
     Train(Train),
+    /// Run the paper's evaluation from a plan, and write its report
+    Paper(Paper),
     /// Make and keep an index: create, add, delete, info, stats, verify, compact, snapshot, restore, migrate
     #[command(subcommand)]
     Index(Index),
@@ -209,9 +212,12 @@ pub struct TrainingArgs {
     /// Length of a code: 16, 32, 64 or 128; `train` takes several
     #[arg(long, default_value = "64", value_name = "N[,N...]", value_delimiter = ',')]
     pub bits: Vec<usize>,
-    /// System to train
+    /// System to train: micpq gathers documents of a kind, opq keeps the order of float search; docs/systems.md has all
     #[arg(long, default_value = "micpq")]
-    pub method: String,
+    pub method: Method,
+    /// What the system is given: vectors of the encoder, or words (tfidf; vdsh, nash, wish, bmsh, corrsh, ammi)
+    #[arg(long, value_name = "encoder|tfidf", default_value = "encoder")]
+    pub input: Input,
     /// Seed of everything random; `train` takes several
     #[arg(long, default_value = "0", value_name = "N[,N...]", value_delimiter = ',')]
     pub seed: Vec<u64>,
@@ -263,14 +269,53 @@ pub struct TrainingArgs {
     pub cache: Option<PathBuf>,
 }
 
+/// What is to be trained.
+pub enum Training {
+    /// MICPQ or a variant of it.
+    Micpq(Method, Box<TrainConfig>),
+    /// Another system.
+    System(Box<SystemConfig>),
+}
+
+impl Training {
+    /// Bits of the code.
+    pub fn bits(&self) -> usize {
+        match self {
+            Training::Micpq(_, config) => config.bits,
+            Training::System(config) => config.bits,
+        }
+    }
+
+    /// Seed of the run.
+    pub fn seed(&self) -> u64 {
+        match self {
+            Training::Micpq(_, config) => config.seed,
+            Training::System(config) => config.seed,
+        }
+    }
+
+    /// MICPQ's own options, where it is MICPQ or a variant.
+    pub fn micpq(&self) -> Option<&TrainConfig> {
+        match self {
+            Training::Micpq(_, config) => Some(config),
+            Training::System(_) => None,
+        }
+    }
+
+    /// Whether an encoder has to be there.
+    pub fn needs_encoder(&self) -> bool {
+        !matches!(self, Training::System(config) if config.input == Input::Tfidf)
+    }
+}
+
 impl TrainingArgs {
     /// Rate of dropout where none is given: the authors'.
     pub const DROPOUT: f64 = 0.3;
 
-    /// The trainer's own options, of one model.
-    pub fn config(&self, pooling: Pooling) -> Result<TrainConfig> {
+    /// What is to be trained, of one model.
+    pub fn training(&self, pooling: Pooling) -> Result<Training> {
         match (&self.bits[..], &self.seed[..]) {
-            ([bits], [seed]) => self.model(*bits, *seed, pooling),
+            ([bits], [seed]) => self.one(*bits, *seed, pooling),
             (bits, seeds) => Err(micpq::Error::config(format!(
                 "{} models are asked for by --bits and --seed, an index has one; \"micpq train\" makes several at once",
                 bits.len() * seeds.len()
@@ -278,18 +323,25 @@ impl TrainingArgs {
         }
     }
 
-    /// The options of every length and seed, seed by seed and the longest code first, which takes longest.
-    pub fn configs(&self, pooling: Pooling) -> Result<Vec<TrainConfig>> {
+    /// The same for MICPQ and its variants only, where a caller knows no other.
+    pub fn config(&self, pooling: Pooling) -> Result<TrainConfig> {
+        match self.training(pooling)? {
+            Training::Micpq(_, config) => Ok(*config),
+            Training::System(config) => Err(micpq::Error::config(format!(
+                "{} is not trained here; known: micpq and its variants",
+                config.method
+            ))),
+        }
+    }
+
+    /// What is to be trained, of every length and seed: seed by seed and the longest code first, which takes longest.
+    pub fn trainings(&self, pooling: Pooling) -> Result<Vec<Training>> {
         let mut lengths = self.bits.clone();
         lengths.sort_unstable_by(|a, b| b.cmp(a));
         lengths.dedup();
         let mut seeds = self.seed.clone();
         seeds.dedup();
-        seeds
-            .iter()
-            .flat_map(|s| lengths.iter().map(move |b| (*b, *s)))
-            .map(|(b, s)| self.model(b, s, pooling))
-            .collect()
+        seeds.iter().flat_map(|s| lengths.iter().map(move |b| (*b, *s))).map(|(b, s)| self.one(b, s, pooling)).collect()
     }
 
     /// The seed a sample of the corpus is drawn by: the first.
@@ -297,20 +349,58 @@ impl TrainingArgs {
         self.seed.first().copied().unwrap_or(0)
     }
 
-    /// Without a word about views, `build` takes the noise model with mean pooling, where it loses nothing, and full
-    /// passes with CLS, where it does.
-    fn model(&self, bits: usize, seed: u64, pooling: Pooling) -> Result<TrainConfig> {
-        if self.method != "micpq" {
-            return Err(micpq::Error::config(format!("unknown method '{}'; known: micpq", self.method)));
+    fn one(&self, bits: usize, seed: u64, pooling: Pooling) -> Result<Training> {
+        if self.method.is_micpq() {
+            if self.input != Input::Encoder {
+                return Err(micpq::Error::config(format!(
+                    "{} needs an encoder; --input tfidf is for others",
+                    self.method
+                )));
+            }
+            return Ok(Training::Micpq(self.method, Box::new(self.model(bits, seed, pooling)?)));
         }
+        let mut config = SystemConfig { input: self.input, seed, ..SystemConfig::new(self.method, bits) };
+        config.views = Self::views(pooling);
+        let named = [
+            ("views", self.views.clone().map(Into::into)),
+            ("epochs", self.epochs.map(Into::into)),
+            ("patience", self.patience.map(Into::into)),
+            ("batch", self.batch.map(Into::into)),
+            ("learning_rate", self.learning_rate.map(Into::into)),
+            ("prob_weight", self.prob_weight.map(Into::into)),
+            ("tau", self.tau.map(Into::into)),
+            ("contrast_temperature", self.tau_cl.map(Into::into)),
+            ("preset", self.preset.clone().map(Into::into)),
+            ("gumbel", self.no_gumbel.then(|| false.into())),
+            ("hidden", self.hidden.map(Into::into)),
+        ];
+        for (name, value) in named {
+            if let Some(value) = value {
+                config = config.with(name, value)?;
+            }
+        }
+        for pair in &self.set {
+            let (name, value) = option(pair)?;
+            config = config.with(name, value)?;
+        }
+        config.validate()?;
+        Ok(Training::System(Box::new(config)))
+    }
+
+    /// Views where none are named: the noise model with mean pooling, where it loses nothing, and full passes with CLS,
+    /// where it does.
+    fn views(pooling: Pooling) -> ViewChoice {
+        if pooling == Pooling::Mean { ViewChoice::default() } else { ViewChoice::Full(16) }
+    }
+
+    /// The options of MICPQ and its variants.
+    fn model(&self, bits: usize, seed: u64, pooling: Pooling) -> Result<TrainConfig> {
         CodeShape::micpq(bits)?;
         let mut config = match &self.preset {
             Some(name) => TrainConfig::preset(name, bits)?,
-            None => {
-                let views = if pooling == Pooling::Mean { ViewChoice::default() } else { ViewChoice::Full(16) };
-                TrainConfig { views, ..TrainConfig::new(bits) }
-            }
+            None => TrainConfig { views: Self::views(pooling), ..TrainConfig::new(bits) },
         };
+        self.method.vary(&mut config);
         if let Some(views) = &self.views {
             config.views = views.parse()?;
         }
@@ -339,11 +429,17 @@ impl TrainingArgs {
     }
 }
 
+/// `NAME=VALUE` taken apart; what is not JSON is text.
+fn option(pair: &str) -> Result<(&str, serde_json::Value)> {
+    let (name, value) =
+        pair.split_once('=').ok_or_else(|| micpq::Error::config(format!("--set {pair}: write it as NAME=VALUE")))?;
+    Ok((name, serde_json::from_str(value).unwrap_or_else(|_| serde_json::Value::String(value.to_owned()))))
+}
+
 /// The options with one of them changed.
 fn with_option(config: &TrainConfig, pair: &str) -> Result<TrainConfig> {
     let bad = |problem: String| micpq::Error::config(format!("--set {pair}: {problem}"));
-    let (name, value) = pair.split_once('=').ok_or_else(|| bad("write it as NAME=VALUE".into()))?;
-    let value = serde_json::from_str(value).unwrap_or_else(|_| serde_json::Value::String(value.to_owned()));
+    let (name, value) = option(pair)?;
     config.with_option(name, value).map_err(|e| bad(e.to_string()))
 }
 
@@ -578,6 +674,29 @@ pub struct Train {
     pub features: FeatureArgs,
     #[command(flatten)]
     pub training: TrainingArgs,
+}
+
+#[derive(Group)]
+#[command(after_help = "\
+Examples:
+  micpq paper --plan quick --data corpora -o paper
+  micpq paper --plan full --data corpora -o paper --jobs 2      goes on where it was stopped")]
+pub struct Paper {
+    /// quick, full, or a TOML file
+    #[arg(long, default_value = "quick", value_name = "quick|full|FILE")]
+    pub plan: String,
+    /// Folder of the corpora the plan names ($MICPQ_SHARED/data unless said)
+    #[arg(long, value_name = "DIR")]
+    pub data: Option<PathBuf>,
+    /// Folder of finished cells and of the report
+    #[arg(long, short, default_value = "paper", value_name = "DIR")]
+    pub output: PathBuf,
+    /// Cells at a time
+    #[arg(long, value_name = "N")]
+    pub jobs: Option<usize>,
+    /// Where vectors, views and checkpoints are kept between runs (under the user's cache unless said)
+    #[arg(long, value_name = "DIR")]
+    pub cache: Option<PathBuf>,
 }
 
 #[derive(Subcommand)]

@@ -201,7 +201,7 @@ pub fn evaluate(
 }
 
 /// Document numbers, best first, for every refined query.
-pub(crate) fn code_search(
+pub fn code_search(
     flat: &Flat,
     codebooks: &Codebooks,
     refined: &Matrix,

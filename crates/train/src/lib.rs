@@ -33,7 +33,7 @@ pub mod untrained;
 
 mod checkpoint;
 mod cholesky;
-mod product;
+pub mod product;
 
 pub use checkpoint::Epoch;
 pub use config::TrainConfig;

@@ -50,8 +50,11 @@ impl<'a> Passes<'a> {
         // Vectors of a GPU agree with the CPU's to a few thousandths and are not the same bits, so neither passes for
         // the other: a run goes on with the kind it began with.
         let mut encoder = format!("{}|{}|{}", config.encoder_sha256, config.pooling, config.unit_length);
-        if features.encoder().arithmetic() != "f32" {
-            encoder += &format!("|{}", features.encoder().arithmetic());
+        if let Some(convolution) = &config.convolution {
+            encoder = format!("{encoder}|{}", convolution.sha256);
+        }
+        if let Some(arithmetic) = features.encoder().map(|e| e.arithmetic()).filter(|a| *a != "f32") {
+            encoder += &format!("|{arithmetic}");
         }
         let keys: Vec<Key> = tokens.par_iter().map(|sequence| key(sequence)).collect();
         let mut hash = Sha256::new();
@@ -175,7 +178,7 @@ fn clean_vectors(
             None => documents.iter().for_each(|&(document, _)| want(document)),
         }
     }
-    let together = CHUNK.max(features.encoder().sequences_at_once());
+    let together = CHUNK.max(features.encoder().map_or(0, |e| e.sequences_at_once()));
     for (number, chunk) in new.chunks(together).enumerate() {
         let sequences: Vec<&[u32]> = chunk.iter().map(|&d| tokens[d].as_slice()).collect();
         let vectors = features.encode_tokens(&sequences, None, watch)?;
@@ -233,7 +236,7 @@ impl Encode for Passes<'_> {
     }
 
     fn documents_at_once(&self) -> usize {
-        self.features.encoder().sequences_at_once()
+        self.features.encoder().map_or(0, |e| e.sequences_at_once())
     }
 }
 

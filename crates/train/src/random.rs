@@ -21,6 +21,8 @@ pub enum Purpose {
     Database = 6,
     /// Documents the noise model is fitted on.
     Sample = 7,
+    /// Everything the other systems draw; the first number of the address says what for.
+    System = 16,
 }
 
 /// Independent draws, each found by its number.

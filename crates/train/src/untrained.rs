@@ -54,6 +54,8 @@ mod tests {
             clean: Clean::None,
             unit_length: true,
             precision: Default::default(),
+            terms: None,
+            convolution: None,
         };
         assert!(model(&FeatureConfig { unit_length: false, ..features.clone() }, 64).is_err());
         let model = model(&features, 128).unwrap();

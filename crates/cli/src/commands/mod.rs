@@ -8,6 +8,7 @@ mod eval;
 pub mod export;
 pub mod import;
 mod index;
+mod paper;
 pub mod score;
 mod search;
 mod serve;
@@ -47,6 +48,7 @@ pub fn run(args: Args) -> Result<()> {
         Command::Eval(a) => eval::run(a, json, &progress),
         Command::Encode(a) => encode::run(a, json, &progress),
         Command::Train(a) => train::run(a, json, &progress),
+        Command::Paper(a) => paper::run(a, json, args.quiet, &progress),
         Command::Index(command) => index::run(command, json, &progress),
         Command::Export(a) => export::run(a, json, &progress),
         Command::Import(a) => import::run(a, json, &progress),

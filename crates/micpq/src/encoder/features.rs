@@ -5,7 +5,7 @@ use std::path::Path;
 
 use rayon::prelude::*;
 
-use super::{Device, Dropout, Encoder, Precision, pull};
+use super::{Convolution, Device, Dropout, Encoder, Precision, Terms, pull};
 use crate::model::{FeatureConfig, Model};
 use crate::text::Clean;
 use crate::watch::Watch;
@@ -13,7 +13,8 @@ use crate::{Error, Matrix, Result};
 
 /// An encoder with the settings that turn a text into a vector.
 pub struct Features {
-    encoder: Encoder,
+    // None in a model that takes words instead.
+    encoder: Option<Encoder>,
     config: FeatureConfig,
 }
 
@@ -45,8 +46,27 @@ impl Features {
             clean,
             unit_length,
             precision,
+            terms: None,
+            convolution: None,
         };
-        Ok(Features { encoder, config })
+        Ok(Features { encoder: Some(encoder), config })
+    }
+
+    /// Takes words and their learned layer instead of an encoder.
+    pub fn of_terms(terms: Terms, clean: Clean) -> Self {
+        let config = FeatureConfig {
+            encoder: super::TERMS.into(),
+            encoder_sha256: terms.sha256(),
+            width: terms.width(),
+            pooling: super::Pooling::Mean,
+            max_tokens: 0,
+            clean,
+            unit_length: false,
+            precision: Precision::F32,
+            terms: Some(terms),
+            convolution: None,
+        };
+        Features { encoder: None, config }
     }
 
     /// Loads the encoder a model was trained with, and refuses another one under the same name. Its products run in the
@@ -57,18 +77,30 @@ impl Features {
 
     /// The same in another precision than the model's.
     pub fn of_model_in(config: &FeatureConfig, precision: Precision) -> Result<Self> {
+        if config.terms.is_some() {
+            return Ok(Features { encoder: None, config: config.clone() });
+        }
         let FeatureConfig { encoder, pooling, max_tokens, clean, unit_length, .. } = config;
         let features = Features::new(encoder, *pooling, Some(*max_tokens), *clean, *unit_length, precision)?;
         if features.config.encoder_sha256 != config.encoder_sha256 {
             return Err(Error::format(
-                features.encoder.dir(),
+                features.encoder.as_ref().map_or(Path::new(""), Encoder::dir),
                 format!(
                     "weights have SHA-256 {}, the model was trained with {}; pull that version of {} or train again",
                     features.config.encoder_sha256, config.encoder_sha256, config.encoder
                 ),
             ));
         }
-        Ok(features)
+        Ok(features.with_convolution(config.convolution.clone()))
+    }
+
+    /// Pools token states by a learned convolution, where one is given.
+    pub fn with_convolution(mut self, convolution: Option<Convolution>) -> Self {
+        if let Some(convolution) = &convolution {
+            self.config.width = convolution.outputs;
+        }
+        self.config.convolution = convolution;
+        self
     }
 
     /// Loads the encoder of a model, fetching a registered one that is not here yet; in the model's own precision unless
@@ -79,13 +111,16 @@ impl Features {
                 "this model was trained on vectors the user brought: it cannot encode text, give it vectors instead",
             ));
         };
-        pull::locate_or_pull(&config.encoder, watch)?;
+        if config.terms.is_none() {
+            pull::locate_or_pull(&config.encoder, watch)?;
+        }
         Features::of_model_in(config, precision.unwrap_or(config.precision))
     }
 
     /// Moves the encoder to where `device` says.
     pub fn on(self, device: Device, watch: &dyn Watch) -> Result<Self> {
-        Ok(Features { encoder: self.encoder.on(device, watch)?, ..self })
+        let encoder = self.encoder.map(|encoder| encoder.on(device, watch)).transpose()?;
+        Ok(Features { encoder, ..self })
     }
 
     /// The settings, as a model records them.
@@ -93,9 +128,9 @@ impl Features {
         &self.config
     }
 
-    /// The encoder.
-    pub fn encoder(&self) -> &Encoder {
-        &self.encoder
+    /// The encoder, where there is one.
+    pub fn encoder(&self) -> Option<&Encoder> {
+        self.encoder.as_ref()
     }
 
     /// Values in a vector.
@@ -103,13 +138,22 @@ impl Features {
         self.config.width
     }
 
-    /// Cleans and tokenises.
+    fn loaded(&self) -> &Encoder {
+        self.encoder.as_ref().expect("without words there is an encoder")
+    }
+
+    /// Cleans and tokenises; of words instead of an encoder, their numbers.
     pub fn tokens(&self, texts: &[impl AsRef<str> + Sync]) -> Result<Vec<Vec<u32>>> {
+        if let Some(terms) = &self.config.terms {
+            let vocabulary = terms.vocabulary();
+            let of = |text: &str| vocabulary.terms(&self.config.clean.apply(text, None));
+            return Ok(texts.par_iter().map(|text| of(text.as_ref())).collect());
+        }
         // The authors cut to max_length words and to max_length + 1 ids.
         let words = self.config.max_tokens - 1;
         let cleaned: Vec<Cow<str>> =
             texts.par_iter().map(|text| self.config.clean.apply(text.as_ref(), Some(words))).collect();
-        self.encoder.tokenizer().encode(&cleaned, self.config.max_tokens)
+        self.loaded().tokenizer().encode(&cleaned, self.config.max_tokens)
     }
 
     /// Vectors of token sequences; with `dropout` one view of them.
@@ -130,7 +174,25 @@ impl Features {
         views: &[Option<Dropout>],
         watch: &dyn Watch,
     ) -> Result<Vec<Matrix>> {
-        let mut out = self.encoder.encode_views(tokens, self.config.pooling, views, watch)?;
+        let mut out = match (&self.config.terms, &self.config.convolution) {
+            (None, None) => self.loaded().encode_views(tokens, self.config.pooling, views, watch)?,
+            _ if views.iter().any(Option::is_some) => {
+                return Err(Error::config(
+                    "words and learned convolutions have no dropout: views are made of an encoder's own vectors",
+                ));
+            }
+            (Some(terms), _) => {
+                let rows = terms.encode(tokens)?;
+                watch.advance((tokens.len() * views.len()) as u64);
+                vec![rows; views.len()]
+            }
+            (None, Some(convolution)) => {
+                let first = convolution.inputs;
+                let take = |states: &[f32], row: &mut [f32]| convolution.pool(&states[first..], row);
+                let pass = |_: &_| self.loaded().reduce(tokens, convolution.outputs, take, watch);
+                views.iter().map(pass).collect::<Result<_>>()?
+            }
+        };
         if self.config.unit_length {
             out.iter_mut().for_each(Matrix::normalize_rows);
         }

@@ -5,11 +5,13 @@
 //! text to vectors that every surface takes.
 
 mod bert;
+mod convolution;
 mod device;
 mod features;
 mod linear;
 mod precision;
 pub mod pull;
+mod terms;
 mod weights;
 
 #[cfg(test)]
@@ -20,9 +22,11 @@ use std::path::{Path, PathBuf};
 use rayon::prelude::*;
 
 pub use bert::Dropout;
+pub use convolution::{Convolution, WINDOW, windows};
 pub use device::Device;
 pub use features::Features;
 pub use precision::Precision;
+pub use terms::{Layer, NAME as TERMS, Terms, Vocabulary, Weighting, words};
 pub use weights::EncoderConfig;
 
 use crate::tokenizer::Tokenizer;

@@ -20,6 +20,10 @@ pub(super) fn write(model: &Model, metrics: &serde_json::Value) -> String {
     line("| | |\n|---|---|".into());
     line(format!("| fingerprint | `{}` |", model.fingerprint()));
     match &model.config.features {
+        Some(f) if f.terms.is_some() => {
+            let terms = f.terms.as_ref().expect("it was looked at");
+            line(format!("| input | {} words, weighted by {} |", terms.vocabulary().len(), terms.weighting));
+        }
         Some(f) => {
             line(format!("| encoder | {} (`{}`) |", f.encoder, f.encoder_sha256));
             line(format!("| pooling | {} |", f.pooling));

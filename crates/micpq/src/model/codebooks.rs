@@ -136,16 +136,35 @@ impl Codebooks {
         codes
     }
 
+    /// The number of the nearest word of every book, one by one: `[n, books]`.
+    pub fn nearest(&self, refined: &Matrix) -> Vec<u32> {
+        assert_eq!(refined.cols(), self.shape.width());
+        let mut words = vec![0; refined.rows() * self.shape.books()];
+        words.par_chunks_exact_mut(self.shape.books()).enumerate().for_each(|(i, words)| {
+            let slices = refined.row(i).chunks_exact(self.shape.dim());
+            words
+                .iter_mut()
+                .zip(slices)
+                .enumerate()
+                .for_each(|(m, (word, slice))| *word = self.nearest_word(m, slice) as u32);
+        });
+        words
+    }
+
+    fn nearest_word(&self, m: usize, slice: &[f32]) -> usize {
+        let (mut best, mut nearest) = (f32::INFINITY, 0);
+        for (k, word) in self.book(m).enumerate() {
+            let d = squared(slice, word);
+            if d < best {
+                (best, nearest) = (d, k);
+            }
+        }
+        nearest
+    }
+
     fn assign_one(&self, refined: &[f32], code: &mut [u8]) {
         for (m, slice) in refined.chunks_exact(self.shape.dim()).enumerate() {
-            let (mut best, mut nearest) = (f32::INFINITY, 0);
-            for (k, word) in self.book(m).enumerate() {
-                let d = squared(slice, word);
-                if d < best {
-                    (best, nearest) = (d, k);
-                }
-            }
-            self.shape.set_word(code, m, nearest);
+            self.shape.set_word(code, m, self.nearest_word(m, slice));
         }
     }
 
@@ -191,7 +210,7 @@ impl Codebooks {
 }
 
 /// Squared distance in eight running sums, so that the order of additions is stated and the loop vectorises.
-fn squared(a: &[f32], b: &[f32]) -> f32 {
+pub(super) fn squared(a: &[f32], b: &[f32]) -> f32 {
     let mut sums = [0.0f32; 8];
     let (a8, a_rest) = a.as_chunks::<8>();
     let (b8, b_rest) = b.as_chunks::<8>();

@@ -6,13 +6,16 @@ use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use super::{CodeShape, Codebooks, Dense, Distance, Model, Refine, card};
-use crate::encoder::{Pooling, Precision};
+use super::{Cells, CodeShape, Codebooks, Dense, Distance, Model, Refine, card};
+use crate::encoder::{Convolution, Layer, Pooling, Precision, Terms, Vocabulary};
 use crate::text::Clean;
 use crate::{Error, Result};
 
-/// Version of the model directory. 1: first release.
-pub const FORMAT: u32 = 1;
+/// Version of the model directory. 1: first release. 2: a model may have words instead of an encoder, and cells; one that
+/// has neither is still written as 1.
+pub const FORMAT: u32 = 2;
+/// The oldest version this program reads.
+pub const OLDEST_READABLE: u32 = 1;
 
 /// How text becomes the vector the model takes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -36,6 +39,12 @@ pub struct FeatureConfig {
     /// choice keep their fingerprint.
     #[serde(default, skip_serializing_if = "Precision::is_f32")]
     pub precision: Precision,
+    /// Words and a learned layer over them, in a model that has no encoder.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub terms: Option<Terms>,
+    /// Learned pooling of token states, in a model that has it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub convolution: Option<Convolution>,
 }
 
 /// Everything needed to use a model and to make it again.
@@ -77,8 +86,11 @@ impl Model {
     /// Writes the four files into an existing directory.
     pub fn write_into(&self, dir: &Path, metrics: &serde_json::Value) -> Result<()> {
         let write = |name: &str, bytes: &[u8]| crate::disk::write_synced(&dir.join(name), bytes);
-        write("config.json", pretty(&self.config).as_bytes())?;
-        write("model.safetensors", &tensors(&self.refine, &self.codebooks))?;
+        let features = self.config.features.as_ref();
+        let plain = features.is_none_or(|f| f.terms.is_none() && f.convolution.is_none());
+        let format = if plain && self.refine.cells().is_none() { OLDEST_READABLE } else { FORMAT };
+        write("config.json", pretty(&ModelConfig { format, ..self.config.clone() }).as_bytes())?;
+        write("model.safetensors", &tensors(&self.refine, &self.codebooks, features))?;
         write("metrics.json", pretty(metrics).as_bytes())?;
         write("README.md", card::write(self, metrics).as_bytes())
     }
@@ -100,18 +112,38 @@ impl Model {
             .get("format")
             .and_then(serde_json::Value::as_u64)
             .ok_or_else(|| Error::format(&path, "has no \"format\" number: it is not a micpq model"))?;
-        if format != u64::from(FORMAT) {
+        if !(u64::from(OLDEST_READABLE)..=u64::from(FORMAT)).contains(&format) {
             return Err(Error::format(
                 &path,
-                format!("has format {format}, this program reads {FORMAT}; use the micpq that wrote it or train again"),
+                format!(
+                    "has format {format}, this program reads {OLDEST_READABLE} to {FORMAT}; use the micpq that wrote it or train again"
+                ),
             ));
         }
-        let config: ModelConfig = serde_json::from_str(&text)
+        let mut config: ModelConfig = serde_json::from_str(&text)
             .map_err(|e| Error::format(&path, format!("{e}; restore it from a copy or train again")))?;
         let path = dir.join("model.safetensors");
         let bytes = std::fs::read(&path).map_err(Error::io(&path))?;
-        let (refine, codebooks) = parts(&bytes, config.shape)
-            .map_err(|problem| Error::format(&path, format!("{problem}; restore it from a copy or train again")))?;
+        let damaged =
+            |problem: String| Error::format(&path, format!("{problem}; restore it from a copy or train again"));
+        let (refine, codebooks) = parts(&bytes, config.shape).map_err(damaged)?;
+        if let Some(features) = &mut config.features
+            && let Some(convolution) = &mut features.convolution
+        {
+            let file = SafeTensors::deserialize(&bytes).map_err(|e| damaged(e.to_string()))?;
+            let (weight, bias) = (floats(&file, "convolution.weight"), floats(&file, "convolution.bias"));
+            let filled = convolution.fill(weight.map_err(damaged)?, bias.map_err(damaged)?);
+            filled.map_err(|e| damaged(e.to_string()))?;
+        }
+        if let Some(features) = &mut config.features
+            && let Some(terms) = &mut features.terms
+        {
+            let (vocabulary, layer) = words(&bytes).map_err(damaged)?;
+            terms.fill(vocabulary.into(), layer).map_err(|e| damaged(e.to_string()))?;
+            if terms.sha256() != features.encoder_sha256 {
+                return Err(damaged("holds other words or weights than config.json names".into()));
+            }
+        }
         Model::new(config, refine, codebooks).map_err(|e| Error::format(&path, e.to_string()))
     }
 }
@@ -124,8 +156,12 @@ fn bytes_of(values: &[f32]) -> Vec<u8> {
     values.iter().flat_map(|v| v.to_le_bytes()).collect()
 }
 
-/// `refine.N.weight [out, in]`, `refine.N.bias [out]`, `codebooks [books, words, dim]`, all F32.
-fn tensors(refine: &Refine, codebooks: &Codebooks) -> Vec<u8> {
+/// `refine.N.weight [out, in]`, `refine.N.bias [out]`, `codebooks [books, words, dim]`, all F32; with cells
+/// `cells.heads [cells, dim]`, `cells.centres [cells, tail]`, `cells.rotations [cells, tail, tail]`; with words
+/// `terms.words` (U8: the words, a line end after each), `terms.frequencies [words]`, `terms.weight [words, width]`,
+/// `terms.bias [width]`.
+/// With a learned convolution `convolution.weight [5 inputs, outputs]` and `convolution.bias [outputs]`.
+fn tensors(refine: &Refine, codebooks: &Codebooks, features: Option<&FeatureConfig>) -> Vec<u8> {
     let mut data: Vec<(String, Vec<usize>, Vec<u8>)> = Vec::new();
     for (i, layer) in refine.layers().iter().enumerate() {
         data.push((format!("refine.{i}.weight"), vec![layer.outputs(), layer.inputs()], bytes_of(layer.weight())));
@@ -133,10 +169,33 @@ fn tensors(refine: &Refine, codebooks: &Codebooks) -> Vec<u8> {
     }
     let shape = codebooks.shape();
     data.push(("codebooks".into(), vec![shape.books(), shape.words(), shape.dim()], bytes_of(codebooks.values())));
+    if let Some(cells) = refine.cells() {
+        let (n, (dim, tail)) = (cells.len(), cells.sizes());
+        data.push(("cells.heads".into(), vec![n, dim], bytes_of(cells.heads())));
+        data.push(("cells.centres".into(), vec![n, tail], bytes_of(cells.centres())));
+        data.push(("cells.rotations".into(), vec![n, tail, tail], bytes_of(cells.rotations())));
+    }
+    if let Some(convolution) = features.and_then(|f| f.convolution.as_ref()) {
+        let (rows, outputs) = (convolution.weight().len() / convolution.outputs, convolution.outputs);
+        data.push(("convolution.weight".into(), vec![rows, outputs], bytes_of(convolution.weight())));
+        data.push(("convolution.bias".into(), vec![outputs], bytes_of(convolution.bias())));
+    }
+    let mut letters = Vec::new();
+    if let Some(terms) = features.and_then(|f| f.terms.as_ref()) {
+        let (n, width) = (terms.vocabulary().len(), terms.width());
+        terms.vocabulary().words().iter().for_each(|word| letters.extend_from_slice(format!("{word}\n").as_bytes()));
+        data.push(("terms.frequencies".into(), vec![n], bytes_of(terms.vocabulary().frequencies())));
+        data.push(("terms.weight".into(), vec![n, width], bytes_of(&terms.layer().weight)));
+        data.push(("terms.bias".into(), vec![width], bytes_of(&terms.layer().bias)));
+    }
+    let letters = (!letters.is_empty()).then(|| {
+        let view = TensorView::new(Dtype::U8, vec![letters.len()], &letters).expect("one byte a value");
+        ("terms.words".to_owned(), view)
+    });
     let views = data.iter().map(|(name, shape, bytes)| {
         (name.clone(), TensorView::new(Dtype::F32, shape.clone(), bytes).expect("lengths follow from the shapes"))
     });
-    safetensors::serialize(views, None).expect("names are distinct")
+    safetensors::serialize(views.chain(letters), None).expect("names are distinct")
 }
 
 fn parts(bytes: &[u8], shape: CodeShape) -> std::result::Result<(Refine, Codebooks), String> {
@@ -158,12 +217,40 @@ fn parts(bytes: &[u8], shape: CodeShape) -> std::result::Result<(Refine, Codeboo
         let (_, bias) = read(&format!("refine.{i}.bias"))?;
         layers.push(Dense::new(inputs, weight, bias).map_err(|e| format!("layer {i}: {e}"))?);
     }
-    let refine = Refine::new(layers).map_err(|e| e.to_string())?;
+    let refine = if file.tensor("cells.heads").is_ok() {
+        let (dims, heads) = read("cells.heads")?;
+        let (tails, centres) = read("cells.centres")?;
+        let [_, dim] = dims[..] else { return Err(format!("tensor \"cells.heads\" has shape {dims:?}")) };
+        let [_, tail] = tails[..] else { return Err(format!("tensor \"cells.centres\" has shape {tails:?}")) };
+        let cells = Cells::new(dim, tail, heads, centres, read("cells.rotations")?.1).map_err(|e| e.to_string())?;
+        Refine::with_cells(layers, cells)
+    } else {
+        Refine::new(layers)
+    };
+    let refine = refine.map_err(|e| e.to_string())?;
     let (dims, words) = read("codebooks")?;
     if dims != [shape.books(), shape.words(), shape.dim()] {
         return Err(format!("tensor \"codebooks\" has shape {dims:?}, config.json says {shape:?}"));
     }
     Ok((refine, Codebooks::new(shape, words).map_err(|e| e.to_string())?))
+}
+
+/// Vocabulary and layer of a model that has words instead of an encoder.
+fn words(bytes: &[u8]) -> std::result::Result<(Vocabulary, Layer), String> {
+    let file = SafeTensors::deserialize(bytes).map_err(|e| format!("is not a readable safetensors file: {e}"))?;
+    let letters = file.tensor("terms.words").map_err(|_| "has no tensor \"terms.words\"".to_owned())?;
+    let letters = std::str::from_utf8(letters.data()).map_err(|e| format!("terms.words: {e}"))?;
+    let words = letters.lines().map(str::to_owned).collect();
+    let vocabulary = Vocabulary::new(words, floats(&file, "terms.frequencies")?).map_err(|e| e.to_string())?;
+    Ok((vocabulary, Layer { weight: floats(&file, "terms.weight")?, bias: floats(&file, "terms.bias")? }))
+}
+
+fn floats(file: &SafeTensors, name: &str) -> std::result::Result<Vec<f32>, String> {
+    let tensor = file.tensor(name).map_err(|_| format!("has no tensor \"{name}\""))?;
+    if tensor.dtype() != Dtype::F32 {
+        return Err(format!("tensor \"{name}\" is {:?}, expected F32", tensor.dtype()));
+    }
+    Ok(tensor.data().as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect())
 }
 
 /// Over parameters, distance and features: whatever changes a code or a ranking changes it.
@@ -174,6 +261,9 @@ pub(super) fn fingerprint(config: &ModelConfig, refine: &Refine, codebooks: &Cod
         hash.update(bytes_of(layer.bias()));
     }
     hash.update(bytes_of(codebooks.values()));
+    if let Some(cells) = refine.cells() {
+        [cells.heads(), cells.centres(), cells.rotations()].iter().for_each(|part| hash.update(bytes_of(part)));
+    }
     let mut features = config.features.clone();
     // The name is how a user calls the encoder, the hash is what it is.
     features.iter_mut().for_each(|f| f.encoder.clear());

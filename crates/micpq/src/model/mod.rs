@@ -5,13 +5,15 @@
 //! A binary hash is `K = 2` with words -1 and +1 of one dimension: the nearest word is the sign.
 
 mod card;
+mod cells;
 mod codebooks;
 mod directory;
 mod refine;
 mod shape;
 
+pub use cells::Cells;
 pub use codebooks::{Codebooks, Distance, Table};
-pub use directory::{FORMAT, FeatureConfig, ModelConfig};
+pub use directory::{FORMAT, FeatureConfig, ModelConfig, OLDEST_READABLE};
 pub use refine::{Dense, Refine};
 pub use shape::CodeShape;
 
@@ -35,6 +37,15 @@ impl Model {
                 "refinement ends in {} values, the codebooks take {}",
                 refine.outputs(),
                 codebooks.shape().width()
+            )));
+        }
+        if let Some(cells) = refine.cells()
+            && cells.sizes().0 != codebooks.shape().dim()
+        {
+            return Err(Error::config(format!(
+                "cells have heads of {} values, the words of the first book have {}",
+                cells.sizes().0,
+                codebooks.shape().dim()
             )));
         }
         let fingerprint = directory::fingerprint(&config, &refine, &codebooks);

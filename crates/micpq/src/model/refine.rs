@@ -1,8 +1,10 @@
-//! The learned refinement: dense layers with ReLU between them, none after the last.
+//! The learned refinement: dense layers with ReLU between them, none after the last, and cells behind them where there
+//! are any.
 
 use kernels::gemm::{Epilogue, PackedWeight};
 use rayon::prelude::*;
 
+use super::Cells;
 use crate::{Error, Matrix, Result};
 
 /// `y = W x + b`, `W` row-major `[outputs, inputs]` as PyTorch keeps it, with the copy its product runs on.
@@ -56,6 +58,7 @@ impl Dense {
 #[derive(Clone, Debug)]
 pub struct Refine {
     layers: Vec<Dense>,
+    cells: Option<Cells>,
 }
 
 /// Rows refined by one task. Fixed, so that neither the number of threads nor the batch a row arrives in changes a bit of its result.
@@ -76,7 +79,26 @@ impl Refine {
                 )));
             }
         }
-        Ok(Refine { layers })
+        Ok(Refine { layers, cells: None })
+    }
+
+    /// Joins layers and the cells that divide what comes out of them.
+    pub fn with_cells(layers: Vec<Dense>, cells: Cells) -> Result<Self> {
+        let refine = Refine::new(layers)?;
+        let (head, tail) = cells.sizes();
+        if head + tail != refine.outputs() {
+            return Err(Error::config(format!(
+                "cells take vectors of {} values, the layers before them give {}",
+                head + tail,
+                refine.outputs()
+            )));
+        }
+        Ok(Refine { cells: Some(cells), ..refine })
+    }
+
+    /// The cells behind the layers.
+    pub fn cells(&self) -> Option<&Cells> {
+        self.cells.as_ref()
     }
 
     /// The layers.
@@ -119,6 +141,9 @@ impl Refine {
             let epilogue = if last { Epilogue::Bias(&layer.bias) } else { Epilogue::BiasRelu(&layer.bias) };
             layer.packed.multiply(&x, &mut y, rows, epilogue);
             x = y;
+        }
+        if let Some(cells) = &self.cells {
+            x.chunks_exact_mut(self.outputs()).for_each(|row| cells.place(row));
         }
         out.copy_from_slice(&x);
     }

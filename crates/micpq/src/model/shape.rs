@@ -24,6 +24,14 @@ impl CodeShape {
         Ok(CodeShape { books, words, dim })
     }
 
+    /// Any number of words, for training that only looks which word is nearest: such a code cannot be packed.
+    pub fn unpacked(books: usize, words: usize, dim: usize) -> Result<Self> {
+        if books == 0 || !(2..=65_536).contains(&words) || dim == 0 {
+            return Err(Error::config(format!("{books} books of {words} words of {dim} dimensions describe nothing")));
+        }
+        Ok(CodeShape { books, words, dim })
+    }
+
     /// The paper's shape for a code of `bits`: books of 16 words, 24 dimensions each.
     pub fn micpq(bits: usize) -> Result<Self> {
         match bits {

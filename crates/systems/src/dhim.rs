@@ -1,0 +1,145 @@
+//! DHIM: codes of parts of a text and of the whole text that know of each other.
+//!
+//! ```text
+//! l_t = relu(convolution of token states at t);  g = mean_t l_t;  x = the state of [CLS]
+//! code(v) ~ Bernoulli(sigmoid((W v + b) / sharpness)), gradient passed on: of every l_t, of g and of x by the same W
+//! s(g, c) = sigmoid((code(g) V) . c);  own pairs: -softplus(-s), pairs with other texts: -softplus(s), mean over the others
+//! loss = -(that of code(l_t) by V_local) - regulariser_weight (that of code(x) by V_global)
+//! bit_i = [(W g + b)_i > 0]
+//! ```
+//! The sigmoid inside the softplus is the released code's. Token states are clean: the released code drops out a tenth of the
+//! encoder from the second epoch on, which would mean encoding the corpus anew in every epoch. Padding has no states here.
+
+use burn_tensor::activation::{relu, sigmoid, softplus};
+use micpq::Result;
+use micpq::encoder::WINDOW;
+use micpq::model::Dense;
+
+use crate::config::SystemConfig;
+use crate::graph::{Init, Loss, T2, Weight, bernoulli, dense, linear, tensor};
+use crate::learn::{Batch, System};
+
+/// Sizes of the filters, in tokens.
+const SIZES: [usize; 3] = [1, 3, 5];
+
+/// The system.
+pub struct Dhim {
+    config: SystemConfig,
+    width: usize,
+}
+
+impl Dhim {
+    /// For token states of so many values. The text's vector has as many: a third of the filters of each size, so that
+    /// one map serves it and the state of `[CLS]`.
+    pub fn new(config: &SystemConfig, width: usize) -> Self {
+        Dhim { config: config.clone(), width }
+    }
+
+    /// Filters of a size, the last size taking what does not divide.
+    fn filters(&self, size: usize) -> std::ops::Range<usize> {
+        let third = self.width / SIZES.len();
+        match SIZES.iter().position(|s| *s == size) {
+            Some(2) => 2 * third..self.width,
+            place => place.unwrap_or(0) * third..(place.unwrap_or(0) + 1) * third,
+        }
+    }
+
+    fn code(&self, v: T2, w: &[T2], batch: &Batch) -> T2 {
+        bernoulli(sigmoid(linear(v, &w[0], &w[1]) / self.config.sharpness), &batch.draws)
+    }
+}
+
+impl System for Dhim {
+    fn outputs(&self) -> usize {
+        self.width
+    }
+
+    fn weights(&self) -> Vec<Weight> {
+        let (m, seed) = (self.config.bits, self.config.seed);
+        let bound = 1.0 / (m as f32).sqrt();
+        let square = |number| Weight::uniform([m, m], -bound, bound, seed, number);
+        [Weight::layer(self.width, m, Init::Linear, seed, 0).to_vec(), vec![square(1), square(2)]].concat()
+    }
+
+    // A filter of one or three tokens is one of five whose outer weights are zero and stay so.
+    fn mask(&self) -> Option<Vec<f32>> {
+        let mut mask = vec![0.0; WINDOW * self.width * self.width];
+        for size in SIZES {
+            let reach = size / 2;
+            let centre = WINDOW / 2;
+            // First values are drawn for five tokens; fewer inputs have larger ones.
+            let scale = (WINDOW as f32 / size as f32).sqrt();
+            for token in centre - reach..=centre + reach {
+                for row in token * self.width..(token + 1) * self.width {
+                    mask[row * self.width..][self.filters(size)].fill(scale);
+                }
+            }
+        }
+        Some(mask)
+    }
+
+    fn loss(&self, a: T2, w: &[T2], batch: &Batch) -> Loss {
+        let (lengths, firsts) = batch.tokens();
+        let (n, all) = (lengths.len(), a.dims()[0]);
+        let local = relu(a);
+        let (mut mean, mut own) = (vec![0.0; n * all], vec![0.0; n * all]);
+        let mut at = 0;
+        for (i, &length) in lengths.iter().enumerate() {
+            mean[i * all + at..i * all + at + length].fill(1.0 / length.max(1) as f32);
+            own[i * all + at..i * all + at + length].fill(1.0);
+            at += length;
+        }
+        let global = tensor(mean, n, all).matmul(local.clone());
+        let code = self.code(global, w, batch);
+        let parts = agreement(code.clone().matmul(w[2].clone()), self.code(local, w, batch), tensor(own, n, all));
+        let first = self.code(tensor(firsts.to_vec(), n, self.width), w, batch);
+        let same = tensor(crate::rotation::identity(n).as_slice().to_vec(), n, n);
+        let whole = agreement(code.matmul(w[3].clone()), first, same);
+        (parts + whole * self.config.regulariser_weight).neg()
+    }
+
+    fn layers(&self, w: &[Weight]) -> Result<Vec<Dense>> {
+        Ok(vec![dense(&w[0], &w[1])?])
+    }
+}
+
+/// Mean over the columns of `own [n, k]` of the Jensen-Shannon bound: `global [n, m]` against `other [k, m]`.
+fn agreement(global: T2, other: T2, own: T2) -> Loss {
+    let [n, k] = own.dims();
+    let s = sigmoid(global.matmul(other.transpose()));
+    let right = (softplus(s.clone().neg(), 1.0) * own.clone()).sum();
+    let wrong = (softplus(s, 1.0) * (own.neg() + 1.0)).sum() / (n.max(2) - 1) as f64;
+    (right + wrong).neg() / k as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::graph::number;
+    use crate::method::Method;
+
+    #[test]
+    fn agreement_by_hand() {
+        // Two texts, three parts: the first two parts belong to the first.
+        let global = tensor(vec![1.0, 0.0, 0.0, 1.0], 2, 2);
+        let other = tensor(vec![1.0, 0.0, 1.0, 1.0, 0.0, 1.0], 3, 2);
+        let own = tensor(vec![1.0, 1.0, 0.0, 0.0, 0.0, 1.0], 2, 3);
+        let sig = |x: f64| 1.0 / (1.0 + (-x).exp());
+        let soft = |x: f64| (1.0 + x.exp()).ln();
+        // Scores: first text 1, 1, 0; second 0, 1, 1.
+        let right = soft(-sig(1.0)) * 3.0;
+        let wrong = soft(sig(0.0)) * 2.0 + soft(sig(1.0));
+        assert!((number(&agreement(global, other, own)) + (right + wrong) / 3.0).abs() < 1e-5);
+    }
+
+    #[test]
+    fn small_filters_see_few_tokens() {
+        let system = Dhim::new(&SystemConfig::new(Method::Dhim, 16), 7);
+        let mask = system.mask().unwrap();
+        let sees = |token: usize, filter: usize| mask[(token * 7 + 3) * 7 + filter] > 0.0;
+        for (filter, tokens) in [(0, 1), (1, 1), (2, 3), (3, 3), (4, 5), (6, 5)] {
+            let seen: Vec<usize> = (0..WINDOW).filter(|&t| sees(t, filter)).collect();
+            assert_eq!((seen.len(), seen[seen.len() / 2]), (tokens, 2), "filter {filter}");
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! What a system is trained on, and the model its weights amount to.
+
+use std::sync::Arc;
+
+use half::f16;
+use micpq::encoder::{Convolution, Features, Layer, Terms, Vocabulary, WINDOW, Weighting};
+use micpq::model::{CodeShape, Codebooks, Dense, Distance, Refine};
+use micpq::{Error, Matrix, Result, Watch};
+use rayon::prelude::*;
+
+use crate::entry::Entry;
+use crate::graph::dense;
+use crate::yardstick::Row;
+
+/// Texts refined at a time: the first layer's output of a block is all that is ever dense.
+const BLOCK: usize = 4096;
+
+/// Documents or queries as a system sees them.
+pub enum Inputs {
+    /// An encoder's vectors.
+    Vectors(Matrix),
+    /// Words.
+    Words(Words),
+    /// States of every token.
+    Tokens(Tokens),
+}
+
+/// Texts by the states of their tokens, in half precision: the encoder is read once.
+pub struct Tokens {
+    states: Vec<f16>,
+    // Where each text ends, in tokens.
+    ends: Vec<usize>,
+    width: usize,
+}
+
+/// Texts by their words.
+pub struct Words {
+    /// The words that count.
+    pub vocabulary: Arc<Vocabulary>,
+    /// What they weigh.
+    pub weighting: Weighting,
+    /// Terms of every text, in order.
+    pub tokens: Vec<Vec<u32>>,
+    /// The same as sparse rows.
+    pub rows: Vec<Row>,
+}
+
+impl Tokens {
+    /// Reads every token of the sequences.
+    pub fn new(features: &Features, sequences: &[Vec<u32>], watch: &dyn Watch) -> Result<Self> {
+        let encoder = features.encoder().ok_or_else(|| Error::config("token states need an encoder"))?;
+        let (width, mut states, mut ends) = (encoder.width(), Vec::new(), Vec::new());
+        watch.stage("reading token states", Some(sequences.len() as u64));
+        for block in sequences.chunks(BLOCK / 8) {
+            let most = block.iter().map(Vec::len).max().unwrap_or(0);
+            let whole = encoder.reduce(block, most * width, |own, row| row[..own.len()].copy_from_slice(own), watch)?;
+            for (sequence, row) in block.iter().zip(whole.iter()) {
+                states.extend(row[..sequence.len() * width].iter().map(|v| f16::from_f32(*v)));
+                ends.push(states.len() / width);
+            }
+        }
+        Ok(Tokens { states, ends, width })
+    }
+
+    /// Number of texts.
+    pub fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.ends.is_empty()
+    }
+
+    /// Values of a state.
+    pub fn width(&self) -> usize {
+        self.width
+    }
+
+    /// States of one text, that of `[CLS]` first.
+    pub fn get(&self, text: usize) -> Vec<f32> {
+        let start = if text == 0 { 0 } else { self.ends[text - 1] };
+        self.states[start * self.width..self.ends[text] * self.width].iter().map(|v| v.to_f32()).collect()
+    }
+}
+
+impl Words {
+    /// Texts given by their terms.
+    pub fn new(vocabulary: Arc<Vocabulary>, weighting: Weighting, tokens: Vec<Vec<u32>>) -> Self {
+        let rows = tokens.par_iter().map(|terms| vocabulary.row(terms, weighting)).collect();
+        Words { vocabulary, weighting, tokens, rows }
+    }
+}
+
+impl Inputs {
+    /// How many.
+    pub fn len(&self) -> usize {
+        match self {
+            Inputs::Vectors(rows) => rows.rows(),
+            Inputs::Words(words) => words.rows.len(),
+            Inputs::Tokens(tokens) => tokens.len(),
+        }
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Values of a row.
+    pub fn width(&self) -> usize {
+        match self {
+            Inputs::Vectors(rows) => rows.cols(),
+            Inputs::Words(words) => words.vocabulary.len(),
+            Inputs::Tokens(tokens) => WINDOW * tokens.width,
+        }
+    }
+}
+
+/// Everything that turns an input into a code.
+#[derive(Clone)]
+pub struct Built {
+    /// What comes before the layers, where the input is not an encoder's vectors.
+    pub front: Front,
+    /// The layers behind it, or all of them.
+    pub refine: Refine,
+    /// The words of the code.
+    pub codebooks: Codebooks,
+    /// How codes are compared.
+    pub distance: Distance,
+}
+
+/// What stands between a text and a model's layers.
+#[derive(Clone, Debug)]
+pub enum Front {
+    /// An encoder's own vectors.
+    Vectors,
+    /// Words and the first layer.
+    Words(Terms),
+    /// A convolution over token states.
+    Tokens(Convolution),
+}
+
+/// Layers of a network whose first is `entry`, of which `used` outputs count, and whose others are `behind`, ReLU before
+/// each.
+pub fn network(entry: &Entry, used: usize, behind: Vec<Dense>, inputs: &Inputs) -> Result<(Front, Refine)> {
+    let cut = |weight: &[f32]| -> Vec<f32> {
+        let outputs = entry.weight.shape[1];
+        weight.chunks_exact(outputs).flat_map(|row| row[..used].iter().copied()).collect()
+    };
+    let mut entry = entry.clone();
+    (entry.weight.values, entry.bias.values) = (cut(&entry.weight.values), cut(&entry.bias.values));
+    (entry.weight.shape[1], entry.bias.shape[1]) = (used, used);
+    match inputs {
+        Inputs::Vectors(_) => {
+            let mut layers = vec![dense(&entry.weight, &entry.bias)?];
+            layers.extend(behind);
+            Ok((Front::Vectors, Refine::new(layers)?))
+        }
+        Inputs::Tokens(tokens) => {
+            let convolution = Convolution::new(tokens.width, entry.weight.values, entry.bias.values)?;
+            Ok((Front::Tokens(convolution), Refine::new(behind)?))
+        }
+        Inputs::Words(words) => {
+            let layer = Layer { weight: entry.weight.values, bias: entry.bias.values };
+            let terms = Terms::new(words.weighting, !behind.is_empty(), words.vocabulary.clone(), layer)?;
+            let behind = if behind.is_empty() { vec![same(used)?] } else { behind };
+            Ok((Front::Words(terms), Refine::new(behind)?))
+        }
+    }
+}
+
+/// A layer that changes nothing: a model has at least one.
+fn same(n: usize) -> Result<Dense> {
+    Dense::new(n, crate::rotation::identity(n).as_slice().to_vec(), vec![0.0; n])
+}
+
+/// One book of the words -1 and +1 for every bit: the nearest is the sign.
+pub fn signs(bits: usize) -> Result<Codebooks> {
+    Codebooks::new(CodeShape::new(bits, 2, 1)?, [-1.0, 1.0].repeat(bits))
+}
+
+/// Refined vectors of all inputs.
+pub fn refined(front: &Front, refine: &Refine, inputs: &Inputs) -> Result<Matrix> {
+    match (front, inputs) {
+        (Front::Words(terms), Inputs::Words(words)) => {
+            let mut out = Matrix::zeros(0, refine.outputs());
+            for block in words.tokens.chunks(BLOCK) {
+                out.extend(&refine.apply(&terms.encode(block)?)?);
+            }
+            Ok(out)
+        }
+        (Front::Vectors, Inputs::Vectors(vectors)) => refine.apply(vectors),
+        (Front::Tokens(convolution), Inputs::Tokens(tokens)) => {
+            let mut pooled = Matrix::zeros(tokens.len(), convolution.outputs);
+            pooled.as_mut_slice().par_chunks_exact_mut(convolution.outputs).enumerate().for_each(|(i, row)| {
+                convolution.pool(&tokens.get(i)[tokens.width..], row);
+            });
+            refine.apply(&pooled)
+        }
+        _ => unreachable!("a network is built for the inputs it was trained on"),
+    }
+}
+
+/// The layers with the median of every output taken away, so that each bit is set in half of the documents.
+pub fn centred(refine: Refine, refined: &Matrix) -> Result<Refine> {
+    let mut layers = refine.layers().to_vec();
+    let last = layers.pop().expect("a refinement has layers");
+    let medians = (0..refined.cols()).map(|j| {
+        let mut column: Vec<f32> = refined.iter().map(|row| row[j]).collect();
+        let middle = column.len() / 2;
+        *column.select_nth_unstable_by(middle, f32::total_cmp).1
+    });
+    let bias = last.bias().iter().zip(medians).map(|(b, m)| b - m).collect();
+    layers.push(Dense::new(last.inputs(), last.weight().to_vec(), bias)?);
+    Refine::new(layers)
+}

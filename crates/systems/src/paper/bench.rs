@@ -1,0 +1,141 @@
+//! A corpus made ready: texts, vectors by pooling, words, views; each made once and shared by all cells.
+
+use std::path::Path;
+use std::sync::{Arc, OnceLock};
+
+use micpq::corpus::{Corpus, CorpusConfig};
+use micpq::encoder::{Device, Features, Pooling, Precision, Vocabulary, Weighting};
+use micpq::{Result, Watch};
+use rayon::prelude::*;
+use train::dataset::{Dataset, LabelNames};
+use train::float;
+use train::passes::Passes;
+use train::views::{ViewChoice, Views};
+
+use super::plan::{CorpusPlan, Plan, locate};
+use crate::inputs::{Inputs, Tokens, Words};
+use crate::tfidf::LexiconConfig;
+
+/// Documents, validation queries and queries of one corpus.
+pub struct Sets {
+    /// What is searched.
+    pub documents: Dataset,
+    /// What epochs are compared by.
+    pub validation: Dataset,
+    /// What is asked.
+    pub queries: Dataset,
+    /// Number of classes.
+    pub classes: usize,
+}
+
+impl Sets {
+    /// Reads a corpus; `None` where its files are not there.
+    pub fn read(plan: &Plan, corpus: &CorpusPlan, data: &Path, watch: &dyn Watch) -> Result<Option<Sets>> {
+        let files = [&corpus.documents, &corpus.validation, &corpus.queries].map(|file| locate(data, file));
+        if let Some(missing) = files.iter().find(|file| !file.exists()) {
+            watch.note(&format!("{}: no {}; its column stays empty", corpus.name, missing.display()));
+            return Ok(None);
+        }
+        let mut names = LabelNames::default();
+        let mut read = |file: &Path, most: Option<usize>| -> Result<Dataset> {
+            let config = CorpusConfig { unique_ids: false, ..CorpusConfig::default() };
+            Dataset::sample(&mut Corpus::open(file, &config)?, most.unwrap_or(usize::MAX), 0, &mut names, watch)
+        };
+        let documents = read(&files[0], corpus.sample)?;
+        let validation = read(&files[1], plan.validation)?;
+        let queries = read(&files[2], None)?;
+        Ok(Some(Sets { documents, validation, queries, classes: names.len() }))
+    }
+}
+
+/// The three sets as a system sees them.
+pub struct Seen {
+    /// What is searched.
+    pub documents: Inputs,
+    /// What epochs are compared by.
+    pub validation: Inputs,
+    /// What is asked.
+    pub queries: Inputs,
+    nearest: OnceLock<Vec<Vec<u32>>>,
+}
+
+impl Seen {
+    /// Vectors of an encoder.
+    pub fn vectors(features: &Features, sets: &Sets, cache: &Path, watch: &dyn Watch) -> Result<Seen> {
+        let of = |set: &Dataset| -> Result<Inputs> {
+            Ok(Inputs::Vectors(Passes::new(features, &set.texts, 0.0, Some(cache), watch)?.into_clean()))
+        };
+        Ok(Seen {
+            documents: of(&sets.documents)?,
+            validation: of(&sets.validation)?,
+            queries: of(&sets.queries)?,
+            nearest: OnceLock::new(),
+        })
+    }
+
+    /// States of every token.
+    pub fn tokens(features: &Features, sets: &Sets, watch: &dyn Watch) -> Result<Seen> {
+        let of = |set: &Dataset| -> Result<Inputs> {
+            Ok(Inputs::Tokens(Tokens::new(features, &features.tokens(&set.texts)?, watch)?))
+        };
+        Ok(Seen {
+            documents: of(&sets.documents)?,
+            validation: of(&sets.validation)?,
+            queries: of(&sets.queries)?,
+            nearest: OnceLock::new(),
+        })
+    }
+
+    /// Words.
+    pub fn words(plan: &Plan, sets: &Sets, lexicon: LexiconConfig, weighting: Weighting) -> Result<Seen> {
+        let vocabulary: Arc<Vocabulary> = Arc::new(lexicon.fit(&sets.documents.texts, plan.clean)?);
+        let of = |set: &Dataset| {
+            let terms = |text: &String| vocabulary.terms(&plan.clean.apply(text, None));
+            Inputs::Words(Words::new(vocabulary.clone(), weighting, set.texts.par_iter().map(terms).collect()))
+        };
+        Ok(Seen {
+            documents: of(&sets.documents),
+            validation: of(&sets.validation),
+            queries: of(&sets.queries),
+            nearest: OnceLock::new(),
+        })
+    }
+
+    /// The ten documents nearest to every query by cosine, of vectors; sought once.
+    pub fn nearest(&self, watch: &dyn Watch) -> Result<Option<&[Vec<u32>]>> {
+        let (Inputs::Vectors(documents), Inputs::Vectors(queries)) = (&self.documents, &self.queries) else {
+            return Ok(None);
+        };
+        if self.nearest.get().is_none() {
+            let found = float::search(documents, queries, 10, watch)?.cosine;
+            // Another cell may have been faster; both found the same.
+            let _ = self.nearest.set(found);
+        }
+        Ok(self.nearest.get().map(Vec::as_slice))
+    }
+}
+
+/// The encoder of a plan for a corpus.
+pub fn encoder(
+    plan: &Plan,
+    corpus: &CorpusPlan,
+    pooling: Pooling,
+    device: Device,
+    watch: &dyn Watch,
+) -> Result<Features> {
+    let features = Features::new(&plan.encoder, pooling, Some(corpus.max_tokens), plan.clean, false, Precision::F32)?;
+    features.on(device, watch)
+}
+
+/// Views of a corpus' documents.
+pub fn views(
+    features: &Features,
+    sets: &Sets,
+    choice: ViewChoice,
+    dropout: f64,
+    cache: &Path,
+    watch: &dyn Watch,
+) -> Result<Box<dyn Views>> {
+    let passes = Passes::new(features, &sets.documents.texts, dropout, Some(cache), watch)?;
+    choice.prepare(&passes, cache, watch)
+}

@@ -1,0 +1,472 @@
+//! The run of a plan: cells that are not done yet, several side by side, each kept as soon as it is finished.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
+use micpq::encoder::{Device, Features, Pooling, Weighting};
+use micpq::{Error, Result, Watch};
+use train::views::Views;
+use train::{TrainConfig, trainer};
+
+use super::bench::{Seen, Sets, encoder, views};
+use super::cell::{Cell, Figures, Store, Task};
+use super::plan::{Kind, Plan, SystemPlan};
+use super::{cluster, measure};
+use crate::inputs::{Built, Front};
+use crate::learn::Validation;
+use crate::{Input, Method, SystemConfig, job};
+
+/// Where a plan is run.
+pub struct Paper {
+    /// What to run.
+    pub plan: Plan,
+    /// Folder of the corpora.
+    pub data: PathBuf,
+    /// Folder of cells and report.
+    pub output: PathBuf,
+    /// Folder of vectors, views and checkpoints.
+    pub cache: PathBuf,
+    /// Where the encoder computes.
+    pub device: Device,
+    /// Cells at a time.
+    pub jobs: usize,
+}
+
+/// How far a cell is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum State {
+    /// Not begun.
+    Waiting,
+    /// Under way.
+    Running,
+    /// Finished, with its P@100 where it has one.
+    Done(Option<f64>),
+    /// Its corpus is not there.
+    Absent,
+    /// It went wrong; the others go on.
+    Failed,
+}
+
+/// What a person sees of a run: called after every change, with every task and its state.
+pub trait Board: Sync {
+    /// Shows the present state; `news` is the cell that changed, and how.
+    fn show(&self, all: &[(Task, State)], news: &str);
+}
+
+/// A finished or interrupted run.
+pub struct Results {
+    /// Finished cells.
+    pub cells: Vec<Cell>,
+    /// Cells that are not finished: with why, where they failed.
+    pub missing: Vec<(Task, String)>,
+    /// Whether the user stopped it.
+    pub interrupted: bool,
+}
+
+/// A task with everything that decides it.
+struct Work<'p> {
+    task: Task,
+    corpus: usize,
+    what: What<'p>,
+    options: serde_json::Value,
+}
+
+enum What<'p> {
+    Float(&'p SystemPlan),
+    Micpq(&'p SystemPlan, TrainConfig, f64),
+    System(&'p SystemPlan, SystemConfig),
+    Clustering(TrainConfig),
+}
+
+/// Everything cells of one corpus share.
+struct Ready {
+    sets: Sets,
+    encoders: BTreeMap<&'static str, Features>,
+    vectors: BTreeMap<&'static str, Seen>,
+    views: BTreeMap<&'static str, Box<dyn Views>>,
+    words: Option<Seen>,
+    weighted: Option<Seen>,
+    tokens: Option<Seen>,
+}
+
+fn name(pooling: Pooling) -> &'static str {
+    match pooling {
+        Pooling::Cls => "cls",
+        Pooling::Mean => "mean",
+    }
+}
+
+impl Paper {
+    /// Every cell of the plan, in the order of the tables.
+    fn work(&self) -> Result<Vec<Work<'_>>> {
+        let plan = &self.plan;
+        let mut all = Vec::new();
+        for (number, corpus) in plan.corpus.iter().enumerate() {
+            // What decides a cell besides the options of its system.
+            let shared = |pooling: Pooling, options: serde_json::Value| {
+                serde_json::json!({
+                    "documents": corpus.documents, "queries": corpus.queries, "sample": corpus.sample,
+                    "validation": plan.validation, "max_tokens": corpus.max_tokens, "clean": plan.clean,
+                    "encoder": plan.encoder, "pooling": pooling, "options": options,
+                })
+            };
+            for system in &plan.system {
+                let (label, pooling) = (system.label(plan), system.pooling(plan));
+                let seeds = system.seeds.as_ref().unwrap_or(&plan.seeds);
+                let Kind::System(method) = system.kind()? else {
+                    let task = Task::System { corpus: corpus.name.clone(), system: label, bits: 0, seed: 0 };
+                    let options = shared(pooling, serde_json::json!({ "input": system.input }));
+                    all.push(Work { task, corpus: number, what: What::Float(system), options });
+                    continue;
+                };
+                for &bits in &plan.bits {
+                    for &seed in seeds {
+                        let task = Task::System { corpus: corpus.name.clone(), system: label.clone(), bits, seed };
+                        let (what, options) = if method.is_micpq() {
+                            let config = system.micpq(plan, corpus, bits, seed)?;
+                            let mut options = serde_json::to_value(&config).expect("options have a JSON form");
+                            options["dropout"] = plan.dropout.into();
+                            (What::Micpq(system, config, plan.dropout), options)
+                        } else {
+                            let config = system.system(plan, bits, seed)?;
+                            let options = config.record();
+                            (What::System(system, config), options)
+                        };
+                        all.push(Work { task, corpus: number, what, options: shared(pooling, options) });
+                    }
+                }
+            }
+            if let Some(clustering) = &plan.clustering {
+                let config = self.base(number, 32)?;
+                let task = Task::Clustering { corpus: corpus.name.clone(), seed: config.seed };
+                let options = serde_json::json!({ "clustering": clustering, "training": config });
+                let options = shared(plan.pooling, options);
+                all.push(Work { task, corpus: number, what: What::Clustering(config), options });
+            }
+            for one in &plan.sensitivity {
+                for &value in &one.values {
+                    let mut config = self.base(number, one.bits)?;
+                    let mut dropout = plan.dropout;
+                    match one.option.as_str() {
+                        "prob_weight" => config.objective.prob_weight = value,
+                        "contrast_temperature" => config.objective.contrast_temperature = value,
+                        "tau" => config.objective.tau = value,
+                        _ => dropout = value,
+                    }
+                    config.validate()?;
+                    let (corpus, option) = (corpus.name.clone(), one.option.clone());
+                    let task = Task::Sensitivity { corpus, option, value, bits: one.bits };
+                    let mut options = serde_json::to_value(&config).expect("options have a JSON form");
+                    options["dropout"] = dropout.into();
+                    let system = plan.system.iter().find(|s| s.method == "micpq").unwrap_or(&plan.system[0]);
+                    let what = What::Micpq(system, config, dropout);
+                    all.push(Work { task, corpus: number, what, options: shared(plan.pooling, options) });
+                }
+            }
+        }
+        Ok(all)
+    }
+
+    /// MICPQ as published for a corpus, under the plan's first seed.
+    fn base(&self, corpus: usize, bits: usize) -> Result<TrainConfig> {
+        let plain = SystemPlan {
+            method: "micpq".into(),
+            input: Input::Encoder,
+            pooling: None,
+            label: None,
+            seeds: None,
+            set: BTreeMap::new(),
+        };
+        plain.micpq(&self.plan, &self.plan.corpus[corpus], bits, self.plan.seeds[0])
+    }
+
+    /// Runs what is not done yet. A cell that fails is reported and the others go on; Ctrl-C keeps what is finished.
+    pub fn run(&self, watch: &dyn Watch, board: &dyn Board) -> Result<Results> {
+        let store = Store::open(&self.output.join("cells"))?;
+        let work = self.work()?;
+        let mut cells: Vec<Option<Cell>> = work.iter().map(|w| store.get(&w.task, &w.options)).collect();
+        let mut states: Vec<(Task, State)> = work
+            .iter()
+            .zip(&cells)
+            .map(|(w, cell)| (w.task.clone(), cell.as_ref().map_or(State::Waiting, |c| State::Done(figure(c)))))
+            .collect();
+        let done = cells.iter().flatten().count();
+        board.show(&states, &format!("{done} of {} cells are done already", work.len()));
+        let mut missing: Vec<(Task, String)> = Vec::new();
+        let mut interrupted = false;
+        // One corpus at a time: its vectors are the memory a run needs.
+        for number in 0..self.plan.corpus.len() {
+            let open: VecDeque<usize> =
+                (0..work.len()).filter(|&i| work[i].corpus == number && cells[i].is_none()).collect();
+            if open.is_empty() {
+                continue;
+            }
+            if watch.interrupted() {
+                interrupted = true;
+                break;
+            }
+            let Some(ready) = self.prepare(number, open.iter().map(|&i| &work[i]), watch)? else {
+                for i in open {
+                    states[i].1 = State::Absent;
+                    missing.push((work[i].task.clone(), "its corpus is not there".into()));
+                }
+                continue;
+            };
+            let shared = Mutex::new((open, &mut states, Vec::new()));
+            let threads = (rayon::current_num_threads() / self.jobs.max(1)).max(1);
+            std::thread::scope(|scope| -> Result<()> {
+                let mut workers = Vec::new();
+                for _ in 0..self.jobs.max(1) {
+                    workers.push(scope.spawn(|| -> Result<()> {
+                        let pool = rayon::ThreadPoolBuilder::new()
+                            .num_threads(threads)
+                            .build()
+                            .map_err(|e| Error::config(format!("threads: {e}")))?;
+                        loop {
+                            let next = {
+                                let mut shared = shared.lock().expect("no worker panics while it holds it");
+                                let Some(next) = shared.0.pop_front() else { return Ok(()) };
+                                shared.1[next].1 = State::Running;
+                                board.show(shared.1, "");
+                                next
+                            };
+                            if watch.interrupted() {
+                                return Err(Error::Interrupted);
+                            }
+                            let work = &work[next];
+                            let found = pool
+                                .install(|| self.cell(work, &ready, &OnlyStops(watch)))
+                                .and_then(|figures| store.put(&work.task, work.options.clone(), figures));
+                            let mut shared = shared.lock().expect("no worker panics while it holds it");
+                            let news = match &found {
+                                Ok(cell) => {
+                                    shared.1[next].1 = State::Done(figure(cell));
+                                    let said = figure(cell).map_or("done".into(), |p| format!("P@100 {p:.2}"));
+                                    format!("{}: {said}, {:.0} s", work.task, cell.figures.training_seconds)
+                                }
+                                Err(Error::Interrupted) => return Err(Error::Interrupted),
+                                // The same run under another name: when that one is done, its checkpoint is this one's end.
+                                Err(Error::Busy(_)) => {
+                                    shared.1[next].1 = State::Waiting;
+                                    shared.0.push_back(next);
+                                    drop(shared);
+                                    std::thread::sleep(std::time::Duration::from_secs(1));
+                                    continue;
+                                }
+                                Err(problem) => {
+                                    shared.1[next].1 = State::Failed;
+                                    format!("{}: {problem}", work.task)
+                                }
+                            };
+                            board.show(shared.1, &news);
+                            shared.2.push((next, found));
+                        }
+                    }));
+                }
+                let ends: Vec<Result<()>> =
+                    workers.into_iter().map(|w| w.join().expect("a worker's panic is a defect of ours")).collect();
+                ends.into_iter().collect()
+            })
+            .or_else(|problem| match problem {
+                Error::Interrupted => {
+                    interrupted = true;
+                    Ok(())
+                }
+                other => Err(other),
+            })?;
+            let (_, _, finished) = shared.into_inner().expect("no worker panicked");
+            for (i, found) in finished {
+                match found {
+                    Ok(cell) => cells[i] = Some(cell),
+                    Err(problem) => missing.push((work[i].task.clone(), problem.to_string())),
+                }
+            }
+            if interrupted {
+                break;
+            }
+        }
+        for (w, cell) in work.iter().zip(&cells) {
+            if cell.is_none() && !missing.iter().any(|(task, _)| *task == w.task) {
+                missing.push((w.task.clone(), "not run yet".into()));
+            }
+        }
+        Ok(Results { cells: cells.into_iter().flatten().collect(), missing, interrupted })
+    }
+
+    fn prepare<'w>(
+        &self,
+        number: usize,
+        open: impl Iterator<Item = &'w Work<'w>>,
+        watch: &dyn Watch,
+    ) -> Result<Option<Ready>> {
+        let (plan, corpus) = (&self.plan, &self.plan.corpus[number]);
+        let Some(sets) = Sets::read(plan, corpus, &self.data, watch)? else { return Ok(None) };
+        let (mut poolings, mut viewed, mut words, mut weighted, mut tokens) =
+            (Vec::new(), Vec::new(), None, false, None);
+        for work in open {
+            let (system, with_views) = match &work.what {
+                What::Float(system) => (Some(*system), false),
+                What::Micpq(system, _, dropout) => (Some(*system), *dropout == plan.dropout),
+                What::System(system, config) => {
+                    if config.input == Input::Tfidf {
+                        words = Some((config.lexicon, config.weighting));
+                    }
+                    if config.method == Method::Dhim {
+                        tokens = Some(system.pooling(plan));
+                    }
+                    (Some(*system), config.method.takes_views())
+                }
+                What::Clustering(_) => (None, true),
+            };
+            if system.is_some_and(|s| s.input == Input::Tfidf) {
+                weighted |= matches!(work.what, What::Float(_));
+                continue;
+            }
+            let pooling = system.map_or(plan.pooling, |s| s.pooling(plan));
+            poolings.push(pooling);
+            if with_views {
+                viewed.push(pooling);
+            }
+        }
+        let mut ready = Ready {
+            sets,
+            encoders: BTreeMap::new(),
+            vectors: BTreeMap::new(),
+            views: BTreeMap::new(),
+            words: None,
+            weighted: None,
+            tokens: None,
+        };
+        for pooling in poolings {
+            if !ready.vectors.contains_key(name(pooling)) {
+                let features = encoder(plan, corpus, pooling, self.device, watch)?;
+                ready.vectors.insert(name(pooling), Seen::vectors(&features, &ready.sets, &self.cache, watch)?);
+                ready.encoders.insert(name(pooling), features);
+            }
+        }
+        for pooling in viewed {
+            if !ready.views.contains_key(name(pooling)) {
+                let features = &ready.encoders[name(pooling)];
+                let made = views(features, &ready.sets, plan.views, plan.dropout, &self.cache, watch)?;
+                ready.views.insert(name(pooling), made);
+            }
+        }
+        if let Some(pooling) = tokens {
+            ready.tokens = Some(Seen::tokens(&ready.encoders[name(pooling)], &ready.sets, watch)?);
+        }
+        if let Some((lexicon, weighting)) = words {
+            ready.words = Some(Seen::words(plan, &ready.sets, lexicon, weighting)?);
+        }
+        if weighted {
+            ready.weighted = Some(Seen::words(plan, &ready.sets, Default::default(), Weighting::Tfidf)?);
+        }
+        Ok(Some(ready))
+    }
+
+    fn cell(&self, work: &Work, ready: &Ready, watch: &dyn Watch) -> Result<Figures> {
+        let plan = &self.plan;
+        let sets = &ready.sets;
+        match &work.what {
+            What::Float(system) => {
+                let seen = match system.input {
+                    Input::Tfidf => ready.weighted.as_ref().expect("it was made ready"),
+                    Input::Encoder => &ready.vectors[name(system.pooling(plan))],
+                };
+                measure::float(seen, sets, watch)
+            }
+            What::Micpq(system, config, dropout) => {
+                let pooling = name(system.pooling(plan));
+                let seen = &ready.vectors[pooling];
+                let own;
+                let views: &dyn Views = if *dropout == plan.dropout {
+                    ready.views[pooling].as_ref()
+                } else {
+                    own = views(&ready.encoders[pooling], sets, plan.views, *dropout, &self.cache, watch)?;
+                    own.as_ref()
+                };
+                micpq(config, views, seen, sets, &self.cache.join("runs"), watch)
+            }
+            What::System(system, config) => {
+                let (seen, views) = match config.input {
+                    Input::Tfidf => (ready.words.as_ref().expect("it was made ready"), None),
+                    Input::Encoder if config.method == Method::Dhim => {
+                        (ready.tokens.as_ref().expect("it was made ready"), None)
+                    }
+                    Input::Encoder => {
+                        let pooling = name(system.pooling(plan));
+                        (&ready.vectors[pooling], ready.views.get(pooling).map(AsRef::as_ref))
+                    }
+                };
+                let views = views.filter(|_| config.method.takes_views());
+                let validation = Validation {
+                    queries: &seen.validation,
+                    query_labels: &sets.validation.labels,
+                    document_labels: &sets.documents.labels,
+                };
+                let begun = std::time::Instant::now();
+                let fitted = job::fit(config, &seen.documents, Some(&validation), views, watch)?;
+                if fitted.interrupted {
+                    return Err(Error::Interrupted);
+                }
+                let seconds = begun.elapsed().as_secs_f64();
+                let count = |name: &str| fitted.metrics[name].as_u64().unwrap_or(0) as usize;
+                let epochs = (count("epochs"), count("best_epoch"));
+                let figures = measure::codes(&fitted.built, seen, sets, watch)?;
+                Ok(Figures { training_seconds: seconds, epochs, ..figures })
+            }
+            What::Clustering(config) => {
+                let pooling = name(plan.pooling);
+                let clustering = plan.clustering.as_ref().expect("the plan names it");
+                let views = ready.views[pooling].as_ref();
+                cluster::run(clustering, config, views, &ready.vectors[pooling], sets, watch)
+            }
+        }
+    }
+}
+
+fn micpq(
+    config: &TrainConfig,
+    views: &dyn Views,
+    seen: &Seen,
+    sets: &Sets,
+    checkpoints: &Path,
+    watch: &dyn Watch,
+) -> Result<Figures> {
+    let crate::inputs::Inputs::Vectors(queries) = &seen.validation else {
+        return Err(Error::config("MICPQ takes vectors"));
+    };
+    let validation = train::Validation::Labelled {
+        queries,
+        query_labels: &sets.validation.labels,
+        document_labels: &sets.documents.labels,
+    };
+    let outcome = trainer::train(config, views, validation, Some(checkpoints), watch)?;
+    if outcome.interrupted {
+        return Err(Error::Interrupted);
+    }
+    let seconds = outcome.metrics.seconds.training + outcome.metrics.seconds.validation;
+    let epochs = (outcome.metrics.epochs, outcome.metrics.best_epoch);
+    let built = Built {
+        front: Front::Vectors,
+        refine: outcome.refine,
+        codebooks: outcome.codebooks,
+        distance: config.distance,
+    };
+    let figures = measure::codes(&built, seen, sets, watch)?;
+    Ok(Figures { training_seconds: seconds, epochs, ..figures })
+}
+
+/// P@100 of a cell that has one.
+fn figure(cell: &Cell) -> Option<f64> {
+    matches!(cell.task, Task::System { .. } | Task::Sensitivity { .. }).then_some(cell.figures.precision[2])
+}
+
+/// Passes on the wish to stop; many cells at once have no progress of their own to show.
+struct OnlyStops<'a>(&'a dyn Watch);
+
+impl Watch for OnlyStops<'_> {
+    fn interrupted(&self) -> bool {
+        self.0.interrupted()
+    }
+}

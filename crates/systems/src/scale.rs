@@ -1,0 +1,82 @@
+//! Vectors brought to mean 0 and variance 1 in every value, for decoders that expect it.
+//!
+//! A Gaussian decoder of unit variance weighs what it gives back against the divergence of the code; vectors of another
+//! scale would drown one in the other: with raw vectors of a sentence encoder the code carries nothing. The scale becomes
+//! part of the model's first layer.
+
+use micpq::model::{Dense, Refine};
+use micpq::{Matrix, Result};
+
+use crate::rotation::mean;
+
+/// Mean and inverse standard deviation of every value.
+pub struct Scale {
+    mean: Vec<f32>,
+    factor: Vec<f32>,
+}
+
+impl Scale {
+    /// That of some vectors.
+    pub fn of(points: &Matrix) -> Self {
+        let mean = mean(points);
+        let mut squares = vec![0.0f64; points.cols()];
+        for row in points.iter() {
+            squares.iter_mut().zip(row.iter().zip(&mean)).for_each(|(s, (x, m))| *s += f64::from(x - m).powi(2));
+        }
+        let deviation = |s: &f64| (s / points.rows().max(1) as f64).sqrt();
+        // A value that never changes tells nothing.
+        let factor = squares.iter().map(|s| if deviation(s) > 1e-6 { (1.0 / deviation(s)) as f32 } else { 0.0 });
+        Scale { factor: factor.collect(), mean }
+    }
+
+    /// Vectors brought to it.
+    pub fn apply(&self, points: &Matrix) -> Matrix {
+        let mut out = points.clone();
+        for row in out.as_mut_slice().chunks_exact_mut(self.mean.len()) {
+            row.iter_mut().zip(self.mean.iter().zip(&self.factor)).for_each(|(x, (m, f))| *x = (*x - m) * f);
+        }
+        out
+    }
+
+    /// Layers for scaled vectors as layers for the vectors as they were: `W D (x - m) + b`.
+    pub fn folded(&self, refine: &Refine) -> Result<Refine> {
+        let mut layers = refine.layers().to_vec();
+        let first = &layers[0];
+        let mut weight = first.weight().to_vec();
+        let mut bias = first.bias().to_vec();
+        for (row, bias) in weight.chunks_exact_mut(first.inputs()).zip(&mut bias) {
+            row.iter_mut().zip(&self.factor).for_each(|(w, f)| *w *= f);
+            let shift: f64 = row.iter().zip(&self.mean).map(|(w, m)| f64::from(*w) * f64::from(*m)).sum();
+            *bias -= shift as f32;
+        }
+        layers[0] = Dense::new(first.inputs(), weight, bias)?;
+        Refine::new(layers)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use train::random::{Purpose, Stream};
+
+    #[test]
+    fn scaled_values_have_unit_variance_and_layers_give_the_same() {
+        let mut points = Matrix::zeros(500, 4);
+        Stream::new(0, Purpose::Init, &[]).normal(points.as_mut_slice());
+        for row in points.as_mut_slice().chunks_exact_mut(4) {
+            (row[0], row[1], row[3]) = (row[0] * 30.0 + 5.0, row[1] * 0.01 - 2.0, 7.0);
+        }
+        let scale = Scale::of(&points);
+        let scaled = scale.apply(&points);
+        for j in 0..3 {
+            let square: f64 = scaled.iter().map(|r| f64::from(r[j]).powi(2)).sum::<f64>() / 500.0;
+            assert!((square - 1.0).abs() < 1e-3, "{square}");
+        }
+        assert!(scaled.iter().all(|r| r[3] == 0.0), "a constant says nothing");
+        let mut weight = vec![0.0; 12];
+        Stream::new(1, Purpose::Init, &[]).normal(&mut weight);
+        let refine = Refine::new(vec![Dense::new(4, weight, vec![0.1, 0.2, 0.3]).unwrap()]).unwrap();
+        let (a, b) = (refine.apply(&scaled).unwrap(), scale.folded(&refine).unwrap().apply(&points).unwrap());
+        assert!(a.as_slice().iter().zip(b.as_slice()).all(|(a, b)| (a - b).abs() < 2e-3));
+    }
+}
