@@ -1,10 +1,11 @@
 //! Checks the GPU against goldens and the CPU, and times it.
 //!
-//!     check FOLDER [--batch TOKENS]... [--quick] [--time]
+//!     check FOLDER [--batch TOKENS]... [--quick] [--time] [--profile] [--turns] [--unfused]
 //!
 //! FOLDER holds `config.json` and `model.safetensors` of a BERT-family encoder, `goldens.json` and `goldens.safetensors`
 //! made of it by Hugging Face transformers in float64, and `tokens.safetensors` (`ids`, `starts`: i32). Ends with 1 where
-//! something is off.
+//! something is off. `--profile` times the stages of a pass; `--turns` waits for lines `mean|cls clean|0.3` and answers each
+//! with the tokens a second of one pass, so that another program can be timed in between.
 
 mod reference;
 
@@ -32,6 +33,10 @@ struct Options {
     quick: bool,
     /// Compares nothing.
     time: bool,
+    profile: bool,
+    turns: bool,
+    /// Times the way of chips without the fused kernel.
+    unfused: bool,
 }
 
 fn main() -> Outcome<()> {
@@ -45,7 +50,15 @@ fn main() -> Outcome<()> {
     let name = options.folder.file_name().map_or("encoder".into(), |n| n.to_string_lossy().into_owned());
     let encoder = Encoder::read(&options.folder)?;
     println!("\n{name}: {:?}", encoder.shape);
+    if options.turns {
+        return turns(&device, &encoder, &tokens, &options);
+    }
     let (free, _) = device.memory()?;
+    if options.profile {
+        for &batch in &options.batches {
+            profile(&device, &encoder, &tokens, batch)?;
+        }
+    }
     let failed = !options.time && !compare(&device, &encoder, &tokens, &options)?;
     for &batch in &options.batches {
         table.extend(time(&device, &encoder, &tokens, &name, batch, options.quick, free)?);
@@ -65,15 +78,19 @@ fn main() -> Outcome<()> {
 }
 
 fn options() -> Outcome<Options> {
-    let usage = "usage: check FOLDER [--batch TOKENS]... [--quick] [--time]";
+    let usage = "usage: check FOLDER [--batch TOKENS]... [--quick] [--time] [--profile] [--turns] [--unfused]";
     let mut arguments = std::env::args().skip(1);
+    let folder = arguments.next().ok_or(usage)?.into();
     let mut options =
-        Options { folder: arguments.next().ok_or(usage)?.into(), batches: vec![], quick: false, time: false };
+        Options { folder, batches: vec![], quick: false, time: false, profile: false, turns: false, unfused: false };
     while let Some(flag) = arguments.next() {
         match flag.as_str() {
             "--batch" => options.batches.push(arguments.next().ok_or(usage)?.parse()?),
             "--quick" => options.quick = true,
             "--time" => options.time = true,
+            "--profile" => options.profile = true,
+            "--turns" => options.turns = true,
+            "--unfused" => options.unfused = true,
             _ => return Err(usage.into()),
         }
     }
@@ -239,10 +256,17 @@ fn compare(device: &Device, encoder: &Encoder, tokens: &Tokens, options: &Option
         // A row is its own: the same bits in batches of another size, alone, and as one of several views.
         let some = &real[..real.len().min(3000)];
         let other_batches = encoder.on(device, precision, 700)?;
+        let unfused = encoder.on(device, precision, options.batches[0])?.unfused();
         for dropout in [None, Some(view(42, some.len()))] {
             let whole = encode(&bert, some, Pooling::Mean, dropout)?;
             let small = encode(&other_batches, some, Pooling::Mean, dropout)?;
             let differ = whole.iter().zip(&small).filter(|(a, b)| a.to_bits() != b.to_bits()).count();
+            for pooling in [Pooling::Mean, Pooling::Cls] {
+                let (ours, plain) = (encode(&bert, some, pooling, dropout)?, encode(&unfused, some, pooling, dropout)?);
+                let apart = ours.iter().zip(&plain).filter(|(a, b)| a.to_bits() != b.to_bits()).count();
+                println!("{precision:?}: fused and not, {pooling:?}: {apart} values differ");
+                good &= apart == 0;
+            }
             let again = encode(&bert, some, Pooling::Mean, dropout)?;
             let (mut a, mut b, mut c) = (whole.clone(), vec![f32::NAN; whole.len()], vec![f32::NAN; whole.len()]);
             let views = [Some(view(9, some.len())), dropout, None];
@@ -262,6 +286,63 @@ fn compare(device: &Device, encoder: &Encoder, tokens: &Tokens, options: &Option
         }
     }
     Ok(good)
+}
+
+/// Where a pass spends its time, one stage after the other on one stream.
+fn profile(device: &Device, encoder: &Encoder, tokens: &Tokens, batch: usize) -> Outcome<()> {
+    let sequences = tokens.sequences();
+    let numbers: Vec<u64> = (0..sequences.len() as u64).collect();
+    let layers = encoder.shape.layers as f64;
+    let (h, i) = (encoder.shape.hidden as f64, encoder.shape.intermediate as f64);
+    for (name, bert) in [
+        ("as it runs", encoder.on(device, Precision::F16, batch)?),
+        ("not fused", encoder.on(device, Precision::F16, batch)?.unfused()),
+    ] {
+        for dropout in [None, Some(Dropout { rate: 0.3, key: 1, documents: &numbers })] {
+            bert.profile(&sequences, Pooling::Mean, dropout, 5)?;
+            let stages = bert.profile(&sequences, Pooling::Mean, dropout, 40)?;
+            let whole: f64 = stages.iter().map(|(_, micros)| micros).sum();
+            let view = if dropout.is_some() { "0.3" } else { "clean" };
+            println!("profile, {name}, batch {batch}, {view}: {whole:.0} us a pass, microseconds a layer:");
+            for (stage, micros) in stages {
+                let operations = match stage {
+                    "product, attention in" => 6.0 * h * h,
+                    "product, attention out" => 2.0 * h * h,
+                    "product, feed in" | "product, feed out" => 2.0 * h * i,
+                    _ => 0.0,
+                };
+                let rate = operations * batch as f64 * layers / micros / 1e6;
+                println!(
+                    "  {stage:<24} {:>7.1} {:>5.1}%  {rate:>5.0} TFLOP/s",
+                    micros / layers,
+                    100.0 * micros / whole
+                );
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Answers the lines of standard input, one pass each.
+fn turns(device: &Device, encoder: &Encoder, tokens: &Tokens, options: &Options) -> Outcome<()> {
+    let mut bert = encoder.on(device, Precision::F16, options.batches[0])?;
+    if options.unfused {
+        bert = bert.unfused();
+    }
+    let sequences = tokens.sequences();
+    let numbers: Vec<u64> = (0..sequences.len() as u64).collect();
+    let mut key = 0;
+    let mut out = vec![0f32; sequences.len() * encoder.shape.hidden];
+    for line in std::io::stdin().lines() {
+        let line = line?;
+        let pooling = if line.starts_with("cls") { Pooling::Cls } else { Pooling::Mean };
+        key += 1;
+        let dropout = line.ends_with("0.3").then_some(Dropout { rate: 0.3, key, documents: &numbers });
+        let start = Instant::now();
+        bert.encode(&sequences, pooling, dropout, &mut out)?;
+        println!("{}", tokens.ids.len() as f64 / start.elapsed().as_secs_f64());
+    }
+    Ok(())
 }
 
 fn time(
