@@ -267,20 +267,28 @@ impl Lanes {
             return Ok(());
         }
         self.lanes.clear();
-        self.tokens = self.tokens.max(longest);
-        loop {
-            let capacity = Capacity::new(self.tokens);
-            match (0..LANES).map(|_| Lane::new(device, model, capacity)).collect() {
-                Ok(lanes) => {
-                    self.lanes = lanes;
-                    return Ok(());
-                }
-                Err(error) if error_is_final(&error, self.tokens, longest) => return Err(error),
-                Err(_) => {
-                    self.tokens /= 2;
-                    self.halved += 1;
-                }
-            }
+        let (lanes, tokens, halved) = shrinking(self.tokens.max(longest), longest, |tokens| {
+            (0..LANES).map(|_| Lane::new(device, model, Capacity::new(tokens))).collect()
+        })?;
+        (self.lanes, self.tokens) = (lanes, tokens);
+        self.halved += halved;
+        Ok(())
+    }
+}
+
+/// What `make` makes for as many tokens as memory allows: half of them each time it is short, until the longest sequence
+/// does not fit. Also the tokens it was made for, and how often they were halved.
+fn shrinking<T>(
+    mut tokens: usize,
+    longest: usize,
+    mut make: impl FnMut(usize) -> Result<T>,
+) -> Result<(T, usize, u32)> {
+    let mut halved = 0;
+    loop {
+        match make(tokens) {
+            Ok(made) => return Ok((made, tokens, halved)),
+            Err(error) if error_is_final(&error, tokens, longest) => return Err(error),
+            Err(_) => (tokens, halved) = (tokens / 2, halved + 1),
         }
     }
 }
@@ -299,6 +307,31 @@ mod tests {
         fn shared<T: Send + Sync>() {}
         shared::<Bert>();
         shared::<Device>();
+    }
+
+    /// A GPU with room for `room` tokens in place of a real one.
+    fn made(tokens: usize, longest: usize, room: usize) -> Result<(usize, usize, u32)> {
+        shrinking(tokens, longest, |tokens| match tokens {
+            t if t <= room => Ok(t),
+            t => Err(Error::Memory { what: format!("a batch of {t} tokens"), needed: t, free: room, total: 143_771 }),
+        })
+    }
+
+    #[test]
+    fn a_short_memory_halves_the_batch_and_says_so_then_gives_up_with_a_way_out() {
+        assert_eq!(made(16384, 512, 16384).unwrap(), (16384, 16384, 0));
+        assert_eq!(made(16384, 512, 5000).unwrap(), (4096, 4096, 2));
+        assert_eq!(made(16384, 512, 512).unwrap(), (512, 512, 5));
+        let said = made(16384, 512, 511).unwrap_err().to_string();
+        assert!(said.contains("too little memory for a batch of 512 tokens"), "{said}");
+        assert!(said.contains("511 MiB free of 143771 MiB") && said.contains("use the CPU"), "{said}");
+        // What is not a matter of memory is not tried again.
+        let mut tries = 0;
+        let answer = shrinking(16384, 1, |_| -> Result<()> {
+            tries += 1;
+            Err(Error::Interrupted)
+        });
+        assert!(matches!(answer, Err(Error::Interrupted)) && tries == 1);
     }
 
     #[test]

@@ -19,11 +19,12 @@ use safetensors::{Dtype, SafeTensors};
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
-/// Largest error of a feature vector over its norm. Measured on an H200: MiniLM 1.6e-3 and 1.2e-2; BERT-base, twice the
-/// layers and a few values far larger than the rest in every state, 1.1e-2 and 8.5e-2.
-const TOLERANCE: [(Precision, f64); 2] = [(Precision::F16, 3e-3), (Precision::Bf16, 2e-2)];
-/// What an encoder of more than six layers may be off by, in those.
-const DEEP: f64 = 5.0;
+/// Largest error of a feature vector over its norm, for sequences of at least [`WORDS`] tokens.
+const TOLERANCE: [(Precision, f64); 2] = [(Precision::F16, 3e-3), (Precision::Bf16, 2.4e-2)];
+/// Below as many tokens a sequence holds next to no word. Such states amplify any rounding (BERT-base in f32 is three times
+/// as far from its goldens there as elsewhere), so they are told apart and may be off by [`FEW`] times as much.
+const WORDS: usize = 4;
+const FEW: f64 = 4.0;
 /// Dense 16-bit rate of an H100 or H200 by its datasheet, operations a second.
 const PEAK: f64 = 989e12;
 
@@ -188,16 +189,19 @@ impl Tokens {
     }
 }
 
-/// Largest |a - b| / |b| of a row.
-fn error(a: &[f32], b: &[f32], width: usize) -> f64 {
+/// Largest |a - b| / |b| of a row: of sequences with words, and of those without.
+fn error(a: &[f32], b: &[f32], sequences: &[&[u32]]) -> [f64; 2] {
     assert_eq!(a.len(), b.len());
+    let width = a.len() / sequences.len();
     let square = |x: f64| x * x;
-    let row = |(x, y): (&[f32], &[f32])| {
+    let mut worst = [0.0f64; 2];
+    for ((x, y), sequence) in a.chunks_exact(width).zip(b.chunks_exact(width)).zip(sequences) {
         let difference: f64 = x.iter().zip(y).map(|(p, q)| square(f64::from(*p) - f64::from(*q))).sum();
         let share = (difference / y.iter().map(|q| square(f64::from(*q))).sum::<f64>()).sqrt();
-        if share.is_nan() { f64::INFINITY } else { share }
-    };
-    a.chunks_exact(width).zip(b.chunks_exact(width)).map(row).fold(0.0, f64::max)
+        let kind = &mut worst[usize::from(sequence.len() < WORDS)];
+        *kind = kind.max(if share.is_nan() { f64::INFINITY } else { share });
+    }
+    worst
 }
 
 fn encode(bert: &Bert, sequences: &[&[u32]], pooling: Pooling, dropout: Option<Dropout>) -> cuda::Result<Vec<f32>> {
@@ -229,29 +233,30 @@ fn compare(device: &Device, encoder: &Encoder, tokens: &Tokens, options: &Option
     println!("CPU reference: {:.1} s", start.elapsed().as_secs_f64());
     let mut good = true;
     for (precision, tolerance) in TOLERANCE {
-        let tolerance = if encoder.shape.layers > 6 { DEEP * tolerance } else { tolerance };
         let bert = encoder.on(device, precision, options.batches[0])?;
         let mut line = format!("{precision:?}:");
-        let mut note = |name: &str, found: f64, limit: f64| {
-            let fits = found <= limit;
-            line += &format!(" {name} {found:.1e}{}", if fits { "" } else { " (!)" });
+        let mut note = |name: &str, found: [f64; 2], limit: f64| {
+            let fits = found[0] <= limit && found[1] <= FEW * limit;
+            let [words, few] = found;
+            line += &format!(" {name} {words:.1e}, few tokens {few:.1e}{};", if fits { "" } else { " (!)" });
             good &= fits;
         };
         let goldens = &encoder.goldens;
         let ids: Vec<&[u32]> = goldens.ids.iter().map(Vec::as_slice).collect();
-        note("golden cls", error(&encode(&bert, &ids, Pooling::Cls, None)?, &goldens.cls, width), tolerance);
-        note("golden mean", error(&encode(&bert, &ids, Pooling::Mean, None)?, &goldens.mean, width), tolerance);
+        note("golden cls", error(&encode(&bert, &ids, Pooling::Cls, None)?, &goldens.cls, &ids), tolerance);
+        note("golden mean", error(&encode(&bert, &ids, Pooling::Mean, None)?, &goldens.mean, &ids), tolerance);
         for (pooling, dropout, features) in &expected {
             let name = format!("{}{pooling:?}", if dropout.is_some() { "dropped " } else { "" });
             // Dropout takes three tenths of the sums away and scales the rest up: more of the rounding shows.
             let limit = if dropout.is_some() { 2.0 * tolerance } else { tolerance };
-            note(&name, error(&encode(&bert, &sequences, *pooling, *dropout)?, features, width), limit);
+            note(&name, error(&encode(&bert, &sequences, *pooling, *dropout)?, features, &sequences), limit);
         }
         let (_, _, dropped) = &expected[3];
         let other = encode(&bert, &sequences, Pooling::Mean, Some(view(43, given)))?;
-        let apart = error(&other, dropped, width);
-        note("another view is apart by", if apart > 0.05 { 0.0 } else { 1.0 }, 0.5);
         println!("{line}");
+        let [apart, _] = error(&other, dropped, &sequences);
+        println!("{precision:?}: another view is up to {apart:.2} apart");
+        good &= apart > 0.05;
 
         // A row is its own: the same bits in batches of another size, alone, and as one of several views.
         let some = &real[..real.len().min(3000)];
