@@ -1,10 +1,11 @@
 """Hugging Face BertModel, f16 + SDPA, on the same token file: clean and with dropout 0.3 in train mode.
 
-    peer.py FOLDER [ROUNDS]
+    peer.py FOLDER [ROUNDS|turns]
 
 FOLDER as for the example `check`. Batches are sorted by length and padded to their longest document, ids are on the GPU
 before the clock starts, features stay there, and of several batch sizes the fastest counts: all in the peer's favour.
-CUDA events; clean and dropout interleaved; medians.
+CUDA events; clean and dropout interleaved; medians. With `turns` it answers each line `mean|cls clean|0.3` of standard input
+with the tokens a second of one pass (turns.py).
 """
 
 import json
@@ -17,7 +18,9 @@ from transformers import BertConfig, BertModel
 
 folder = sys.argv[1].rstrip("/")
 which = folder.split("/")[-1]
-rounds = int(sys.argv[2]) if len(sys.argv) > 2 else 5
+turns = sys.argv[2:] == ["turns"]
+rounds = int(sys.argv[2]) if len(sys.argv) > 2 and not turns else 5
+SIZES = (256, 512, 1024, 2048)
 
 
 def encoder():
@@ -46,17 +49,20 @@ def batches(size):
 
 
 @torch.inference_mode()
-def run(model, packed):
+def run(model, packed, pooling="mean"):
     for ids, mask in packed:
         states = model(input_ids=ids, attention_mask=mask).last_hidden_state
+        if pooling == "cls":
+            states[:, 0].clone()
+            continue
         weight = mask.unsqueeze(-1).to(states.dtype)
         (states * weight).sum(1) / weight.sum(1)
 
 
-def timed(model, packed):
+def timed(model, packed, pooling="mean"):
     start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     start.record()
-    run(model, packed)
+    run(model, packed, pooling)
     end.record()
     end.synchronize()
     return start.elapsed_time(end) / 1000
@@ -64,8 +70,21 @@ def timed(model, packed):
 
 model = encoder()
 assert model.config._attn_implementation == "sdpa"
+if turns:
+    every = {size: batches(size) for size in SIZES}
+    fastest = {}
+    for line in sys.stdin:
+        pooling, view = line.split()
+        model.train(view != "clean")
+        if line not in fastest:
+            took = {s: min(timed(model, e[0], pooling) for _ in range(3)) for s, e in every.items()}
+            fastest[line] = min(took, key=took.get)
+            print(f"  peer {line.strip()}: " + ", ".join(f"{s} {every[s][1] / t:.0f}" for s, t in took.items()), flush=True)
+        packed, tokens, _ = every[fastest[line]]
+        print(tokens / timed(model, packed, pooling), flush=True)
+    sys.exit()
 best = {}
-for size in (256, 512, 1024):
+for size in SIZES:
     packed, tokens, documents = batches(size)
     seconds = {"clean": [], "0.3": []}
     for turn in range(rounds + 1):

@@ -6,14 +6,18 @@ use cudarc::driver::{result as driver, sys};
 use cudarc::nvrtc::{result as nvrtc, sys as nvrtc_sys};
 
 use crate::device::{Device, said};
+use crate::feed;
 use crate::memory::Stream;
 use crate::{Activation, Error, Precision, Result, Shape};
 
 const SOURCE: &str = include_str!("kernels.cu");
+const FEED: &str = include_str!("feed.cu");
 
 /// Machine code, or the assembly the driver makes it from.
 pub(crate) struct Image {
     bytes: Vec<u8>,
+    /// Whether `feed` is among the kernels.
+    fused: bool,
 }
 
 /// Options that make the source one encoder's.
@@ -43,8 +47,10 @@ pub(crate) fn compile(shape: &Shape, precision: Precision, capability: (i32, i32
     let known = known_chips()?;
     let mut options = options(shape, precision);
     let exact = known.contains(&chip);
+    let fused = exact && feed::fits(shape, capability);
     if exact {
-        options.push(format!("--gpu-architecture=sm_{chip}"));
+        // Instructions of one chip alone are asked for by an `a`.
+        options.push(format!("--gpu-architecture=sm_{chip}{}", if fused { "a" } else { "" }));
     } else {
         let below = known.iter().copied().filter(|&c| c < chip).max().ok_or_else(|| {
             Error::Unsupported(format!(
@@ -53,7 +59,8 @@ pub(crate) fn compile(shape: &Shape, precision: Precision, capability: (i32, i32
         })?;
         options.push(format!("--gpu-architecture=compute_{below}"));
     }
-    let source = CString::new(SOURCE).map_err(|_| Error::Unsupported("the kernel source holds a zero byte".into()))?;
+    let source = if fused { format!("{SOURCE}{FEED}") } else { SOURCE.into() };
+    let source = CString::new(source).map_err(|_| Error::Unsupported("the kernel source holds a zero byte".into()))?;
     let program = refused("making a program", nvrtc::create_program(&source, Some(c"kernels.cu")))?;
     // SAFETY: `program` is live until the end of this block and `source` outlives it; the buffers have the sizes asked for.
     unsafe {
@@ -69,14 +76,14 @@ pub(crate) fn compile(shape: &Shape, precision: Precision, capability: (i32, i32
             }
             if !exact {
                 let text = refused("reading the compiled kernels", nvrtc::get_ptx(program))?;
-                return Ok(Image { bytes: text.iter().map(|c| *c as u8).collect() });
+                return Ok(Image { bytes: text.iter().map(|c| *c as u8).collect(), fused });
             }
             let mut size = 0;
             refused("sizing the compiled kernels", nvrtc_sys::nvrtcGetCUBINSize(program, &mut size).result())?;
             let mut bytes = vec![0u8; size];
             let to = bytes.as_mut_ptr().cast();
             refused("reading the compiled kernels", nvrtc_sys::nvrtcGetCUBIN(program, to).result())?;
-            Ok(Image { bytes })
+            Ok(Image { bytes, fused })
         })();
         let _ = nvrtc::destroy_program(program);
         image
@@ -115,11 +122,18 @@ pub(crate) struct Kernels {
     pub add_norm: Pair,
     pub activation: Kernel,
     pub pool: Kernel,
+    /// The feed-forward part's first product, where the chip has it.
+    pub feed: Option<Kernel>,
 }
 
 /// One kernel.
 #[derive(Clone, Copy)]
 pub(crate) struct Kernel(sys::CUfunction);
+
+// SAFETY: the driver's handles may be used from any thread.
+unsafe impl Send for Kernel {}
+// SAFETY: as above.
+unsafe impl Sync for Kernel {}
 
 /// A kernel without and with dropout.
 #[derive(Clone, Copy)]
@@ -163,6 +177,7 @@ impl Kernels {
                 add_norm: pair("add_norm")?,
                 activation: find("activation")?,
                 pool: find("pool")?,
+                feed: image.fused.then(|| find("feed")).transpose()?,
             })
         })();
         if found.is_err() {
@@ -183,6 +198,11 @@ impl Drop for Kernels {
 }
 
 impl Kernel {
+    /// The driver's name for it.
+    pub fn handle(self) -> sys::CUfunction {
+        self.0
+    }
+
     /// Queues `blocks` blocks of `threads` threads.
     ///
     /// # Safety
@@ -195,13 +215,30 @@ impl Kernel {
         threads: u32,
         arguments: &mut [*mut c_void],
     ) -> Result<()> {
+        // SAFETY: as the caller promises.
+        unsafe { self.launch_wide(stream, blocks, threads, 0, arguments) }
+    }
+
+    /// The same with `shared` bytes of shared memory a block.
+    ///
+    /// # Safety
+    /// As for `launch`.
+    pub unsafe fn launch_wide(
+        self,
+        stream: &Stream,
+        blocks: usize,
+        threads: u32,
+        shared: u32,
+        arguments: &mut [*mut c_void],
+    ) -> Result<()> {
         let blocks = u32::try_from(blocks).map_err(|_| Error::Input(format!("{blocks} blocks in one launch")))?;
         if blocks == 0 {
             return Ok(());
         }
         // SAFETY: as the caller promises.
-        let answer =
-            unsafe { driver::launch_kernel(self.0, (blocks, 1, 1), (threads, 1, 1), 0, stream.handle(), arguments) };
+        let answer = unsafe {
+            driver::launch_kernel(self.0, (blocks, 1, 1), (threads, 1, 1), shared, stream.handle(), arguments)
+        };
         said("starting a GPU kernel", answer)
     }
 }
@@ -248,6 +285,7 @@ mod tests {
         for (shape, precision, capability) in cases {
             let image = guarded("compiling", || compile(&shape, precision, capability)).unwrap();
             assert!(image.bytes.len() > 1000);
+            assert_eq!(image.fused, capability == (9, 0));
             assert_eq!(image.bytes.starts_with(b"\x7fELF"), capability.0 != 99);
         }
     }

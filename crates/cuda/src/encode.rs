@@ -5,9 +5,11 @@ use std::sync::{Mutex, PoisonError};
 use crate::batch::{Capacity, check, cut};
 use crate::compile::{Kernels, compile};
 use crate::device::Device;
+use crate::feed::Feed;
 use crate::forward::{Lane, Model};
 use crate::gemm::Products;
 use crate::library::guarded;
+use crate::memory::{Event, Stream};
 use crate::weights::{Source, Weights};
 use crate::{Dropout, Error, Pooling, Precision, Result, Shape};
 
@@ -80,12 +82,21 @@ impl Bert {
             device.bind()?;
             let image = compile(&shape, precision, device.info().capability)?;
             let kernels = Kernels::load(device, &image)?;
-            let products = Products::new(device)?;
-            let weights = Weights::load(device, &products, &shape, precision, weights)?;
-            let model = Model { shape, precision, weights, products, kernels };
+            let feed = kernels.feed.map(|kernel| Feed::new(device, kernel, &shape)).transpose()?;
+            let widest = shape.intermediate.max(3 * shape.hidden);
+            let mut products = Products::new(device, precision, widest)?;
+            let weights = Weights::load(device, &products, &shape, precision, weights, feed.is_some())?;
+            products.settle();
+            let model = Model { shape, precision, weights, products, kernels, feed };
             let lanes = Mutex::new(Lanes { lanes: Vec::new(), tokens, halved: 0 });
             Ok(Bert { lanes, model, device: device.clone() })
         })
+    }
+
+    /// The same by the kernels that every chip has: the same bits, to be compared with.
+    pub fn unfused(mut self) -> Self {
+        self.model.feed = None;
+        self
     }
 
     /// Its shape.
@@ -141,7 +152,7 @@ impl Bert {
         let mut state = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
         guarded("encoding on the GPU", || {
             self.device.bind()?;
-            state.reserve(&self.device, shape, longest)?;
+            state.reserve(&self.device, &self.model, longest)?;
             let capacity = state.lanes[0].capacity();
             let batches = cut(sequences, capacity);
             let answer = self.run(&mut state.lanes, sequences, &batches, pooling, views, outs, progress);
@@ -153,6 +164,61 @@ impl Bert {
             answer?;
             let Lanes { halved, .. } = *state;
             Ok(Report { tokens, batches: batches.len(), batch_tokens: capacity.tokens, halved })
+        })
+    }
+
+    /// Microseconds of each stage of a pass over the first batch of `sequences`, summed over layers, the mean of
+    /// `rounds` passes that follow each other without a pause.
+    pub fn profile(
+        &self,
+        sequences: &[&[u32]],
+        pooling: Pooling,
+        dropout: Option<Dropout>,
+        rounds: usize,
+    ) -> Result<Vec<(&'static str, f64)>> {
+        let shape = &self.model.shape;
+        check(sequences, shape)?;
+        dropout.iter().try_for_each(|v| v.check(sequences.len()))?;
+        let longest = sequences.iter().map(|s| s.len()).max().unwrap_or(0);
+        let mut state = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
+        guarded("timing the GPU", || {
+            self.device.bind()?;
+            state.reserve(&self.device, &self.model, longest)?;
+            let lane = &mut state.lanes[0];
+            let rows = match cut(sequences, lane.capacity()).into_iter().next() {
+                Some(rows) if rounds > 0 => rows,
+                _ => return Ok(Vec::new()),
+            };
+            let mut out = vec![0f32; sequences.len() * shape.hidden];
+            lane.upload(shape, &sequences[rows.clone()])?;
+            let mut marks: Vec<(&'static str, Event)> = Vec::new();
+            for _ in 0..rounds {
+                while lane.is_full() {
+                    lane.collect(&self.model, &mut [&mut out])?;
+                }
+                let mut mark = |stream: &Stream, name| {
+                    let event = Event::timed(&self.device)?;
+                    event.record(stream)?;
+                    marks.push((name, event));
+                    Ok(())
+                };
+                lane.launch(&self.model, pooling, 0, dropout, rows.clone(), &mut mark)?;
+            }
+            while lane.collect(&self.model, &mut [&mut out])?.is_some() {}
+            let mut stages: Vec<(&'static str, f64)> = Vec::new();
+            for pair in marks.windows(2) {
+                let [(_, before), (name, event)] = pair else { continue };
+                // What lies between two passes is copies, not the first stage.
+                if *name == "keys" {
+                    continue;
+                }
+                let micros = event.micros_since(before)? / rounds as f64;
+                match stages.iter_mut().find(|(n, _)| n == name) {
+                    Some((_, sum)) => *sum += micros,
+                    None => stages.push((name, micros)),
+                }
+            }
+            Ok(stages)
         })
     }
 
@@ -183,7 +249,7 @@ impl Bert {
                     if lane.is_full() {
                         collect(lane, outs)?;
                     }
-                    lane.launch(&self.model, pooling, v, *dropout, rows.clone())?;
+                    lane.launch(&self.model, pooling, v, *dropout, rows.clone(), &mut |_, _| Ok(()))?;
                 }
             }
         }
@@ -196,25 +262,33 @@ impl Bert {
 
 impl Lanes {
     /// Makes lanes that hold the longest sequence, halving the batch while the GPU's memory is short.
-    fn reserve(&mut self, device: &Device, shape: &Shape, longest: usize) -> Result<()> {
+    fn reserve(&mut self, device: &Device, model: &Model, longest: usize) -> Result<()> {
         if self.lanes.len() == LANES && self.lanes[0].capacity().tokens >= longest {
             return Ok(());
         }
         self.lanes.clear();
-        self.tokens = self.tokens.max(longest);
-        loop {
-            let capacity = Capacity::new(self.tokens);
-            match (0..LANES).map(|_| Lane::new(device, shape, capacity)).collect() {
-                Ok(lanes) => {
-                    self.lanes = lanes;
-                    return Ok(());
-                }
-                Err(error) if error_is_final(&error, self.tokens, longest) => return Err(error),
-                Err(_) => {
-                    self.tokens /= 2;
-                    self.halved += 1;
-                }
-            }
+        let (lanes, tokens, halved) = shrinking(self.tokens.max(longest), longest, |tokens| {
+            (0..LANES).map(|_| Lane::new(device, model, Capacity::new(tokens))).collect()
+        })?;
+        (self.lanes, self.tokens) = (lanes, tokens);
+        self.halved += halved;
+        Ok(())
+    }
+}
+
+/// What `make` makes for as many tokens as memory allows: half of them each time it is short, until the longest sequence
+/// does not fit. Also the tokens it was made for, and how often they were halved.
+fn shrinking<T>(
+    mut tokens: usize,
+    longest: usize,
+    mut make: impl FnMut(usize) -> Result<T>,
+) -> Result<(T, usize, u32)> {
+    let mut halved = 0;
+    loop {
+        match make(tokens) {
+            Ok(made) => return Ok((made, tokens, halved)),
+            Err(error) if error_is_final(&error, tokens, longest) => return Err(error),
+            Err(_) => (tokens, halved) = (tokens / 2, halved + 1),
         }
     }
 }
@@ -233,6 +307,31 @@ mod tests {
         fn shared<T: Send + Sync>() {}
         shared::<Bert>();
         shared::<Device>();
+    }
+
+    /// A GPU with room for `room` tokens in place of a real one.
+    fn made(tokens: usize, longest: usize, room: usize) -> Result<(usize, usize, u32)> {
+        shrinking(tokens, longest, |tokens| match tokens {
+            t if t <= room => Ok(t),
+            t => Err(Error::Memory { what: format!("a batch of {t} tokens"), needed: t, free: room, total: 143_771 }),
+        })
+    }
+
+    #[test]
+    fn a_short_memory_halves_the_batch_and_says_so_then_gives_up_with_a_way_out() {
+        assert_eq!(made(16384, 512, 16384).unwrap(), (16384, 16384, 0));
+        assert_eq!(made(16384, 512, 5000).unwrap(), (4096, 4096, 2));
+        assert_eq!(made(16384, 512, 512).unwrap(), (512, 512, 5));
+        let said = made(16384, 512, 511).unwrap_err().to_string();
+        assert!(said.contains("too little memory for a batch of 512 tokens"), "{said}");
+        assert!(said.contains("511 MiB free of 143771 MiB") && said.contains("use the CPU"), "{said}");
+        // What is not a matter of memory is not tried again.
+        let mut tries = 0;
+        let answer = shrinking(16384, 1, |_| -> Result<()> {
+            tries += 1;
+            Err(Error::Interrupted)
+        });
+        assert!(matches!(answer, Err(Error::Interrupted)) && tries == 1);
     }
 
     #[test]

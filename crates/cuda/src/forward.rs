@@ -8,6 +8,7 @@ use cudarc::driver::result;
 use crate::batch::{Capacity, Packed, pack};
 use crate::compile::{Kernels, arguments};
 use crate::device::{Device, said};
+use crate::feed::{Feed, Map};
 use crate::gemm::{Products, WORKSPACE};
 use crate::memory::{Buffer, Event, Pinned, Stream};
 use crate::shape::Rate;
@@ -21,7 +22,11 @@ pub(crate) struct Model {
     pub weights: Weights,
     pub products: Products,
     pub kernels: Kernels,
+    pub feed: Option<Feed>,
 }
+
+/// Told after each kernel is queued what it does.
+pub(crate) type Mark<'a> = &'a mut dyn FnMut(&Stream, &'static str) -> Result<()>;
 
 /// Values before the features of a result: a flag, padded to 16 bytes.
 const HEAD: usize = 4;
@@ -50,6 +55,8 @@ pub(crate) struct Lane {
     row_keys: Buffer,
     attention_keys: Buffer,
     workspace: Buffer,
+    /// `states` and `compact` as `feed` reads them.
+    maps: Option<(Map, Map)>,
     slots: Vec<Slot>,
     pending: VecDeque<Pending>,
     launched: usize,
@@ -73,8 +80,9 @@ struct Pending {
 }
 
 impl Lane {
-    pub fn new(device: &Device, shape: &Shape, capacity: Capacity) -> Result<Self> {
+    pub fn new(device: &Device, model: &Model, capacity: Capacity) -> Result<Self> {
         let Capacity { tokens, documents } = capacity;
+        let Model { shape, precision, .. } = model;
         let what = format!("a batch of {tokens} tokens");
         let buffer = |bytes: usize| Buffer::new(device, bytes, &what);
         let narrow = tokens * shape.hidden * 2;
@@ -90,6 +98,9 @@ impl Lane {
                 })
             })
             .collect::<Result<Vec<_>>>()?;
+        let (states, compact) = (buffer(narrow)?, buffer(2 * documents * shape.hidden)?);
+        let map = |buffer: &Buffer, rows| Map::states(buffer.at(), rows, shape, *precision);
+        let maps = if model.feed.is_some() { Some((map(&states, tokens)?, map(&compact, documents)?)) } else { None };
         Ok(Lane {
             stream: Stream::new(device)?,
             capacity,
@@ -97,14 +108,15 @@ impl Lane {
             staging: Pinned::new(device, capacity.words())?,
             uploaded: Event::new(device)?,
             batch: buffer(4 * capacity.words())?,
-            states: buffer(narrow)?,
+            states,
             wide: buffer(2 * tokens * shape.intermediate.max(3 * shape.hidden))?,
             narrow: buffer(narrow)?,
             context: buffer(narrow)?,
-            compact: buffer(2 * documents * shape.hidden)?,
+            compact,
             row_keys: buffer(8 * (2 * shape.layers + 1) * tokens)?,
             attention_keys: buffer(8 * shape.layers * documents)?,
             workspace: buffer(WORKSPACE)?,
+            maps,
             slots,
             pending: VecDeque::new(),
             launched: 0,
@@ -138,6 +150,7 @@ impl Lane {
         view: usize,
         dropout: Option<Dropout>,
         rows: Range<usize>,
+        mark: Mark,
     ) -> Result<()> {
         let Some(packed) = self.packed else {
             return Err(Error::Input("a view of no batch".into()));
@@ -153,7 +166,7 @@ impl Lane {
         let (numbers, features) = (numbers.at(), features.at());
         // SAFETY: the buffers have the capacity's sizes, the batch is within the capacity, and all of them live until
         // the stream is waited for when the lane is dropped.
-        unsafe { self.forward(model, packed, pooling, dropout, numbers, features)? };
+        unsafe { self.forward(model, packed, pooling, dropout, numbers, features, mark)? };
         let values = HEAD + packed.documents * model.shape.hidden;
         let Slot { host, done, .. } = &mut self.slots[slot];
         self.stream.download(&mut host.as_mut_slice()[..values], features)?;
@@ -186,6 +199,7 @@ impl Lane {
 
     /// # Safety
     /// See `launch`.
+    #[allow(clippy::too_many_arguments)]
     unsafe fn forward(
         &self,
         model: &Model,
@@ -194,6 +208,7 @@ impl Lane {
         dropout: Option<Dropout>,
         numbers: u64,
         features: u64,
+        mark: Mark,
     ) -> Result<()> {
         let Model { shape, weights, kernels, products, .. } = model;
         let Packed { tokens, documents, shorts, items, sections } = packed;
@@ -230,6 +245,7 @@ impl Lane {
                     ],
                 )?;
             }
+            mark(stream, "keys")?;
             let Norm { scale, shift } = &weights.norm;
             kernels.embed.pick(drop).launch(
                 stream,
@@ -248,6 +264,7 @@ impl Lane {
                     rate
                 ],
             )?;
+            mark(stream, "embeddings")?;
             for (l, layer) in weights.layers.iter().enumerate() {
                 let linear = |linear: &crate::gemm::Linear, x: u64, y: u64, rows: usize| {
                     linear.multiply(products, x, y, rows, &self.workspace, stream)
@@ -273,6 +290,7 @@ impl Lane {
                     )
                 };
                 linear(&layer.attention_in, states, wide, tokens)?;
+                mark(stream, "product, attention in")?;
                 // After the last layer only the first tokens are asked for, so only theirs are computed.
                 let first_only = pooling == Pooling::Cls && l + 1 == shape.layers;
                 let (rows, first_at, to) =
@@ -300,15 +318,33 @@ impl Lane {
                         arguments![wide, context, all_items, attention_keys(l), rate],
                     )?;
                 }
+                mark(stream, "attention")?;
                 linear(&layer.attention_out, context, narrow, rows)?;
+                mark(stream, "product, attention out")?;
                 add_norm(states, first_at, to, &layer.attention_norm, rows, 1 + 2 * l, first_at)?;
-                linear(&layer.feed_in, to, wide, rows)?;
-                if !weights.activated {
-                    let words = (rows * shape.intermediate / 8) as u64;
-                    kernels.activation.launch(stream, words.div_ceil(256) as usize, 256, arguments![wide, words])?;
+                mark(stream, "residual and norm")?;
+                if let (Some(feed), Some((all, first)), Some(weight)) = (&model.feed, &self.maps, &layer.feed_map) {
+                    let x = if first_only { first } else { all };
+                    feed.launch(x, weight, &layer.feed_in, wide, rows, stream)?;
+                    mark(stream, "product, feed in")?;
+                } else {
+                    linear(&layer.feed_in, to, wide, rows)?;
+                    mark(stream, "product, feed in")?;
+                    if !weights.activated {
+                        let words = (rows * shape.intermediate / 8) as u64;
+                        kernels.activation.launch(
+                            stream,
+                            words.div_ceil(256) as usize,
+                            256,
+                            arguments![wide, words],
+                        )?;
+                        mark(stream, "activation")?;
+                    }
                 }
                 linear(&layer.feed_out, wide, narrow, rows)?;
+                mark(stream, "product, feed out")?;
                 add_norm(to, 0, to, &layer.feed_norm, rows, 2 + 2 * l, first_at)?;
+                mark(stream, "residual and norm")?;
             }
             said("clearing a flag", result::memset_d8_async(features, 0, 4 * HEAD, stream.handle()))?;
             let (from, first_rows) = match pooling {
@@ -316,7 +352,8 @@ impl Lane {
                 Pooling::Mean => (states, starts),
             };
             let to = features + 4 * HEAD as u64;
-            kernels.pool.launch(stream, documents, 128, arguments![from, first_rows, to, features])
+            kernels.pool.launch(stream, documents, 128, arguments![from, first_rows, to, features])?;
+            mark(stream, "pooling")
         }
     }
 }

@@ -1,12 +1,16 @@
 //! Matrix products by cuBLASLt: 16-bit operands, f32 sums, the bias and where exact the activation in the epilogue.
 
+use std::collections::HashMap;
 use std::ffi::c_void;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use cudarc::cublaslt::result::{self as lt, CublasError};
 use cudarc::cublaslt::sys::{self, cublasLtEpilogue_t as Epilogue};
 
 use crate::device::Device;
 use crate::memory::{Buffer, Stream};
+use crate::weights::bits;
 use crate::{Error, Precision, Result};
 
 /// What cuBLASLt may use beside the operands; the vendor's advice for Hopper.
@@ -14,12 +18,29 @@ pub(crate) const WORKSPACE: usize = 32 << 20;
 
 /// Rows for which a product's algorithm is chosen. One algorithm serves every batch, so that a row's sum is taken in
 /// the same order whatever else is in its batch.
-const TYPICAL_ROWS: u64 = 16 * 1024;
+const TYPICAL_ROWS: usize = 16 * 1024;
 
-/// The library's handle.
+/// Algorithms of cuBLASLt that are tried for a product.
+const TRIED: usize = 24;
+/// Rows in which an algorithm must give the first one's bits.
+const COMPARED_ROWS: usize = 300;
+
+/// The library's handle, and what was found out about products of a shape.
 pub(crate) struct Products {
     device: Device,
     handle: sys::cublasLtHandle_t,
+    found: Mutex<HashMap<(usize, usize, u32), sys::cublasLtMatmulAlgo_t>>,
+    trial: Option<Trial>,
+}
+
+/// Operands to try algorithms on.
+struct Trial {
+    x: Buffer,
+    y: Buffer,
+    workspace: Buffer,
+    stream: Stream,
+    /// The widest operand.
+    width: usize,
 }
 
 // SAFETY: a cuBLASLt handle may be used from any thread.
@@ -28,9 +49,22 @@ unsafe impl Send for Products {}
 unsafe impl Sync for Products {}
 
 impl Products {
-    pub fn new(device: &Device) -> Result<Self> {
+    /// Products of at most `width` inputs and outputs. Where memory for operands to try algorithms on is short, the
+    /// library's first choice is taken.
+    pub fn new(device: &Device, precision: Precision, width: usize) -> Result<Self> {
         device.bind()?;
-        Ok(Products { device: device.clone(), handle: refused("starting cuBLASLt", lt::create_handle())? })
+        let handle = refused("starting cuBLASLt", lt::create_handle())?;
+        let mut products = Products { device: device.clone(), handle, found: Mutex::default(), trial: None };
+        products.trial = match Trial::new(device, precision, width) {
+            Err(error) if error.is_memory() => None,
+            other => Some(other?),
+        };
+        Ok(products)
+    }
+
+    /// Frees what only the search for algorithms needed.
+    pub fn settle(&mut self) {
+        self.trial = None;
     }
 }
 
@@ -43,10 +77,56 @@ impl Drop for Products {
     }
 }
 
+impl Trial {
+    fn new(device: &Device, precision: Precision, width: usize) -> Result<Self> {
+        let (what, bytes) = ("trying products", 2 * TYPICAL_ROWS * width);
+        let trial = Trial {
+            x: Buffer::new(device, bytes, what)?,
+            y: Buffer::new(device, bytes, what)?,
+            workspace: Buffer::new(device, WORKSPACE, what)?,
+            stream: Stream::new(device)?,
+            width,
+        };
+        // Values of both signs in (-2, 2), as states are: zeros would take less power and run faster than they do.
+        let mut seed = 1u64;
+        let mut value = || {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (seed >> 40) as f32 / (1 << 22) as f32 - 2.0
+        };
+        let some: Vec<f32> = (0..64 * width).map(|_| value()).collect();
+        let some = bits(&some, precision);
+        for part in 0..TYPICAL_ROWS / 64 {
+            trial.stream.upload(trial.x.at() + (2 * part * some.len()) as u64, &some)?;
+        }
+        trial.stream.wait()?;
+        Ok(trial)
+    }
+
+    /// Runs `product` from `x` to `y` and gives the first rows of `y` and the time of one run.
+    fn run(&self, outputs: usize, product: &dyn Fn() -> Result<()>) -> Result<(Vec<u16>, Duration)> {
+        debug_assert!(outputs <= self.width);
+        let mut rows = vec![0u16; COMPARED_ROWS * outputs];
+        product()?;
+        self.stream.wait()?;
+        self.stream.download(&mut rows, self.y.at())?;
+        self.stream.wait()?;
+        let mut least = Duration::MAX;
+        for _ in 0..3 {
+            let start = Instant::now();
+            for _ in 0..3 {
+                product()?;
+            }
+            self.stream.wait()?;
+            least = least.min(start.elapsed() / 3);
+        }
+        Ok((rows, least))
+    }
+}
+
 /// `y[rows, outputs] = epilogue(x[rows, inputs] W^T + bias)`, with `W` as `[outputs, inputs]`.
 pub(crate) struct Linear {
     weight: Buffer,
-    _bias: Buffer,
+    bias: Buffer,
     plan: Plan,
     inputs: usize,
     outputs: usize,
@@ -81,7 +161,61 @@ impl Linear {
         let weight = Buffer::filled(device, weight, "the encoder's weights")?;
         let bias = Buffer::filled(device, bias, "the encoder's weights")?;
         let plan = Plan::new(products, precision, inputs, outputs, epilogue, bias.at())?;
-        Ok(Linear { weight, _bias: bias, plan, inputs, outputs })
+        let mut linear = Linear { weight, bias, plan, inputs, outputs };
+        linear.tune(products, epilogue)?;
+        Ok(linear)
+    }
+
+    /// Address of the weights, `[outputs, inputs]`.
+    pub fn weight(&self) -> u64 {
+        self.weight.at()
+    }
+
+    /// Address of the bias.
+    pub fn bias(&self) -> u64 {
+        self.bias.at()
+    }
+
+    /// Takes the fastest of the algorithms that give the same bits as the library's own choice: a search that decides
+    /// the time and nothing else, so that a run on another day gives the same vectors.
+    fn tune(&mut self, products: &Products, epilogue: Epilogue) -> Result<()> {
+        let Some(trial) = &products.trial else { return Ok(()) };
+        let key = (self.inputs, self.outputs, epilogue as u32);
+        let mut found = products.found.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(algorithm) = found.get(&key) {
+            self.plan.algorithm = *algorithm;
+            return Ok(());
+        }
+        let candidates = self.plan.candidates(products, TRIED);
+        let candidates = refused("asking for algorithms", candidates)?;
+        let mut best: Option<(Vec<u16>, Duration, sys::cublasLtMatmulAlgo_t)> = None;
+        for algorithm in candidates {
+            self.plan.algorithm = algorithm;
+            let product = || {
+                // SAFETY: the trial's operands are as wide as the widest product and `TYPICAL_ROWS` long.
+                unsafe {
+                    self.multiply(products, trial.x.at(), trial.y.at(), TYPICAL_ROWS, &trial.workspace, &trial.stream)
+                }
+            };
+            let (rows, took) = match (trial.run(self.outputs, &product), &best) {
+                (Ok(answer), _) => answer,
+                // One that the library offers and refuses to run is passed over, as long as the first one ran.
+                (Err(error), None) => return Err(error),
+                (Err(_), Some(_)) => continue,
+            };
+            match &mut best {
+                None => best = Some((rows, took, algorithm)),
+                Some((first, least, chosen)) if *first == rows && took < *least => {
+                    (*least, *chosen) = (took, algorithm)
+                }
+                Some(_) => {}
+            }
+        }
+        if let Some((_, _, algorithm)) = best {
+            self.plan.algorithm = algorithm;
+            found.insert(key, algorithm);
+        }
+        Ok(())
     }
 
     /// Queues the product.
@@ -167,8 +301,8 @@ impl Plan {
                 algorithm: sys::cublasLtMatmulAlgo_t { data: [0; 8] },
             };
             plan.weight = layout(inputs, outputs as u64)?;
-            plan.x = layout(inputs, TYPICAL_ROWS)?;
-            plan.y = layout(outputs, TYPICAL_ROWS)?;
+            plan.x = layout(inputs, TYPICAL_ROWS as u64)?;
+            plan.y = layout(outputs, TYPICAL_ROWS as u64)?;
             // CUBLAS_OP_T, which the bindings leave to cuBLAS proper.
             let turned = 1i32;
             // SAFETY: each value has the type and size its field is documented with.
@@ -187,27 +321,41 @@ impl Plan {
                     8,
                 )?;
             }
-            plan.algorithm = plan.choose(products)?;
+            plan.algorithm = plan.candidates(products, 1)?[0];
             Ok(plan)
         };
         refused(&format!("planning a product of {inputs} by {outputs}"), make())
     }
 
-    fn choose(&self, products: &Products) -> std::result::Result<sys::cublasLtMatmulAlgo_t, CublasError> {
+    /// Up to `most` algorithms in the library's order, at least one.
+    fn candidates(
+        &self,
+        products: &Products,
+        most: usize,
+    ) -> std::result::Result<Vec<sys::cublasLtMatmulAlgo_t>, CublasError> {
         use sys::cublasLtMatmulPreferenceAttributes_t as Field;
         let preference = lt::create_matmul_pref()?;
         // No algorithm that splits a sum over blocks: those add in an order that depends on the number of rows.
         let (workspace, no_split) = (WORKSPACE as u64, 0u32);
-        // SAFETY: live descriptions; the values have the sizes documented for their fields.
+        let none = sys::cublasLtMatmulHeuristicResult_t {
+            algo: sys::cublasLtMatmulAlgo_t { data: [0; 8] },
+            workspaceSize: 0,
+            state: sys::cublasStatus_t::CUBLAS_STATUS_NOT_SUPPORTED,
+            wavesCount: 0.0,
+            reserved: [0; 4],
+        };
+        let (mut answers, mut count) = (vec![none; most], 0i32);
+        // SAFETY: live descriptions; the values have the sizes documented for their fields; `answers` has room for as
+        // many results as are asked for.
         unsafe {
-            let found = (|| {
+            let asked = (|| {
                 let (room, split) = (
                     Field::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
                     Field::CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
                 );
                 lt::set_matmul_pref_attribute(preference, room, at(&workspace), 8)?;
                 lt::set_matmul_pref_attribute(preference, split, at(&no_split), 4)?;
-                lt::get_matmul_algo_heuristic(
+                sys::cublasLtMatmulAlgoGetHeuristic(
                     products.handle,
                     self.description,
                     self.weight,
@@ -215,11 +363,21 @@ impl Plan {
                     self.y,
                     self.y,
                     preference,
+                    most as i32,
+                    answers.as_mut_ptr(),
+                    &mut count,
                 )
+                .result()
             })();
             let _ = lt::destroy_matmul_pref(preference);
-            found.map(|f| f.algo)
+            asked?;
         }
+        answers.truncate(count.max(0) as usize);
+        answers.retain(|a| a.state == sys::cublasStatus_t::CUBLAS_STATUS_SUCCESS);
+        if answers.is_empty() {
+            return Err(CublasError(sys::cublasStatus_t::CUBLAS_STATUS_NOT_SUPPORTED));
+        }
+        Ok(answers.into_iter().map(|a| a.algo).collect())
     }
 }
 

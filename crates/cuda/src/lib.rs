@@ -16,6 +16,7 @@ mod device;
 mod memory;
 
 mod compile;
+mod feed;
 mod gemm;
 
 mod shape;

@@ -181,6 +181,20 @@ impl Event {
         Ok(Event { device: device.clone(), handle: said("making an event", result::event::create(flags))? })
     }
 
+    /// One whose time can be asked for.
+    pub fn timed(device: &Device) -> Result<Self> {
+        device.bind()?;
+        let flags = sys::CUevent_flags::CU_EVENT_DEFAULT;
+        Ok(Event { device: device.clone(), handle: said("making an event", result::event::create(flags))? })
+    }
+
+    /// Microseconds from an earlier mark to this one, both passed and timed.
+    pub fn micros_since(&self, earlier: &Event) -> Result<f64> {
+        // SAFETY: live handles of one context.
+        let taken = said("timing a stream", unsafe { result::event::elapsed(earlier.handle, self.handle) })?;
+        Ok(1000.0 * f64::from(taken))
+    }
+
     pub fn record(&self, stream: &Stream) -> Result<()> {
         // SAFETY: live handles of one context.
         said("marking a stream", unsafe { result::event::record(self.handle, stream.handle) })

@@ -4,6 +4,7 @@ use cudarc::cublaslt::sys::cublasLtEpilogue_t as Epilogue;
 use half::{bf16, f16};
 
 use crate::device::Device;
+use crate::feed::Map;
 use crate::gemm::{Linear, Products};
 use crate::memory::Buffer;
 use crate::{Activation, Error, Precision, Result, Shape};
@@ -24,6 +25,8 @@ pub(crate) struct Layer {
     pub attention_out: Linear,
     pub attention_norm: Norm,
     pub feed_in: Linear,
+    /// Its weights, where `feed` multiplies.
+    pub feed_map: Option<Map>,
     pub feed_out: Linear,
     pub feed_norm: Norm,
 }
@@ -47,6 +50,7 @@ impl Weights {
         shape: &Shape,
         precision: Precision,
         source: Source,
+        fused: bool,
     ) -> Result<Self> {
         let (hidden, inner) = (shape.hidden, shape.intermediate);
         let read = |name: &str, len: usize| read(source, name, len);
@@ -78,11 +82,14 @@ impl Weights {
             .map(|i| {
                 let at = |part: &str| format!("encoder.layer.{i}.{part}");
                 let qkv = ["query", "key", "value"].map(|part| at(&format!("attention.self.{part}")));
+                let feed_in = linear(&[at("intermediate.dense")], inner, hidden, feed)?;
+                let feed_map = fused.then(|| Map::weights(&feed_in, shape, precision)).transpose()?;
                 Ok(Layer {
                     attention_in: linear(&qkv, hidden, hidden, plain)?,
                     attention_out: linear(&[at("attention.output.dense")], hidden, hidden, plain)?,
                     attention_norm: norm(&at("attention.output"))?,
-                    feed_in: linear(&[at("intermediate.dense")], inner, hidden, feed)?,
+                    feed_in,
+                    feed_map,
                     feed_out: linear(&[at("output.dense")], hidden, inner, plain)?,
                     feed_norm: norm(&at("output"))?,
                 })
@@ -121,7 +128,7 @@ fn wrong(name: &str, found: usize, expected: usize) -> Error {
 }
 
 /// Bits of the precision, rounded to nearest.
-fn bits(values: &[f32], precision: Precision) -> Vec<u16> {
+pub(crate) fn bits(values: &[f32], precision: Precision) -> Vec<u16> {
     match precision {
         Precision::F16 => values.iter().map(|v| f16::from_f32(*v).to_bits()).collect(),
         Precision::Bf16 => values.iter().map(|v| bf16::from_f32(*v).to_bits()).collect(),

@@ -82,9 +82,11 @@ fn bert_base_agrees_with_its_goldens() {
 
 /// The engine's own way to a GPU, against the same goldens and against the CPU's views.
 ///
-/// `tolerance` is what f16 states cost on an H200 and half as much again: 1.6e-3 with MiniLM's six layers, 6.3e-3 with
-/// BERT-base's twelve, whose states hold a few values far larger than the rest.
-fn goldens_on_a_gpu(name: &str, tolerance: f64) {
+/// `tolerance` is for texts, `empty` for the text without a word. f16 weights and states cost BERT-base 0.8e-3 on news (the
+/// median of CLS vectors; transformers in f16 1.2e-3) and MiniLM 1.6e-3 at most. What is left of an empty text is [CLS] and
+/// [SEP], and BERT-base amplifies any rounding there: f32 is three times as far from the golden as elsewhere, f16 weights
+/// alone 4.4e-3, and which of two f16 programs is nearer is chance.
+fn goldens_on_a_gpu(name: &str, tolerance: f64, empty: f64) {
     let (Some(shared), Ok(dir)) = (shared(), pull::locate(name)) else {
         println!("skipped: goldens or weights of {name} are not on this machine");
         return;
@@ -107,26 +109,32 @@ fn goldens_on_a_gpu(name: &str, tolerance: f64) {
     for (pooling, part) in [(Pooling::Cls, "cls"), (Pooling::Mean, "mean")] {
         let found = gpu.encode_views(&ids, pooling, &views, &Silent).unwrap();
         let expected = cpu.encode_views(&ids, pooling, &views, &Silent).unwrap();
-        let (mut golden, mut dropped) = (0.0f64, 0.0f64);
-        for i in 0..ids.len() {
-            golden = golden.max(error(found[0].row(i), &f32s(&file, &format!("{i}.{part}"))));
+        // Largest of the texts, and of the empty one: from the goldens, and of views from the CPU's.
+        let mut worst = [[0.0f64; 2]; 2];
+        for (i, sequence) in ids.iter().enumerate() {
+            let [golden, dropped] = &mut worst[usize::from(sequence.len() == 2)];
+            *golden = golden.max(error(found[0].row(i), &f32s(&file, &format!("{i}.{part}"))));
             for view in 1..3 {
-                dropped = dropped.max(error(found[view].row(i), expected[view].row(i)));
+                *dropped = dropped.max(error(found[view].row(i), expected[view].row(i)));
             }
         }
-        println!("{name}, {part}, f16 on a GPU: {golden:.1e} from the goldens, views {dropped:.1e} from the CPU's");
-        assert!(golden < tolerance && dropped < tolerance);
+        let [[golden, dropped], [golden_empty, dropped_empty]] = worst;
+        println!(
+            "{name}, {part}, f16 on a GPU: {golden:.1e} from the goldens, views {dropped:.1e} from the CPU's; the empty text {golden_empty:.1e} and {dropped_empty:.1e}"
+        );
+        assert!(golden < tolerance && dropped < tolerance, "{worst:?}");
+        assert!(golden_empty < empty && dropped_empty < empty, "{worst:?}");
     }
 }
 
 #[test]
 fn minilm_on_a_gpu_agrees_with_its_goldens() {
-    goldens_on_a_gpu("all-MiniLM-L6-v2", 2.4e-3);
+    goldens_on_a_gpu("all-MiniLM-L6-v2", 2.4e-3, 2.4e-3);
 }
 
 #[test]
 fn bert_base_on_a_gpu_agrees_with_its_goldens() {
-    goldens_on_a_gpu("bert-base-uncased", 9.5e-3);
+    goldens_on_a_gpu("bert-base-uncased", 2.4e-3, 9e-3);
 }
 
 #[test]
