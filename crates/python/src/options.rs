@@ -10,6 +10,7 @@ use micpq::query::SearchConfig;
 use micpq::text::Clean;
 use micpq::{Error, Result, Watch};
 use serde_json::{Map, Value};
+use systems::{Input, Method, SystemConfig};
 use train::config::TrainConfig;
 use train::views::ViewChoice;
 
@@ -113,7 +114,11 @@ pub fn corpus(text: &str) -> Result<CorpusConfig> {
 
 /// Everything `build` and `train` can be told.
 pub struct Training {
+    /// The system; `config` is of MICPQ and its variants.
+    pub method: Method,
     pub config: TrainConfig,
+    /// Options of another system.
+    pub system: Option<SystemConfig>,
     pub encoder: String,
     pub pooling: Pooling,
     pub max_tokens: Option<usize>,
@@ -138,16 +143,23 @@ impl Training {
         let mut o = Options::parse(text)?;
         let bits = o.count("bits")?.unwrap_or(64);
         let pooling = o.word("pooling")?.unwrap_or(Pooling::Mean);
+        let method = o.word("method")?.unwrap_or(Method::Micpq);
+        let input = o.word("input")?.unwrap_or(Input::Encoder);
+        if method.is_micpq() && input != Input::Encoder {
+            return Err(Error::config(format!("{method} needs an encoder; input=\"tfidf\" is for others")));
+        }
         let preset = o.text("preset")?;
-        let base = match &preset {
+        // The noise model gives up nothing with mean pooling, and does with CLS.
+        let views = if pooling == Pooling::Mean { ViewChoice::default() } else { ViewChoice::Full(16) };
+        let mut base = match &preset {
             Some(name) => TrainConfig::preset(name, bits)?,
-            None => {
-                // The noise model gives up nothing with mean pooling, and does with CLS.
-                let views = if pooling == Pooling::Mean { ViewChoice::default() } else { ViewChoice::Full(16) };
-                TrainConfig { views, ..TrainConfig::new(bits) }
-            }
+            None => TrainConfig { views, ..TrainConfig::new(bits) },
         };
-        let training = Training {
+        method.vary(&mut base);
+        let mut training = Training {
+            method,
+            system: None,
+            config: base,
             encoder: o.text("encoder")?.unwrap_or_else(|| pull::DEFAULT.to_owned()),
             pooling,
             max_tokens: o.count("max_tokens")?,
@@ -162,13 +174,28 @@ impl Training {
             store: o.word("store")?.unwrap_or_default(),
             keep: o.word("keep")?.unwrap_or(Keep::Int8),
             replace: o.flag("replace")?.unwrap_or(false),
-            config: o.given.iter().try_fold(base, |config, (name, value)| config.with_option(name, value.clone()))?,
         };
+        if !method.is_micpq() {
+            let defaults = SystemConfig { input, views, ..SystemConfig::new(method, bits) };
+            let system = o.given.iter().try_fold(defaults, |config, (name, value)| config.with(name, value.clone()))?;
+            system.validate()?;
+            training.config.seed = system.seed;
+            training.system = Some(system);
+            return Ok(training);
+        }
+        for (name, value) in o.given {
+            training.config = training.config.with_option(&name, value)?;
+        }
         if training.config.words == 16 {
             CodeShape::micpq(training.config.bits)?;
         }
         training.config.validate()?;
         Ok(training)
+    }
+
+    /// Whether an encoder has to be there.
+    pub fn needs_encoder(&self) -> bool {
+        self.system.as_ref().is_none_or(|system| system.input == Input::Encoder)
     }
 
     /// Loads the encoder, fetching a registered one that is not here yet.

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use ::train::dataset::LabelNames;
-use ::train::job::{Job, Trained, Vectors};
+use ::train::job::Job;
 use ::train::vectors::{VectorJob, VectorViews};
 use micpq::corpus::Document;
 use micpq::encoder::Features;
@@ -35,9 +35,7 @@ pub fn train(
 ) -> PyResult<Model> {
     let options = Training::parse(options).map_err(raise)?;
     work::run(py, report, stop, |watch| {
-        let features = Arc::new(options.features(watch)?);
-        let (fitted, _) = fit(&options, documents, validation, &features, watch)?;
-        Ok(Model::new(fitted.model, fitted.metrics, Some(features)))
+        Ok(fit(&options, documents, validation, watch)?.0)
     })
 }
 
@@ -62,30 +60,52 @@ pub fn train_vectors(
     })
 }
 
+/// A model of texts, and their vectors.
 fn fit(
     options: &Training,
     documents: &Documents,
     validation: Option<&Documents>,
-    features: &Features,
     watch: &dyn Watch,
-) -> Result<(Trained, Vectors)> {
+) -> Result<(Model, Matrix)> {
+    let features = if options.needs_encoder() { Some(Arc::new(options.features(watch)?)) } else { None };
     let mut names = LabelNames::default();
     let corpus = documents.dataset(options.sample, options.config.seed, &mut names, watch)?;
     let validation =
         validation.map(|set| set.dataset(usize::MAX, options.config.seed, &mut names, watch)).transpose()?;
     let cache = options.cache()?;
-    let job = Job {
-        views: options.config.views,
-        dropout: options.dropout,
-        features,
-        corpus: &corpus,
-        validation: validation.as_ref(),
-        test: None,
-        cache: &cache,
+    let (mut trained, (clean, _)) = match (&options.system, &features) {
+        (Some(config), _) => systems::job::Job {
+            config: config.clone(),
+            features: features.as_deref(),
+            clean: options.clean,
+            dropout: options.dropout,
+            corpus: &corpus,
+            validation: validation.as_ref(),
+            test: None,
+            cache: &cache,
+        }
+        .run(watch)?,
+        (None, Some(features)) => Job {
+            views: options.config.views,
+            dropout: options.dropout,
+            features,
+            corpus: &corpus,
+            validation: validation.as_ref(),
+            test: None,
+            cache: &cache,
+        }
+        .fit(&options.config, watch)?,
+        (None, None) => return Err(Error::config(format!("{} needs an encoder", options.method))),
     };
-    let fitted = job.fit(&options.config, watch)?;
     // Who asked to stop gets the exception; the checkpoint stays, and the same call goes on from it.
-    if fitted.0.interrupted { Err(Error::Interrupted) } else { Ok(fitted) }
+    if trained.interrupted {
+        return Err(Error::Interrupted);
+    }
+    trained.model.config.method = options.method.name().into();
+    // Words, or a pooling learned on the way, are read back from the model.
+    let same = |features: &Arc<Features>| trained.model.config.features.as_ref() == Some(features.config());
+    let features = features.filter(same);
+    Ok((Model::new(trained.model, trained.metrics, features), clean))
 }
 
 fn fit_vectors(
@@ -95,6 +115,13 @@ fn fit_vectors(
     views: Option<Vec<&[f32]>>,
     watch: &dyn Watch,
 ) -> Result<(EngineModel, serde_json::Value)> {
+    if let Some(config) = &options.system {
+        if views.is_some() {
+            return Err(Error::config(format!("{} takes no views; leave them out", options.method)));
+        }
+        let trained = systems::job::of_vectors(config, Matrix::from_vec(width, values.to_vec()), watch)?;
+        return if trained.interrupted { Err(Error::Interrupted) } else { Ok((trained.model, trained.metrics)) };
+    }
     let cache = options.cache()?;
     let job = VectorJob {
         config: options.config.clone(),
@@ -103,7 +130,8 @@ fn fit_vectors(
         views: views.map_or(VectorViews::Noise(options.noise), VectorViews::Given),
         cache: Some(&cache),
     };
-    let fitted = ::train::vectors::run(&job, watch)?;
+    let mut fitted = ::train::vectors::run(&job, watch)?;
+    fitted.model.config.method = options.method.name().into();
     if fitted.interrupted { Err(Error::Interrupted) } else { Ok((fitted.model, fitted.metrics)) }
 }
 
@@ -143,10 +171,10 @@ pub fn build(
                 (model, metrics, None)
             }
             (None, None) => {
-                let features = Arc::new(options.features(watch)?);
-                let (fitted, (clean, _)) = fit(&options, documents, None, &features, watch)?;
+                let (fitted, clean) = fit(&options, documents, None, watch)?;
                 known = Some(clean);
-                (fitted.model, fitted.metrics, Some(features))
+                let features = fitted.features(watch)?.clone();
+                (fitted.engine().clone(), fitted.metrics_value().clone(), Some(features))
             }
         };
         let config = IndexConfig { store: options.store, keep: options.keep, replace: options.replace, metrics };

@@ -157,3 +157,27 @@ def test_hits_are_plain_values(shared):
     assert pickle.loads(pickle.dumps(hits[0])) == hits[0]
     assert hits[:2] == [hits[0], hits[1]] and "Hits(3)" in repr(hits)
     assert "documents, 16 bits" in repr(shared)
+
+
+@pytest.mark.parametrize("options", [{"method": "opq"}, {"method": "nash", "input": "tfidf", "epochs": 2, "min_documents": 1}])
+def test_other_systems_build_search_and_travel(options, documents, encoder, tmp_path):
+    index = micpq.build(documents, tmp_path / "other.micpq", bits=16, encoder=encoder, **options)
+    assert index.model.config["method"] == options["method"]
+    first = index.search("crude oil barrel price", k=20)
+    assert sum(hit.labels == ["oil"] for hit in first) >= 10, "four even topics would give five by chance"
+    index.close()
+    assert micpq.open(tmp_path / "other.micpq").search("crude oil barrel price", k=20) == first
+
+
+def test_vectors_are_quantized_by_opq():
+    vectors = np.random.default_rng(3).normal(size=(500, 32)).astype(np.float32)
+    model = micpq.train(features=vectors, method="opq", bits=32)
+    assert model.config["method"] == "opq" and model.encode(features=vectors).shape == (500, 4)
+    near = model.nearest(model.encode(features=vectors), vectors[:50], k=1)[1][:, 0]
+    assert (near == np.arange(50)).mean() > 0.8, "a vector's own code is its nearest"
+    with pytest.raises(micpq.ConfigError, match="csh .* trained on texts"):
+        micpq.train(features=vectors, method="csh", bits=32)
+    with pytest.raises(micpq.ConfigError, match="takes no views"):
+        micpq.train(features=vectors, views=[vectors], method="opq", bits=32)
+    with pytest.raises(micpq.ConfigError, match="opq"):
+        micpq.train(features=vectors, method="oqp", bits=32)

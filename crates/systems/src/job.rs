@@ -213,23 +213,12 @@ impl Job<'_> {
         let Fitted { built, mut metrics, interrupted } = fitted;
         metrics["encoding_seconds"] = encoding.into();
         metrics["training_documents"] = self.corpus.texts.len().into();
-        let mut training = config.record();
-        if config.method.takes_views() {
-            training["dropout"] = self.dropout.into();
-        }
-        training["assumptions"] = config.method.assumptions(config.input).into();
-        let record = ModelConfig {
-            format: micpq::model::FORMAT,
-            method: config.method.name().into(),
-            shape: built.codebooks.shape(),
-            distance: built.distance,
-            features: Some(features),
-            training,
-        };
-        let model = Model::new(record, built.refine, built.codebooks)?;
+        let distance = built.distance;
+        let dropout = config.method.takes_views().then_some(self.dropout);
+        let model = modelled(config, Some(features), dropout, built)?;
         if let (Some(set), Some(queries)) = (self.test, &test) {
             let labels = Some((&set.labels, &self.corpus.labels));
-            let how = EvaluateConfig { distances: vec![built.distance], float: false, seed: config.seed };
+            let how = EvaluateConfig { distances: vec![distance], float: false, seed: config.seed };
             let result = evaluate(
                 model.refine(),
                 model.codebooks(),
@@ -241,6 +230,48 @@ impl Job<'_> {
         }
         Ok(Trained { model, metrics, interrupted })
     }
+}
+
+/// The model a system became, with its record.
+fn modelled(
+    config: &SystemConfig,
+    features: Option<FeatureConfig>,
+    dropout: Option<f64>,
+    built: Built,
+) -> Result<Model> {
+    let mut training = config.record();
+    if let Some(rate) = dropout {
+        training["dropout"] = rate.into();
+    }
+    training["assumptions"] = config.method.assumptions(config.input).into();
+    let record = ModelConfig {
+        format: micpq::model::FORMAT,
+        method: config.method.name().into(),
+        shape: built.codebooks.shape(),
+        distance: built.distance,
+        features,
+        training,
+    };
+    Model::new(record, built.refine, built.codebooks)
+}
+
+/// A model of vectors that somebody else's encoder made. Systems that need views of a text, or its tokens, are refused.
+pub fn of_vectors(config: &SystemConfig, vectors: Matrix, watch: &dyn Watch) -> Result<Trained> {
+    config.validate()?;
+    let method = config.method;
+    if method.is_micpq() || method.takes_views() || method == Method::Dhim || config.input == Input::Tfidf {
+        return Err(Error::config(format!(
+            "{method} on {} is trained on texts, not on vectors; those that take vectors: pq, opq, lopq, aepq, vdsh, nash, wish, bmsh, corrsh, ammi",
+            config.input
+        )));
+    }
+    if vectors.rows() < 2 {
+        return Err(Error::input("vectors", format!("there are {}; training needs at least 2", vectors.rows())));
+    }
+    let rows = vectors.rows();
+    let Fitted { built, mut metrics, interrupted } = fit(config, &Inputs::Vectors(vectors), None, None, watch)?;
+    metrics["training_documents"] = rows.into();
+    Ok(Trained { model: modelled(config, None, None, built)?, metrics, interrupted })
 }
 
 /// What a system became.

@@ -210,8 +210,10 @@ def train(
     :param bits: length of a code: 16, 32, 64 or 128.
     :param validation: labelled documents by whose P@100 the best epoch is chosen.
     :param progress: ``True`` for a bar, or a function called with ``(kind, text, number)``.
-    :param options: ``encoder`` (a name, a Hugging Face directory, or a function from texts to vectors), ``pooling``, ``max_tokens``, ``clean``, ``unit_length``, ``dropout``, ``preset``, ``sample``, ``cache``, ``seed``, ``epochs``, ``patience`` and every other option of the
-        trainer by its name in ``config.json``; and those of reading: ``text_field``, ``id_field``, ``label_field``, ...
+    :param options: ``method`` ("micpq" unless said; "opq" keeps more of float search's order, see the guide on systems),
+        ``input`` ("encoder", or "tfidf" for those that take words), ``encoder`` (a name, a Hugging Face directory, or a
+        function from texts to vectors), ``pooling``, ``max_tokens``, ``clean``, ``unit_length``, ``dropout``, ``preset``,
+        ``sample``, ``cache``, ``seed``, ``epochs``, ``patience`` and every other option of the method by its name in ``config.json``; and those of reading: ``text_field``, ``id_field``, ``label_field``, ...
 
     Ctrl-C raises ``KeyboardInterrupt``; the same call goes on where it was.
 
