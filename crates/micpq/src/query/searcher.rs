@@ -153,7 +153,7 @@ pub(crate) fn by_tables(reader: &Reader, tables: &[Table], config: &SearchConfig
     }
     let filter = config.filter.as_deref().map(|text| reader.filter(text)).transpose()?;
     let want = Want { k: config.k, within: config.within, after: None };
-    let found = reader.nearest(tables, &want, filter.as_deref())?;
+    let found = reader.nearest(tables, &want, filter.as_ref())?;
     let pages: Vec<(&Table, Vec<Ranked>)> =
         tables.iter().zip(found.iter().map(|(near, _)| rank::by_code(near))).collect();
     let hits = |(table, page): &(&Table, Vec<Ranked>)| {
@@ -236,7 +236,7 @@ impl<'a> Search<'a> {
         let want = self.want();
         let tables: Vec<Table> = self.asked.iter().map(|a| a.table.clone()).collect();
         let (found, scanned): (Vec<_>, Vec<_>) =
-            self.reader.nearest(&tables, &want, self.filter.as_deref())?.into_iter().unzip();
+            self.reader.nearest(&tables, &want, self.filter.as_ref())?.into_iter().unzip();
         self.timings.scan += begun.elapsed();
 
         let begun = Instant::now();
@@ -300,7 +300,7 @@ impl<'a> Search<'a> {
     fn by_words(&self, asked: &Asked, depth: usize) -> Result<Vec<Near>> {
         let Some(words) = &asked.words else { return Ok(Vec::new()) };
         let limit = depth + asked.examples.len();
-        let mut near = self.reader.by_words(words, &asked.table, self.filter.as_deref(), limit)?;
+        let mut near = self.reader.by_words(words, &asked.table, self.filter.as_ref(), limit)?;
         near.retain(|n| !asked.examples.contains(&n.address) && self.config.within.is_none_or(|r| n.distance <= r));
         near.truncate(depth);
         Ok(near)
