@@ -7,8 +7,7 @@ use std::time::Instant;
 
 use kernels::Backend;
 use kernels::dropout::mix;
-use kernels::scan::{BlocksRef, Query, Sample, Shape, TopK, nearest, nearest_by_prefix, pack, passing};
-use kernels::scan::{prefix_bits, prefix_starts};
+use kernels::scan::{BlocksRef, Prefixes, Query, Sample, Shape, TopK, nearest, pack, prefix_bits, prefix_starts};
 
 const K: usize = 100;
 
@@ -122,9 +121,13 @@ impl Data {
         };
         let alone = self.speed(all.chunks(1), |query| {
             let mut best = seeded(query, false);
-            nearest_by_prefix(backend, &blocks, (0, 1), query[0], &mut best[0], None);
+            match Prefixes::new(backend, &blocks, query[0], best[0].limit()) {
+                Some(prefixes) => prefixes.nearest((0, 1), &mut best[0], None),
+                None => nearest(backend, &blocks, 0..self.n, query, &mut best, None),
+            }
         });
-        let share: usize = all.iter().map(|q| passing(backend, &blocks, q, sample(q, false))).sum();
+        let cost = |q: &&Query| Prefixes::new(backend, &blocks, q, sample(q, false)).map_or(self.n, |p| p.cost());
+        let share: usize = all.iter().map(cost).sum();
         println!(
             "{:8} {:5} {name:5} {:8} {:7.2} {:7.2} {:7.2} {:7.2} {alone:9.2}  {:.3}",
             backend.name(),

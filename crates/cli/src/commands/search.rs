@@ -34,7 +34,8 @@ pub fn run(args: Search, json: bool, progress: &Progress) -> Result<()> {
         None if plain => Searcher::open(&args.index, progress)?,
         None => with_features(&args, features_for_queries, progress)?,
     };
-    let session = Session { searcher, config, words: args.words.clone(), json, progress };
+    let pages = !given.is_empty();
+    let session = Session { searcher, config, words: args.words.clone(), json, pages, progress };
     if let Some(path) = &args.queries {
         let mut corpus = Corpus::open(path, &args.source.config())?;
         for chunk in chunks(&mut corpus) {
@@ -105,6 +106,8 @@ struct Session<'a> {
     config: SearchConfig,
     words: Option<String>,
     json: bool,
+    /// Whether the cursor of the next page is shown to people.
+    pages: bool,
     progress: &'a Progress,
 }
 
@@ -153,7 +156,7 @@ impl Session<'_> {
         if number.is_some() {
             output::line(format!("> {name}"))?;
         }
-        people(answer, &self.config)
+        people(answer, self.pages)
     }
 }
 
@@ -202,7 +205,8 @@ fn programs(answer: &Answer, query: Option<&serde_json::Value>) -> Result<()> {
     Ok(())
 }
 
-fn people(answer: &Answer, config: &SearchConfig) -> Result<()> {
+/// `pages` where a next page can be asked for: not at the prompt.
+fn people(answer: &Answer, pages: bool) -> Result<()> {
     if answer.hits.is_empty() {
         output::line("  nothing found")?;
     }
@@ -219,9 +223,7 @@ fn people(answer: &Answer, config: &SearchConfig) -> Result<()> {
             output::line(format!("               score {:.4}; by book: {}", hit.score, shares.join(" ")))?;
         }
     }
-    if let Some(next) = answer.next
-        && (config.after.is_some() || config.explain || config.within.is_some())
-    {
+    if let Some(next) = answer.next.filter(|_| pages) {
         output::line(format!("  more with --after {next}"))?;
     }
     explain(answer)

@@ -151,6 +151,11 @@ impl Bound {
         self.threshold = ((room * self.scale * (1.0 + 1e-12)) as u8).min(254);
     }
 
+    /// The limit it follows.
+    pub fn limit(&self) -> f32 {
+        self.limit
+    }
+
     /// Units a distance of one is worth; another one means other tables.
     pub fn scale(&self) -> f64 {
         self.scale

@@ -25,6 +25,17 @@ pub(super) enum Places<'a> {
     Chosen(&'a [Spot]),
 }
 
+impl Places<'_> {
+    /// The block of a place.
+    #[inline(always)]
+    pub fn block(self, place: usize) -> usize {
+        match self {
+            Places::All => place,
+            Places::Chosen(spots) => spots[place].block as usize,
+        }
+    }
+}
+
 /// Writes the next places of `range` in which a document passes for a query into `found`, as many as it holds, or one
 /// fewer. Returns their number, and the place to go on from.
 ///
@@ -74,10 +85,7 @@ fn reference<const Q: usize>(
     let mut count = 0;
     let (all, _) = bytes.as_chunks::<BLOCK>();
     for place in range.clone() {
-        let block = match places {
-            Places::All => place,
-            Places::Chosen(spots) => spots[place].block as usize,
-        };
+        let block = places.block(place);
         let mut masks = [0u32; Q];
         for (q, mask) in masks.iter_mut().enumerate() {
             let mut sums = [0u8; BLOCK];
@@ -106,16 +114,33 @@ fn reference<const Q: usize>(
     (count, range.end)
 }
 
-/// Which of 256 values are at most `most`, a bit each.
-pub(super) fn at_most(backend: Backend, values: &[u8; 256], most: u8) -> [u64; 4] {
+/// For each of `rooms`, which of 256 values are at most that, a bit each; none where there is no room.
+pub(super) fn at_most(backend: Backend, values: &[u8; 256], rooms: impl Iterator<Item = Option<u8>>) -> Vec<[u64; 4]> {
     backend.check();
     #[cfg(target_arch = "x86_64")]
     if backend != Backend::Reference {
         // SAFETY: the CPU has the backend.
-        return unsafe { x86::at_most(values, most) };
+        return unsafe { x86::at_most(values, rooms) };
     }
     let (words, _) = values.as_chunks::<64>();
-    std::array::from_fn(|i| words[i].iter().enumerate().fold(0, |w, (bit, &v)| w | u64::from(v <= most) << bit))
+    let bits = |most: u8| {
+        let word = |i: usize| words[i].iter().enumerate().fold(0, |w, (bit, &v)| w | u64::from(v <= most) << bit);
+        std::array::from_fn(word)
+    };
+    rooms.map(|room| room.map_or([0; 4], bits)).collect()
+}
+
+/// Asks for memory that will be looked at soon.
+#[inline(always)]
+pub(super) fn ask(bytes: &[u8], from: usize, length: usize) {
+    #[cfg(target_arch = "x86_64")]
+    for line in (0..length).step_by(64) {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: asking for memory is no access, wherever the address lies.
+        unsafe { _mm_prefetch(bytes.as_ptr().wrapping_add(from + line).cast(), _MM_HINT_T0) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (bytes, from, length);
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -123,7 +148,7 @@ mod x86 {
     use std::arch::x86_64::*;
     use std::ops::Range;
 
-    use super::{BLOCK, Found, Places, Shape, Tile};
+    use super::{BLOCK, Found, Places, Shape, Tile, ask};
     use crate::Backend;
 
     /// # Safety
@@ -155,15 +180,6 @@ mod x86 {
                 (_, _, 16) => avx2::<Q, 16>(rows, bytes, tile, places, range, found),
                 _ => avx2::<Q, 0>(rows, bytes, tile, places, range, found),
             }
-        }
-    }
-
-    /// Where the block of a place begins, in blocks.
-    #[inline(always)]
-    fn block_of(places: Places, place: usize) -> usize {
-        match places {
-            Places::All => place,
-            Places::Chosen(spots) => spots[place].block as usize,
         }
     }
 
@@ -235,26 +251,10 @@ mod x86 {
         let mut place = range.start;
         // Two blocks at a time share the loading of tables, of which a row of four queries has eight.
         while place + 2 <= range.end {
-            let at = [place, place + 1].map(|p| block_of(places, p) * rows * BLOCK);
+            let at = [place, place + 1].map(|p| places.block(p) * rows * BLOCK);
             // SAFETY: both places are of the range, whose blocks the caller vouches for; `found` has room for two.
             unsafe {
-                match places {
-                    // The hardware's own prefetcher stops at the end of a page.
-                    Places::All => {
-                        for line in (0..2 * rows * BLOCK).step_by(64) {
-                            _mm_prefetch(bytes.as_ptr().wrapping_add(at[0] + AHEAD + line).cast(), _MM_HINT_T0);
-                        }
-                    }
-                    // And does not know which blocks were chosen.
-                    Places::Chosen(spots) => {
-                        for spot in spots.iter().skip(place + SOON).take(2) {
-                            let at = spot.block as usize * rows * BLOCK;
-                            for line in (0..rows * BLOCK).step_by(64) {
-                                _mm_prefetch(bytes.as_ptr().wrapping_add(at + line).cast(), _MM_HINT_T0);
-                            }
-                        }
-                    }
-                }
+                ask_ahead::<2>(rows, bytes, places, place);
                 let sums = sums::<Q, 2>(rows, at.map(|at| bytes.as_ptr().add(at)), tile);
                 let mut masks = [[0; Q]; 2];
                 let mut any = [0; 2];
@@ -279,7 +279,7 @@ mod x86 {
         while place < range.end {
             // SAFETY: the place is of the range, whose blocks the caller vouches for; `found` has room for one.
             unsafe {
-                let at = bytes.as_ptr().add(block_of(places, place) * rows * BLOCK);
+                let at = bytes.as_ptr().add(places.block(place) * rows * BLOCK);
                 let [sums] = sums::<Q, 1>(rows, [at], tile);
                 let mut masks = [0; Q];
                 let mut any = 0;
@@ -296,6 +296,23 @@ mod x86 {
             }
         }
         (count, range.end)
+    }
+
+    /// Asks for the memory of `B` blocks that come some time after a place's.
+    #[inline(always)]
+    fn ask_ahead<const B: usize>(rows: usize, bytes: &[u8], places: Places, place: usize) {
+        match places {
+            // The hardware's own prefetcher stops at the end of a page.
+            Places::All => ask(bytes, place * rows * BLOCK + AHEAD, B * rows * BLOCK),
+            // And does not know which blocks were chosen.
+            Places::Chosen(spots) => {
+                for soon in place + SOON..place + SOON + B {
+                    if let Some(spot) = spots.get(soon) {
+                        ask(bytes, spot.block as usize * rows * BLOCK, rows * BLOCK);
+                    }
+                }
+            }
+        }
     }
 
     /// How many bytes ahead of the blocks in work memory is asked for.
@@ -322,7 +339,7 @@ mod x86 {
         let nibble = _mm256_set1_epi8(15);
         let mut count = 0;
         for place in range.clone() {
-            let block = block_of(places, place);
+            let block = places.block(place);
             let mut sums = [_mm256_setzero_si256(); Q];
             for r in 0..rows {
                 // SAFETY: the block is of the range and r < rows, within the blocks and tables the caller vouches for.
@@ -367,16 +384,21 @@ mod x86 {
     /// # Safety
     /// AVX2.
     #[target_feature(enable = "avx2")]
-    pub(super) unsafe fn at_most(values: &[u8; 256], most: u8) -> [u64; 4] {
-        let limit = _mm256_set1_epi8(most as i8);
-        let mut masks = [0; 4];
-        for (i, mask) in masks.iter_mut().enumerate() {
-            // SAFETY: four times 64 values.
-            let (a, b) = unsafe {
-                let at = values.as_ptr().add(64 * i);
-                (_mm256_loadu_si256(at.cast()), _mm256_loadu_si256(at.add(32).cast()))
-            };
-            *mask = u64::from(passing(a, limit)) | u64::from(passing(b, limit)) << 32;
+    pub(super) unsafe fn at_most(values: &[u8; 256], rooms: impl Iterator<Item = Option<u8>>) -> Vec<[u64; 4]> {
+        // SAFETY: eight times 32 values.
+        let values: [__m256i; 8] =
+            std::array::from_fn(|i| unsafe { _mm256_loadu_si256(values.as_ptr().add(32 * i).cast()) });
+        let mut masks = Vec::with_capacity(rooms.size_hint().0);
+        for room in rooms {
+            let mut words = [0; 4];
+            if let Some(room) = room {
+                let limit = _mm256_set1_epi8(room as i8);
+                for (i, word) in words.iter_mut().enumerate() {
+                    *word =
+                        u64::from(passing(values[2 * i], limit)) | u64::from(passing(values[2 * i + 1], limit)) << 32;
+                }
+            }
+            masks.push(words);
         }
         masks
     }
@@ -402,7 +424,8 @@ mod x86 {
         let spread = _mm512_set_epi64(5, 4, 5, 4, 1, 0, 1, 0);
         let spread_odd = _mm512_set_epi64(7, 6, 7, 6, 3, 2, 3, 2);
         for place in range.clone() {
-            let block = block_of(places, place);
+            let block = places.block(place);
+            ask_ahead::<1>(rows, bytes, places, place);
             let mut low_sums = [_mm512_setzero_si512(); Q];
             let mut high_sums = [_mm512_setzero_si512(); Q];
             for pair in 0..rows / 2 {

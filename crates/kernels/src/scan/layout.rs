@@ -158,8 +158,10 @@ impl<'a> BlocksRef<'a> {
 
 /// Some documents of a block: those whose bit is set in `lanes`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Spot {
+pub struct Spot {
+    /// Number of the block.
     pub block: u32,
+    /// A bit a document of it.
     pub lanes: u32,
 }
 

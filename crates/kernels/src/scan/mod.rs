@@ -15,6 +15,7 @@
 //! one loop serves both: a nibble is looked up by a byte shuffle. Books of 256 words fill a byte, whose table is sixteen
 //! of those.
 
+mod among;
 mod bound;
 mod find;
 mod layout;
@@ -28,10 +29,11 @@ mod sums;
 mod tests;
 mod topk;
 
+pub use among::nearest_among;
 pub use bound::Query;
-pub use layout::{BLOCK, BlocksRef, Shape, pack, prefix_bits, prefix_starts};
-pub use nearest::{nearest, nearest_among};
+pub use layout::{BLOCK, BlocksRef, Shape, Spot, pack, prefix_bits, prefix_starts};
+pub use nearest::nearest;
 pub use postings::{lists_codes, nearest_by_code};
-pub use prefix::{nearest_by_prefix, passing};
+pub use prefix::Prefixes;
 pub use sample::Sample;
 pub use topk::{Effort, Neighbour, TopK};

@@ -32,53 +32,77 @@ pub fn nearest(
         return;
     }
     let mut scans: Vec<Scan> = queries.iter().zip(best).map(|(query, best)| Scan::new(backend, query, best)).collect();
-    let (fours, rest) = scans.as_chunks_mut::<4>();
-    fours.iter_mut().for_each(|tile| sweep(backend, blocks, positions.clone(), tile, filter));
-    let (pairs, rest) = rest.as_chunks_mut::<2>();
-    pairs.iter_mut().for_each(|tile| sweep(backend, blocks, positions.clone(), tile, filter));
-    let (ones, _) = rest.as_chunks_mut::<1>();
-    ones.iter_mut().for_each(|tile| sweep(backend, blocks, positions.clone(), tile, filter));
+    let range = positions.start / BLOCK..positions.end.div_ceil(BLOCK);
+    let inside = |block: usize| lanes(block, &positions);
+    in_tiles(backend, blocks, Places::All, range, inside, &mut scans, filter);
     scans.iter_mut().for_each(|scan| scan.finish(blocks));
 }
 
-/// Offers only the documents of `members`, a bitmap over positions of one word a block: what a selective filter leaves
-/// is looked at alone.
-///
-/// # Panics
-/// When a query has another shape, or the bitmap is not one word a block.
-pub fn nearest_among(backend: Backend, blocks: &BlocksRef, members: &[u32], query: &Query, best: &mut TopK) {
-    assert_eq!(query.shape(), blocks.shape(), "queries and blocks of one shape");
-    assert_eq!(members.len(), blocks.len().div_ceil(BLOCK), "a word of members a block");
-    let inside = |block: usize| lanes(block, &(0..blocks.len()));
-    let mut scan = Scan::new(backend, query, best);
-    let mut spots = Vec::with_capacity(AT_ONCE);
-    for (block, &word) in members.iter().enumerate() {
-        if word & inside(block) == 0 {
-            continue;
-        }
-        spots.push(Spot { block: block as u32, lanes: word & inside(block) });
-        if spots.len() == AT_ONCE {
-            visit(backend, blocks, &spots, &mut scan, None);
-            spots.clear();
-        }
-    }
-    visit(backend, blocks, &spots, &mut scan, None);
-    scan.finish(blocks);
+/// Looks at the documents at `positions` for one query. Some may be left waiting.
+pub(super) fn sweep(
+    backend: Backend,
+    blocks: &BlocksRef,
+    positions: Range<usize>,
+    scan: &mut Scan,
+    filter: Option<&[u64]>,
+) {
+    let range = positions.start / BLOCK..positions.end.div_ceil(BLOCK);
+    let inside = |block: usize| lanes(block, &positions);
+    look(backend, blocks, Places::All, range, &inside, std::array::from_mut(scan), filter);
+}
+
+/// Looks at chosen documents for one query. Some may be left waiting.
+pub(super) fn visit(backend: Backend, blocks: &BlocksRef, spots: &[Spot], scan: &mut Scan, filter: Option<&[u64]>) {
+    let lanes = |place: usize| spots[place].lanes;
+    let scan = std::array::from_mut(scan);
+    look(backend, blocks, Places::Chosen(spots), 0..spots.len(), &lanes, scan, filter);
+}
+
+/// The same for those of them that lie at `positions`.
+pub(super) fn visit_within(
+    backend: Backend,
+    blocks: &BlocksRef,
+    spots: &[Spot],
+    positions: &Range<usize>,
+    scan: &mut Scan,
+) {
+    let inside = |place: usize| spots[place].lanes & lanes(spots[place].block as usize, positions);
+    look(backend, blocks, Places::Chosen(spots), 0..spots.len(), &inside, std::array::from_mut(scan), None);
 }
 
 /// Spots set down before they are visited: enough to hide the call, few enough for a fresh threshold.
 pub(super) const AT_ONCE: usize = 64;
 
-/// Looks at every block of `positions`. Some documents may be left waiting.
-fn sweep<const Q: usize>(
+/// Four queries together as long as there are so many, then two, then one.
+fn in_tiles(
     backend: Backend,
     blocks: &BlocksRef,
-    positions: Range<usize>,
+    places: Places,
+    range: Range<usize>,
+    lanes: impl Fn(usize) -> u32,
+    scans: &mut [Scan],
+    filter: Option<&[u64]>,
+) {
+    let (fours, rest) = scans.as_chunks_mut::<4>();
+    fours.iter_mut().for_each(|tile| look(backend, blocks, places, range.clone(), &lanes, tile, filter));
+    let (pairs, rest) = rest.as_chunks_mut::<2>();
+    pairs.iter_mut().for_each(|tile| look(backend, blocks, places, range.clone(), &lanes, tile, filter));
+    let (ones, _) = rest.as_chunks_mut::<1>();
+    ones.iter_mut().for_each(|tile| look(backend, blocks, places, range.clone(), &lanes, tile, filter));
+}
+
+/// Looks at the blocks of every place of `range`, of which `lanes` tells the documents that count. Some may be left
+/// waiting.
+fn look<const Q: usize>(
+    backend: Backend,
+    blocks: &BlocksRef,
+    places: Places,
+    range: Range<usize>,
+    lanes: &impl Fn(usize) -> u32,
     scans: &mut [Scan; Q],
     filter: Option<&[u64]>,
 ) {
-    let mut from = positions.start / BLOCK;
-    let to = positions.end.div_ceil(BLOCK);
+    let Range { start: mut from, end: to } = range;
     let mut found = [(0, [0; Q]); FOUND];
     scans.iter_mut().for_each(|s| s.best.spend(Effort { blocks: to - from, measured: 0 }));
     while from < to {
@@ -87,32 +111,13 @@ fn sweep<const Q: usize>(
             thresholds: std::array::from_fn(|q| scans[q].bound.threshold),
         };
         let count;
-        (count, from) = find(backend, blocks.shape(), blocks.bytes(), &tile, Places::All, from..to, &mut found);
-        for (block, masks) in &found[..count] {
-            let inside = lanes(*block, &positions);
+        (count, from) = find(backend, blocks.shape(), blocks.bytes(), &tile, places, from..to, &mut found);
+        for (place, masks) in &found[..count] {
+            let (block, inside) = (places.block(*place), lanes(*place));
             for (scan, mask) in scans.iter_mut().zip(masks) {
                 if mask & inside != 0 {
-                    scan.take(blocks, *block, mask & inside, filter);
+                    scan.take(blocks, block, mask & inside, filter);
                 }
-            }
-        }
-    }
-}
-
-/// Looks at chosen documents for one query. Some may be left waiting.
-pub(super) fn visit(backend: Backend, blocks: &BlocksRef, spots: &[Spot], scan: &mut Scan, filter: Option<&[u64]>) {
-    let mut from = 0;
-    let mut found = [(0, [0]); FOUND];
-    scan.best.spend(Effort { blocks: spots.len(), measured: 0 });
-    while from < spots.len() {
-        let tile = Tile { tables: [scan.bound.tables.as_slice()], thresholds: [scan.bound.threshold] };
-        let places = Places::Chosen(spots);
-        let count;
-        (count, from) = find(backend, blocks.shape(), blocks.bytes(), &tile, places, from..spots.len(), &mut found);
-        for &(place, [mask]) in &found[..count] {
-            let Spot { block, lanes } = spots[place];
-            if mask & lanes != 0 {
-                scan.take(blocks, block as usize, mask & lanes, filter);
             }
         }
     }

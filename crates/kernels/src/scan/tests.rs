@@ -116,27 +116,38 @@ impl Case {
                     })
                 };
                 let mut best: Vec<TopK> = queries.iter().map(begin).collect();
+                let prefixes: Vec<Option<Prefixes>> = queries
+                    .iter()
+                    .zip(&best)
+                    .map(|(q, best)| Prefixes::new(backend, &blocks, q, best.limit()))
+                    .collect();
                 let mut alone = best.clone();
                 // In two parts, the second beginning inside a block.
                 let middle = blocks.len() / 2;
                 for (share, part) in [0..middle, middle..blocks.len()].into_iter().enumerate() {
                     nearest(backend, &blocks, part, &queries, &mut best, filter);
-                    for (query, best) in queries.iter().zip(&mut alone) {
-                        nearest_by_prefix(backend, &blocks, (share, 2), query, best, filter);
+                    for (prefixes, best) in prefixes.iter().zip(&mut alone) {
+                        prefixes.iter().for_each(|prefixes| prefixes.nearest((share, 2), best, filter));
                     }
                 }
-                for ((found, expected), query) in alone.into_iter().zip(&expected).zip(&queries) {
-                    assert!(passing(backend, &blocks, query, found.limit()) <= blocks.len());
-                    assert_eq!(&found.into_sorted(), expected, "by prefix {}", said(query.table()));
+                for (((found, expected), query), prefixes) in
+                    alone.into_iter().zip(&expected).zip(&queries).zip(prefixes)
+                {
+                    assert_eq!(prefixes.is_some(), blocks.prefix_bits() > 0);
+                    if let Some(prefixes) = prefixes {
+                        assert!(prefixes.cost() <= blocks.len());
+                        assert_eq!(&found.into_sorted(), expected, "by prefix {}", said(query.table()));
+                    }
                 }
                 for ((found, expected), query) in best.into_iter().zip(&expected).zip(&queries) {
                     assert_eq!(&found.into_sorted(), expected, "{}", said(query.table()));
                 }
             }
+            let spots = self.spots(filter);
             for (query, expected) in queries.iter().zip(&expected) {
                 let mut best = TopK::new(k);
-                nearest_among(backend, &blocks, &self.members(filter), query, &mut best);
-                assert_eq!(&best.into_sorted(), expected, "among members {}", said(query.table()));
+                (0..2).for_each(|share| nearest_among(backend, &blocks, &spots, (share, 2), query, &mut best));
+                assert_eq!(&best.into_sorted(), expected, "among spots {}", said(query.table()));
                 if lists_codes(&blocks) {
                     let mut best = TopK::new(k);
                     assert!(nearest_by_code(&blocks, query, &mut best, filter, usize::MAX));
@@ -146,17 +157,38 @@ impl Case {
         }
     }
 
-    /// The filter's documents by position.
-    fn members(&self, filter: Option<&[u64]>) -> Vec<u32> {
-        let mut members = vec![0; self.keys.len().div_ceil(BLOCK)];
+    /// Where the filter's documents lie.
+    fn spots(&self, filter: Option<&[u64]>) -> Vec<Spot> {
+        let mut lanes = vec![0; self.keys.len().div_ceil(BLOCK)];
         for (position, &key) in self.keys.iter().enumerate() {
             let key = u32::from_le_bytes(key) as usize;
             if filter.is_none_or(|bits| bits[key / 64] >> (key % 64) & 1 == 1) {
-                members[position / BLOCK] |= 1 << (position % BLOCK);
+                lanes[position / BLOCK] |= 1 << (position % BLOCK);
             }
         }
-        members
+        let spots = lanes.into_iter().enumerate().filter(|(_, lanes)| *lanes != 0);
+        spots.map(|(block, lanes)| Spot { block: block as u32, lanes }).collect()
     }
+}
+
+#[test]
+#[should_panic(expected = "prefixes of a limit of 3")]
+fn a_collector_that_wants_more_than_the_prefixes_were_made_for_is_refused() {
+    let shape = Shape::new(4, 16);
+    let case = Case::new(shape, vec![0; 66], 0, 4);
+    let query = Query::new(shape, &[1.0; 64]);
+    let prefixes = Prefixes::new(Backend::Reference, &case.blocks(), &query, 3.0).unwrap();
+    prefixes.nearest((0, 1), &mut TopK::new(1), None);
+}
+
+#[test]
+#[should_panic(expected = "beyond the last of 33")]
+fn a_spot_beyond_the_last_document_is_refused() {
+    let shape = Shape::new(4, 16);
+    let case = Case::new(shape, vec![0; 66], 0, 0);
+    let query = Query::new(shape, &[0.0; 64]);
+    let spots = [Spot { block: 1, lanes: 2 }];
+    nearest_among(Backend::Reference, &case.blocks(), &spots, (0, 1), &query, &mut TopK::new(1));
 }
 
 #[test]
@@ -328,8 +360,9 @@ fn a_page_begins_where_the_one_before_ended() {
                 let begin = || TopK::new(40).starting(first);
                 let mut found = [begin(), begin(), begin(), begin()];
                 nearest(backend, &blocks, 0..700, &[&query], &mut found[..1], None);
-                nearest_by_prefix(backend, &blocks, (0, 1), &query, &mut found[1], None);
-                nearest_among(backend, &blocks, &case.members(None), &query, &mut found[2]);
+                let prefixes = Prefixes::new(backend, &blocks, &query, f32::INFINITY).unwrap();
+                prefixes.nearest((0, 1), &mut found[1], None);
+                nearest_among(backend, &blocks, &case.spots(None), (0, 1), &query, &mut found[2]);
                 if lists_codes(&blocks) {
                     assert!(nearest_by_code(&blocks, &query, &mut found[3], None, usize::MAX));
                 } else {

@@ -54,7 +54,7 @@ impl Index {
         guarded_ours(&self.inner.dir.join(STORE), || {
             for reader in snapshot.searcher().segment_readers() {
                 let documents = match &filter {
-                    Some(query) => matching(snapshot.searcher(), reader, query.as_ref())?,
+                    Some(filter) => matching(snapshot.searcher(), reader, filter.query())?,
                     None => living(reader),
                 };
                 count(reader, &documents, &mut seen)?;

@@ -1,6 +1,7 @@
 //! Filters: tantivy's query language, and the documents of a segment that match.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use tantivy::query::{EnableScoring, Query, QueryParser};
 use tantivy::query_grammar::{self, Occur, UserInputAst, UserInputBound, UserInputLeaf};
@@ -12,6 +13,37 @@ use super::schema::Fields;
 use super::tantivy_error;
 use crate::{Error, Result};
 
+/// A filter that was understood.
+pub(crate) struct Filter {
+    key: FilterKey,
+    length: usize,
+    query: Box<dyn Query>,
+}
+
+impl Filter {
+    pub fn query(&self) -> &dyn Query {
+        self.query.as_ref()
+    }
+
+    pub(super) fn into_query(self) -> Box<dyn Query> {
+        self.query
+    }
+
+    /// Tells it from others of the same index.
+    pub(super) fn key(&self) -> FilterKey {
+        self.key.clone()
+    }
+
+    /// About the memory its key takes: the tree holds the words and a few times as much around them.
+    pub(super) fn bytes(&self) -> usize {
+        8 * self.length
+    }
+}
+
+/// A filter as it was understood, whatever its spaces and brackets were, with the names of attributes in full. The schema of
+/// an index stays, so equal ones match the same documents.
+pub(super) type FilterKey = Arc<UserInputAst>;
+
 /// Understands a filter. Attributes need no prefix: `places:japan` is `attributes.places:japan`. Given the attributes
 /// that are `known`, any other name is refused: a misspelt one would match nothing, or with `NOT` everything.
 pub(super) fn parse(
@@ -20,7 +52,7 @@ pub(super) fn parse(
     store: Store,
     text: &str,
     known: Option<&BTreeSet<String>>,
-) -> Result<Box<dyn Query>> {
+) -> Result<Filter> {
     if text.trim().is_empty() {
         return Err(Error::config("the filter is empty; leave it out, or write one like places:japan"));
     }
@@ -48,7 +80,8 @@ pub(super) fn parse(
     }
     let mut parser = QueryParser::for_index(index, fields.documents.as_ref().map_or(Vec::new(), |f| vec![f.text]));
     parser.set_conjunction_by_default();
-    parser.build_query_from_user_input_ast(tree).map_err(|e| refuse(e.to_string()))
+    let query = parser.build_query_from_user_input_ast(tree.clone()).map_err(|e| refuse(e.to_string()))?;
+    Ok(Filter { key: Arc::new(tree), length: text.len(), query })
 }
 
 /// Lets `NOT places:japan` mean all documents but those, wherever it stands.
@@ -179,16 +212,26 @@ impl Bitmap {
         self.words[i as usize / 64] |= 1 << (i % 64);
     }
 
-    pub fn contains(&self, i: u32) -> bool {
-        self.words[i as usize / 64] >> (i % 64) & 1 == 1
-    }
-
     pub fn count(&self) -> usize {
         self.words.iter().map(|w| w.count_ones() as usize).sum()
     }
 
     pub fn words(&self) -> &[u64] {
         &self.words
+    }
+
+    /// Takes out the bits that do not stay.
+    pub fn retain(&mut self, stays: impl Fn(u32) -> bool) {
+        for (i, word) in self.words.iter_mut().enumerate() {
+            let mut left = *word;
+            while left != 0 {
+                let bit = left.trailing_zeros();
+                left &= left - 1;
+                if !stays(i as u32 * 64 + bit) {
+                    *word &= !(1 << bit);
+                }
+            }
+        }
     }
 
     /// The set bits, rising.
@@ -200,8 +243,8 @@ impl Bitmap {
     }
 }
 
-/// The living documents of a segment that match.
-pub(super) fn matching(searcher: &Searcher, segment: &SegmentReader, query: &dyn Query) -> Result<Bitmap> {
+/// The documents of a segment that match, deleted or not.
+pub(super) fn matched(searcher: &Searcher, segment: &SegmentReader, query: &dyn Query) -> Result<Bitmap> {
     let refuse = |e| match e {
         TantivyError::InvalidArgument(problem) | TantivyError::SchemaError(problem) => {
             Error::config(format!("the filter cannot be applied: {problem}"))
@@ -210,15 +253,16 @@ pub(super) fn matching(searcher: &Searcher, segment: &SegmentReader, query: &dyn
     };
     let weight = query.weight(EnableScoring::disabled_from_searcher(searcher)).map_err(refuse)?;
     let mut bits = Bitmap::empty(segment.max_doc() as usize);
-    let alive = segment.alive_bitset();
-    weight
-        .for_each_no_score(segment, &mut |documents| {
-            for &document in documents {
-                if alive.is_none_or(|set| set.is_alive(document)) {
-                    bits.insert(document);
-                }
-            }
-        })
-        .map_err(refuse)?;
+    let mut take = |documents: &[u32]| documents.iter().for_each(|&document| bits.insert(document));
+    weight.for_each_no_score(segment, &mut take).map_err(refuse)?;
+    Ok(bits)
+}
+
+/// The living documents of a segment that match.
+pub(super) fn matching(searcher: &Searcher, segment: &SegmentReader, query: &dyn Query) -> Result<Bitmap> {
+    let mut bits = matched(searcher, segment, query)?;
+    if let Some(alive) = segment.alive_bitset() {
+        bits.retain(|document| alive.is_alive(document));
+    }
     Ok(bits)
 }

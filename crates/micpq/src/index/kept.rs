@@ -102,8 +102,13 @@ impl Keep {
             Keep::None => {}
             Keep::Int8 => {
                 let scale = f32::from_bits(words[0] as u32);
-                let bytes = words.iter().flat_map(|w| w.to_le_bytes()).skip(SCALE);
-                feature.iter_mut().zip(bytes).for_each(|(x, b)| *x = f32::from(b as i8) * scale);
+                let (first, rest) = feature.split_at_mut(SCALE.min(feature.len()));
+                let value = |byte: u8| f32::from(byte as i8) * scale;
+                first.iter_mut().zip(&words[0].to_le_bytes()[SCALE..]).for_each(|(x, &b)| *x = value(b));
+                // Eight at a time, which vectorises: this is most of what the second stage does.
+                for (values, word) in rest.chunks_mut(8).zip(&words[1..]) {
+                    values.iter_mut().zip(word.to_le_bytes()).for_each(|(x, b)| *x = value(b));
+                }
             }
             Keep::F16 => {
                 for (values, word) in feature.chunks_mut(4).zip(words) {

@@ -19,6 +19,7 @@ mod migrate;
 mod reader;
 mod schema;
 mod segment;
+mod selections;
 mod snapshot;
 mod stats;
 #[cfg(test)]
@@ -35,11 +36,12 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 pub use backup::{Copied, CopyConfig, restore, snapshot};
 pub use facets::Facet;
+pub(crate) use filter::Filter;
 pub use info::{Bytes, Info};
 pub use kept::Keep;
 pub use manifest::{FORMAT, OLDEST_FORMAT, Store};
 pub use migrate::{MigrateConfig, Migrated, migrate};
-pub(crate) use reader::{Filter, Reader};
+pub(crate) use reader::Reader;
 pub(crate) use schema::Stored;
 pub use snapshot::Record;
 pub(crate) use snapshot::{Near, Scanned};
@@ -56,6 +58,7 @@ pub use crate::query::{Hit, SearchConfig};
 use crate::{Error, Result, Watch};
 use manifest::Manifest;
 use schema::Fields;
+use selections::Selections;
 use snapshot::Snapshot;
 use tantivy::directory::DirectoryLock;
 
@@ -86,6 +89,7 @@ pub(crate) struct Inner {
     tantivy: tantivy::Index,
     reader: tantivy::IndexReader,
     snapshot: RwLock<Arc<Snapshot>>,
+    selections: Selections,
     // Held while a newer snapshot is made: of two reloads at once, the slower would bring back the older commit.
     reloading: Mutex<()>,
     warnings: Mutex<Vec<String>>,
@@ -165,6 +169,7 @@ impl Index {
             tantivy,
             reader,
             snapshot: RwLock::new(Arc::new(snapshot)),
+            selections: Selections::default(),
             reloading: Mutex::new(()),
             warnings: Mutex::default(),
         };
@@ -246,7 +251,7 @@ impl Index {
     pub fn count(&self, filter: &str) -> Result<usize> {
         let snapshot = self.inner.snapshot();
         let query = self.inner.parse_filter(filter, Some(&snapshot))?;
-        snapshot.count(query.as_ref())
+        snapshot.count(query.query())
     }
 
     /// What searches have found damaged since the last call, and made again.

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use tantivy::DocAddress;
-use tantivy::query::Query;
 use tantivy::snippet::SnippetGenerator;
 
+use super::filter::Filter;
 use super::schema::Stored;
 use super::snapshot::{Near, Scanned, Snapshot};
 use super::words::Words;
@@ -20,9 +20,6 @@ pub(crate) struct Reader {
     inner: Arc<Inner>,
     snapshot: Arc<Snapshot>,
 }
-
-/// A filter that was understood.
-pub(crate) type Filter = Box<dyn Query>;
 
 impl Index {
     pub(crate) fn reader(&self) -> Result<Reader> {
@@ -62,9 +59,10 @@ impl Reader {
         &self,
         tables: &[Table],
         want: &Want,
-        filter: Option<&dyn Query>,
+        filter: Option<&Filter>,
     ) -> Result<Vec<(Vec<Near>, Vec<Scanned>)>> {
         let shape = self.inner.model.shape();
+        let filter = filter.map(|filter| (filter, &self.inner.selections));
         guarded_ours(&self.inner.dir.join(STORE), || self.snapshot.nearest(shape, tables, want, filter))
     }
 
@@ -91,15 +89,9 @@ impl Reader {
     }
 
     /// The best documents by BM25, best first; of equal ones the earlier comes first.
-    pub fn by_words(
-        &self,
-        words: &Words,
-        table: &Table,
-        filter: Option<&dyn Query>,
-        limit: usize,
-    ) -> Result<Vec<Near>> {
+    pub fn by_words(&self, words: &Words, table: &Table, filter: Option<&Filter>, limit: usize) -> Result<Vec<Near>> {
         let store = self.inner.dir.join(STORE);
-        let found = guarded(&store, || words.best(self.snapshot.searcher(), filter, limit))?;
+        let found = guarded(&store, || words.best(self.snapshot.searcher(), filter.map(Filter::query), limit))?;
         guarded_ours(&store, || {
             let mut scored: Vec<(f32, Near)> =
                 found.iter().map(|&(address, score)| (score, self.snapshot.near(table, address))).collect();

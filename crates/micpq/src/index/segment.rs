@@ -14,7 +14,7 @@ use super::schema::{SEQUENCE, code_column, code_columns};
 use super::{CODES, STORE};
 use crate::mmap::Map;
 use crate::model::CodeShape;
-use crate::search::{CodeBlocks, Owner};
+use crate::search::{CodeBlocks, Owner, Selection};
 use crate::{Error, Result, Watch};
 
 /// The file of a segment's packed codes.
@@ -104,20 +104,10 @@ impl Columns {
         all
     }
 
-    /// The codes of some documents (of all: `None`), packed.
-    pub fn pack(&self, documents: Option<&Bitmap>) -> CodeBlocks {
-        let (mut numbers, mut codes): (Vec<u32>, Vec<u8>) = match documents {
-            None => ((0..self.len).collect(), self.codes()),
-            Some(some) => {
-                let numbers: Vec<u32> = some.iter().collect();
-                let codes = numbers.iter().flat_map(|&n| self.code(n)).collect();
-                (numbers, codes)
-            }
-        };
-        let sequences: Vec<u64> = match documents {
-            None => self.sequences(),
-            Some(_) => numbers.iter().map(|&n| self.sequence.get_val(n)).collect(),
-        };
+    /// The codes of all documents, packed.
+    pub fn pack(&self) -> CodeBlocks {
+        let (mut numbers, mut codes): (Vec<u32>, Vec<u8>) = ((0..self.len).collect(), self.codes());
+        let sequences = self.sequences();
         if !sequences.is_sorted() {
             // A merge sets segments one behind the other, whichever came first.
             let mut order: Vec<u32> = (0..numbers.len() as u32).collect();
@@ -174,9 +164,9 @@ impl Segment {
         Ok(Segment { id: reader.segment_id(), columns, blocks, alive, delete_opstamp, checked })
     }
 
-    /// The living, by rank; all where there is none.
-    pub fn alive(&self) -> Option<Arc<Bitmap>> {
-        self.alive.as_ref().map(|alive| alive.by_rank(&self.blocks))
+    /// The living; all where there is none.
+    pub fn alive(&self) -> Option<Arc<Selection<'static>>> {
+        self.alive.as_ref().map(|alive| alive.selection(&self.blocks))
     }
 
     /// Looks at every byte of the packed codes, once: opening an index reads none of them, so that it takes milliseconds
@@ -184,40 +174,27 @@ impl Segment {
     pub fn check(&self) -> std::result::Result<(), String> {
         self.checked.get_or_init(|| self.blocks.check()).clone()
     }
-
-    /// Documents, turned into ranks.
-    pub fn by_rank(&self, documents: Bitmap) -> Bitmap {
-        if self.blocks.in_rank_order() {
-            return documents;
-        }
-        let mut ranks = Bitmap::empty(self.blocks.len());
-        (0..self.blocks.len() as u32)
-            .filter(|&rank| documents.contains(self.blocks.number(rank)))
-            .for_each(|rank| ranks.insert(rank));
-        ranks
-    }
 }
 
-/// The documents of a segment that are not deleted. By rank they are needed first when the segment is searched.
+/// The documents of a segment that are not deleted, as the scan asks for them when the segment is first searched.
 struct Alive {
     documents: AliveBitSet,
-    by_rank: OnceLock<Arc<Bitmap>>,
+    selection: OnceLock<Arc<Selection<'static>>>,
 }
 
 impl Alive {
     fn new(reader: &SegmentReader) -> Option<Arc<Alive>> {
         let documents = reader.alive_bitset()?.clone();
-        Some(Arc::new(Alive { documents, by_rank: OnceLock::new() }))
+        Some(Arc::new(Alive { documents, selection: OnceLock::new() }))
     }
 
-    fn by_rank(&self, blocks: &CodeBlocks) -> Arc<Bitmap> {
+    fn selection(&self, blocks: &CodeBlocks) -> Arc<Selection<'static>> {
         let make = || {
             let mut bits = Bitmap::empty(blocks.len());
-            let alive = |&rank: &u32| self.documents.is_alive(blocks.number(rank));
-            (0..blocks.len() as u32).filter(alive).for_each(|rank| bits.insert(rank));
-            Arc::new(bits)
+            (0..blocks.len() as u32).filter(|&d| self.documents.is_alive(d)).for_each(|d| bits.insert(d));
+            Arc::new(Selection::new(blocks, bits.words()).into_owned())
         };
-        self.by_rank.get_or_init(make).clone()
+        self.selection.get_or_init(make).clone()
     }
 }
 
@@ -250,7 +227,7 @@ fn open_blocks(
             "is damaged: its checksum is another; restore the index from a copy or build it again",
         ));
     }
-    let blocks = super::guarded_ours(&store, || Ok(columns.pack(None)))?;
+    let blocks = super::guarded_ours(&store, || Ok(columns.pack()))?;
     match write_blocks(&path, &blocks).and_then(|()| Map::open(&path)) {
         // The mapped file is shared with other processes, the memory is not.
         Ok(map) => Ok(CodeBlocks::from_map(shape, columns.owner, map).unwrap_or(blocks)),
@@ -264,7 +241,7 @@ pub(super) fn pack_file(dir: &Path, shape: CodeShape, segment: SegmentId, column
     let store = dir.join(STORE);
     super::guarded_ours(&store, || {
         let columns = Columns::from_file(columns, segment, shape).map_err(Error::io(&store))?;
-        write_blocks(&codes_path(dir, segment), &columns.pack(None))
+        write_blocks(&codes_path(dir, segment), &columns.pack())
     })
 }
 

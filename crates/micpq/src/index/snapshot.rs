@@ -12,14 +12,15 @@ use tantivy::query::Query;
 use tantivy::schema::IndexRecordOption;
 use tantivy::{DocAddress, DocSet, Searcher, SegmentReader, TERMINATED, TantivyDocument};
 
-use super::filter::{Bitmap, matching};
+use super::filter::{Filter, matching};
 use super::kept::Kept;
 use super::schema::{Fields, NAME, NUMBER, Stored};
 use super::segment::Segment;
+use super::selections::Selections;
 use super::{Keep, STORE, tantivy_error};
 use crate::corpus::{DocId, Value};
 use crate::model::{CodeShape, Model, Table};
-use crate::search::{self, CodeBlocks, Found, Part, Plan, Want};
+use crate::search::{self, CodeBlocks, Found, Part, Plan, Selection, Want};
 use crate::{Error, Result, Watch};
 
 /// A document as the index has it.
@@ -69,10 +70,6 @@ pub(crate) struct Snapshot {
     kept: Vec<Kept>,
     attributes: OnceLock<BTreeSet<String>>,
 }
-
-/// Below one document in so many, the matching ones are packed anew and scanned alone: at one in 256 that costs what
-/// looking at the others costs.
-const RARE: usize = 256;
 
 impl Snapshot {
     pub fn open(
@@ -144,7 +141,7 @@ impl Snapshot {
         shape: CodeShape,
         tables: &[Table],
         want: &Want,
-        filter: Option<&dyn Query>,
+        filter: Option<(&Filter, &Selections)>,
     ) -> Result<Vec<(Vec<Near>, Vec<Scanned>)>> {
         search::check(shape, tables, *want)?;
         let mut views = Vec::with_capacity(self.segments.len());
@@ -154,40 +151,43 @@ impl Snapshot {
                 let (segment, documents) = (segment.id.uuid_string(), reader.max_doc() as usize);
                 scanned.push(Scanned { segment, documents, matching, filter, plan: None });
             };
-            let (blocks, bits) = match filter {
+            let only = match filter {
                 None => {
                     tell(reader.num_docs() as usize, None);
-                    (segment.blocks.clone(), segment.alive())
+                    segment.alive()
                 }
-                Some(query) => {
-                    let documents = matching(&self.searcher, reader, query)?;
-                    let count = documents.count();
-                    if count == 0 {
-                        tell(0, Some("nothing matches the filter"));
+                Some((filter, selections)) => {
+                    let (selection, kept) = selections.of(&self.searcher, reader, segment, filter)?;
+                    tell(
+                        selection.count(),
+                        Some(match (selection.count(), selection.is_few(), kept) {
+                            (0, ..) => "nothing matches the filter",
+                            (_, true, false) => "the few that match the filter visited alone",
+                            (_, true, true) => {
+                                "the few that match the filter, known from an earlier search, visited alone"
+                            }
+                            (_, false, false) => "the filter's bitmap asked inside the scan",
+                            (_, false, true) => {
+                                "the filter's bitmap, known from an earlier search, asked inside the scan"
+                            }
+                        }),
+                    );
+                    if selection.count() == 0 {
                         continue;
                     }
-                    if count < segment.blocks.len() / RARE || count <= want.k {
-                        tell(count, Some("the few that match the filter visited alone"));
-                        (Arc::new(segment.columns.pack(Some(&documents))), None)
-                    } else {
-                        tell(count, Some("the filter's bitmap asked inside the scan"));
-                        (segment.blocks.clone(), Some(Arc::new(segment.by_rank(documents))))
-                    }
+                    Some(selection)
                 }
             };
+            let blocks = segment.blocks.clone();
             let sequence = {
                 let (blocks, column) = (blocks.clone(), segment.columns.sequence.clone());
                 move |rank: u32| column.get_val(blocks.number(rank))
             };
-            views.push(View { ordinal: ordinal as u32, blocks, bits, sequence: Box::new(sequence) });
+            views.push(View { ordinal: ordinal as u32, blocks, only, sequence: Box::new(sequence) });
         }
         let parts: Vec<Part> = views
             .iter()
-            .map(|view| Part {
-                blocks: &view.blocks,
-                filter: view.bits.as_ref().map(|bits| bits.words()),
-                sequence: &*view.sequence,
-            })
+            .map(|view| Part { blocks: &view.blocks, only: view.only.as_deref(), sequence: &*view.sequence })
             .collect();
         let near = |found: Found| {
             let view = &views[found.part];
@@ -300,7 +300,7 @@ impl Snapshot {
 struct View {
     ordinal: u32,
     blocks: Arc<CodeBlocks>,
-    bits: Option<Arc<Bitmap>>,
+    only: Option<Arc<Selection<'static>>>,
     sequence: Box<dyn Fn(u32) -> u64 + Sync>,
 }
 

@@ -178,7 +178,7 @@ fn segments_deletes_updates_and_filters_are_brute_force() {
             twin.check(&index, 20, Some("author:\"writer 3\""), |d| {
                 d.attributes.contains(&("author".into(), Value::Text("Writer 3".into())))
             });
-            // So few that they are packed anew.
+            // So few that they are looked at alone.
             twin.check(&index, 1, Some("text:1234"), |d| d.text.contains(" 1234 "));
             twin.check(&index, 20, Some("places:nowhere"), |_| false);
             twin.check(&index, 20, Some("year: IN [1984 1986]"), |d| year(d, 1984, 1984) || year(d, 1986, 1986));

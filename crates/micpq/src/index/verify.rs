@@ -275,7 +275,7 @@ impl Check<'_> {
                 self.report(path, format!("{}; {REMAKE}", blocks.check().expect_err("just seen")))
             }
             Ok(Some(blocks)) => {
-                let made = super::guarded_ours(&store, || Ok(columns.pack(None)))?;
+                let made = super::guarded_ours(&store, || Ok(columns.pack()))?;
                 if blocks.as_bytes() != made.as_bytes() {
                     let of = |b: &crate::search::CodeBlocks| b.iter().collect::<BTreeSet<_>>();
                     let differing = of(&blocks).difference(&of(&made)).count();

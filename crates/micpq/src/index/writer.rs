@@ -172,9 +172,9 @@ impl IndexWriter {
         // An attribute that no committed document has may be one of a document not yet committed.
         let known = self.added.is_empty().then(|| self.base.clone());
         let query = self.inner.parse_filter(filter, known.as_deref())?;
-        let count = self.base.count(query.as_ref())?;
+        let count = self.base.count(query.query())?;
         let store = self.inner.dir.join(STORE);
-        self.tantivy().delete_query(query).map_err(|e| tantivy_error(&store, e))?;
+        self.tantivy().delete_query(query.into_query()).map_err(|e| tantivy_error(&store, e))?;
         self.changed = true;
         Ok(count)
     }

@@ -15,7 +15,9 @@ mod answer;
 mod ask;
 mod config;
 mod cursor;
+mod fetch;
 mod rank;
+mod request;
 mod searcher;
 #[cfg(test)]
 mod tests;

@@ -2,7 +2,7 @@
 
 use super::codes::CodeBlocks;
 use super::nearest::{Part, explained};
-use super::{Plan, Want, check};
+use super::{Plan, Selection, Want, check};
 use crate::model::{CodeShape, Table};
 use crate::{Error, Result};
 
@@ -61,7 +61,8 @@ impl Flat {
         if let Some(bits) = filter.filter(|bits| bits.len() < self.len().div_ceil(64)) {
             return Err(Error::config(format!("a filter of {} x 64 bits for {} codes", bits.len(), self.len())));
         }
-        let part = Part { blocks: &self.blocks, filter, sequence: &u64::from };
+        let only = filter.map(|bits| Selection::new(&self.blocks, bits));
+        let part = Part { blocks: &self.blocks, only: only.as_ref(), sequence: &u64::from };
         let found = explained(self.shape, &[part], tables, *want);
         let hit = |f: super::Found| Hit { distance: f.distance, row: f.rank as usize };
         Ok(found.into_iter().map(|(found, plans)| (found.into_iter().map(hit).collect(), plans[0])).collect())

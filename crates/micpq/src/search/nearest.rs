@@ -9,14 +9,15 @@ use rayon::prelude::*;
 
 use super::codes::{CodeBlocks, kernel_shape, positions_of};
 use super::plan::{Plan, Way};
+use super::selection::{Only, Selection};
 use super::want::Want;
 use crate::model::{CodeShape, Table};
 
 /// Some of the documents: a segment of an index, or all codes in memory.
 pub(crate) struct Part<'a> {
     pub blocks: &'a CodeBlocks,
-    /// A bitmap over ranks; only documents whose bit is set are found.
-    pub filter: Option<&'a [u64]>,
+    /// The documents that may be found; all where there is none.
+    pub only: Option<&'a Selection<'a>>,
     /// The insertion sequence of a rank, by which equal distances of different parts are ordered. Rising with the rank.
     pub sequence: &'a (dyn Fn(u32) -> u64 + Sync),
 }
@@ -35,7 +36,7 @@ impl Part<'_> {
     fn untouched(&self) -> Plan {
         let documents = self.blocks.len();
         let blocks = documents.div_ceil(BLOCK);
-        let filtered = self.filter.is_some();
+        let filtered = self.only.is_some();
         Plan { way: Way::Blocks, documents, blocks, scanned: 0, measured: 0, filtered }
     }
 }
@@ -56,15 +57,15 @@ const UNIT: usize = 2 << 20;
 /// Queries of a work unit at most.
 const GROUP: usize = 64;
 
-/// Share of documents under passing prefixes below which one query is scanned prefix by prefix.
-const PRUNED: f64 = 0.5;
+/// Cost of going by prefixes, as a share of looking at every document, below which one query goes that way. Where a first
+/// byte has many that pass, its blocks are looked at in order there too, so it hardly ever costs more.
+const PRUNED: f64 = 0.95;
 
 /// The same where tiles of queries could share the reading of blocks.
-const PRUNED_IN_TILE: f64 = 0.3;
+const PRUNED_IN_TILE: f64 = 0.6;
 
-/// One document in so many, or fewer, that pass a filter are looked at alone. Up to there, finding their places and
-/// visiting them costs less than passing over the others and asking the filter about a hundred times as many survivors.
-const SELECTIVE: usize = 32;
+/// The same, from which a deeper sample is worth its time.
+const DEEPER: f64 = 0.6;
 
 /// Codes below which one thread does all the work: about a fifth of a millisecond of it.
 const SERIAL: usize = 1 << 20;
@@ -140,7 +141,8 @@ pub(crate) fn explained(
     let backend = Backend::active();
     let documents: usize = parts.iter().map(|p| p.blocks.len()).sum();
     // Work in codes to look at. Waking the other threads, on a busy machine, takes longer than a small scan.
-    let parallel = |codes: usize| codes > SERIAL && rayon::current_num_threads() > 1;
+    let threads = rayon::current_num_threads();
+    let parallel = |codes: usize| codes > SERIAL && threads > 1;
     let many = tables.len() > 1 && parallel(documents.saturating_mul(tables.len()));
     let queries: Vec<Query> = map(many, tables, |t| Query::new(shape, t.values()));
     let plans: Vec<Plan> = parts.iter().map(Part::untouched).collect();
@@ -174,23 +176,28 @@ pub(crate) fn explained(
         // The order within one part is that of the ranks; the column need not be asked.
         let sequence = |rank: u32| if parts.len() == 1 { u64::from(rank) } else { (part.sequence)(rank) };
 
-        if let Some(bits) = part.filter {
-            let left: usize = bits.iter().map(|word| word.count_ones() as usize).sum();
-            if left == 0 {
+        let filter = match part.only.map(Selection::only) {
+            None => None,
+            Some(Only::Ranks(bits)) => Some(bits),
+            Some(Only::Spots([])) => {
                 progress.iter().for_each(|query| query.goes(p, Way::Nothing));
                 continue;
             }
-            if left <= view.len() / SELECTIVE {
-                let members = part.blocks.members(bits);
-                each(tables.len() > 1 && parallel(left.saturating_mul(tables.len())), &numbers, |&q| {
+            Some(Only::Spots(spots)) => {
+                progress.iter().for_each(|query| query.goes(p, Way::Selected));
+                let work = BLOCK * spots.len();
+                // One share, unless few queries alone must keep the cores busy.
+                let shares = if tables.len() < threads && parallel(work) { 4 * threads } else { 1 };
+                let pieces: Vec<(usize, usize)> =
+                    numbers.iter().flat_map(|&q| (0..shares).map(move |share| (q, share))).collect();
+                each(pieces.len() > 1 && parallel(work.saturating_mul(tables.len())), &pieces, |&(q, share)| {
                     let mut best = collector(q, p);
-                    scan::nearest_among(backend, &view, &members, &queries[q], &mut best);
-                    progress[q].goes(p, Way::Selected);
+                    scan::nearest_among(backend, &view, spots, (share, shares), &queries[q], &mut best);
                     progress[q].take(k, p, best, &sequence);
                 });
                 continue;
             }
-        }
+        };
 
         // What each query does here: nothing more, look at so many documents alone, or go with others.
         let pruned = if tables.len() < 4 { PRUNED } else { PRUNED_IN_TILE } * view.len() as f64;
@@ -200,7 +207,7 @@ pub(crate) fn explained(
                 // A code visited costs what passing over 500 documents costs.
                 let mut best = collector(q, p);
                 let most = view.len() / 512 + 256;
-                if scan::nearest_by_code(&view, query, &mut best, part.filter, most) {
+                if scan::nearest_by_code(&view, query, &mut best, filter, most) {
                     progress.goes(p, Way::PostingLists);
                     progress.take(k, p, best, &sequence);
                     return Choice::Done;
@@ -210,40 +217,37 @@ pub(crate) fn explained(
                 progress.spend(p, best.effort());
             }
             let known = progress.ceiling() < within;
-            let sample =
-                if known { None } else { scan::Sample::new(backend, &view, query, collector(q, p), part.filter) };
-            let passing = || scan::passing(backend, &view, query, progress.ceiling());
-            let Some(mut sample) = sample else {
-                let passing = passing();
-                return if (passing as f64) < pruned { Choice::Alone(passing) } else { Choice::Together };
-            };
+            let sample = if known { None } else { scan::Sample::new(backend, &view, query, collector(q, p), filter) };
+            let prefixes = || scan::Prefixes::new(backend, &view, query, progress.ceiling());
+            let Some(mut sample) = sample else { return Choice::of(prefixes(), pruned) };
             progress.lower(sample.limit());
-            let mut share = passing();
-            if share as f64 >= pruned {
+            let mut found = prefixes();
+            let cost = found.as_ref().map_or(view.len(), scan::Prefixes::cost) as f64;
+            if cost >= DEEPER * view.len() as f64 || cost >= pruned {
                 sample.deepen();
                 progress.lower(sample.limit());
-                // Where nearly all pass, a somewhat nearer limit will not change that.
-                if share < view.len() / 16 * 15 {
-                    share = passing();
+                // Where all pass, a somewhat nearer limit will not change that for tiles.
+                if cost < view.len() as f64 || pruned > cost {
+                    found = prefixes();
                 }
             }
             progress.spend(p, sample.effort());
-            if (share as f64) < pruned { Choice::Alone(share) } else { Choice::Together }
+            Choice::of(found, pruned)
         });
 
-        let alone: Vec<(usize, usize)> = numbers
+        let alone: Vec<(usize, &scan::Prefixes)> = numbers
             .iter()
-            .filter_map(|&q| if let Choice::Alone(passing) = choices[q] { Some((q, passing)) } else { None })
+            .filter_map(|&q| if let Choice::Alone(prefixes) = &choices[q] { Some((q, prefixes)) } else { None })
             .collect();
-        each(many && alone.len() > 1, &alone, |&(q, passing)| {
+        each(many && alone.len() > 1, &alone, |&(q, prefixes)| {
             progress[q].goes(p, Way::Prefixes);
             // One share, unless this query alone must keep the cores busy.
-            let threads = rayon::current_num_threads();
-            let shares = if alone.len() < threads && passing > SERIAL { threads } else { 1 };
+            // Several a thread, since first bytes differ in what lies under them.
+            let shares = if alone.len() < threads && prefixes.cost() > SERIAL { 4 * threads } else { 1 };
             let numbers: Vec<usize> = (0..shares).collect();
             each(shares > 1, &numbers, |&share| {
                 let mut best = collector(q, p);
-                scan::nearest_by_prefix(backend, &view, (share, shares), &queries[q], &mut best, part.filter);
+                prefixes.nearest((share, shares), &mut best, filter);
                 progress[q].take(k, p, best, &sequence);
             });
         });
@@ -254,14 +258,14 @@ pub(crate) fn explained(
         let starts: Vec<usize> = (0..view.len()).step_by(unit).collect();
         let spread = parallel(view.len().saturating_mul(together.len()));
         // Groups as large as leave every thread one, in whole tiles.
-        let group = together.len().div_ceil(rayon::current_num_threads()).next_multiple_of(4).clamp(1, GROUP);
+        let group = together.len().div_ceil(threads).next_multiple_of(4).clamp(1, GROUP);
         let groups: Vec<&[usize]> = together.chunks(group).collect();
         each(spread, &starts, |&start| {
             let range = start..(start + unit).min(view.len());
             each(spread, &groups, |group| {
                 let mut best: Vec<TopK> = group.iter().map(|&q| collector(q, p)).collect();
                 let queries: Vec<&Query> = group.iter().map(|&q| &queries[q]).collect();
-                scan::nearest(backend, &view, range.clone(), &queries, &mut best, part.filter);
+                scan::nearest(backend, &view, range.clone(), &queries, &mut best, filter);
                 for (&q, best) in group.iter().zip(best) {
                     progress[q].take(k, p, best, &sequence);
                 }
@@ -282,11 +286,18 @@ pub(crate) fn explained(
 }
 
 /// What is left to do for a query in a part.
-enum Choice {
+enum Choice<'a> {
     Done,
-    /// So many documents under passing prefixes.
-    Alone(usize),
+    /// To look at the documents under these.
+    Alone(scan::Prefixes<'a>),
     Together,
+}
+
+impl<'a> Choice<'a> {
+    /// Alone where that costs less than `most`.
+    fn of(prefixes: Option<scan::Prefixes<'a>>, most: f64) -> Choice<'a> {
+        prefixes.filter(|prefixes| (prefixes.cost() as f64) < most).map_or(Choice::Together, Choice::Alone)
+    }
 }
 
 fn each<T: Sync>(parallel: bool, items: &[T], work: impl Fn(&T) + Sync + Send) {

@@ -1,0 +1,183 @@
+//! Some documents of a part: what a filter leaves, or what is not deleted.
+
+use std::borrow::Cow;
+
+use kernels::scan::{BLOCK, Spot};
+
+use super::codes::CodeBlocks;
+
+/// One document in so many, or fewer, are looked at alone. Up to there, visiting them costs less than passing over the
+/// others and asking the bitmap about a hundred times as many survivors.
+const FEW: usize = 32;
+
+/// The documents of a part that may be found, in the form in which the scan asks for them.
+#[derive(Clone, Debug)]
+pub(crate) struct Selection<'a> {
+    count: usize,
+    kind: Kind<'a>,
+}
+
+#[derive(Clone, Debug)]
+enum Kind<'a> {
+    Few(Vec<Spot>),
+    /// A bitmap over ranks.
+    Many(Cow<'a, [u64]>),
+}
+
+/// How the scan is to go about it.
+#[derive(Clone, Copy)]
+pub(super) enum Only<'a> {
+    /// Nothing but these documents, which lie here.
+    Spots(&'a [Spot]),
+    /// Everything, and the bitmap is asked about what passes.
+    Ranks(&'a [u64]),
+}
+
+impl<'a> Selection<'a> {
+    /// The documents whose number's bit is set.
+    ///
+    /// # Panics
+    /// When the bitmap ends before the last document or says more than they are.
+    pub fn new(blocks: &CodeBlocks, numbers: &'a [u64]) -> Selection<'a> {
+        assert!(numbers.len() >= blocks.len().div_ceil(64), "a bit for every document");
+        let numbers = &numbers[..blocks.len().div_ceil(64)];
+        let count = numbers.iter().map(|word| word.count_ones() as usize).sum();
+        let kind = if count <= blocks.len() / FEW {
+            Kind::Few(blocks.spots(numbers))
+        } else {
+            Kind::Many(blocks.by_rank(numbers))
+        };
+        Selection { count, kind }
+    }
+
+    /// The same, owning what it holds.
+    pub fn into_owned(self) -> Selection<'static> {
+        let kind = match self.kind {
+            Kind::Few(spots) => Kind::Few(spots),
+            Kind::Many(ranks) => Kind::Many(Cow::Owned(ranks.into_owned())),
+        };
+        Selection { count: self.count, kind }
+    }
+
+    /// Those of them that stay, asked for by number.
+    pub fn retained(&self, blocks: &CodeBlocks, stays: impl Fn(u32) -> bool) -> Selection<'static> {
+        let mut count = 0;
+        let mut check = |rank: u32| {
+            let stays = stays(blocks.number(rank));
+            count += usize::from(stays);
+            stays
+        };
+        let kind = match &self.kind {
+            Kind::Few(spots) => {
+                let view = blocks.view();
+                let mut left = Vec::with_capacity(spots.len());
+                for spot in spots {
+                    let first = spot.block as usize * BLOCK;
+                    let lanes = bits(u64::from(spot.lanes)).filter(|&lane| check(view.key(first + lane as usize)));
+                    let lanes = lanes.fold(0, |lanes, lane| lanes | 1 << lane);
+                    if lanes != 0 {
+                        left.push(Spot { lanes, ..*spot });
+                    }
+                }
+                Kind::Few(left)
+            }
+            Kind::Many(ranks) => {
+                let word = |(i, &word): (usize, &u64)| {
+                    let left = bits(word).filter(|&bit| check(i as u32 * 64 + bit));
+                    left.fold(0u64, |word, bit| word | 1 << bit)
+                };
+                Kind::Many(ranks.iter().enumerate().map(word).collect())
+            }
+        };
+        Selection { count, kind }
+    }
+
+    /// How many they are.
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
+    /// Whether they are so few that nothing else is looked at.
+    pub fn is_few(&self) -> bool {
+        matches!(self.kind, Kind::Few(_))
+    }
+
+    /// Memory held.
+    pub fn bytes(&self) -> usize {
+        match &self.kind {
+            Kind::Few(spots) => size_of_val(spots.as_slice()),
+            Kind::Many(ranks) => size_of_val(ranks.as_ref()),
+        }
+    }
+
+    pub(super) fn only(&self) -> Only<'_> {
+        match &self.kind {
+            Kind::Few(spots) => Only::Spots(spots),
+            Kind::Many(ranks) => Only::Ranks(ranks),
+        }
+    }
+}
+
+/// Numbers of the set bits, rising.
+pub(super) fn bits(word: u64) -> impl Iterator<Item = u32> {
+    let next = |w: &u64| (w & (w - 1) != 0).then_some(w & (w - 1));
+    std::iter::successors((word != 0).then_some(word), next).map(u64::trailing_zeros)
+}
+
+#[cfg(test)]
+mod tests {
+    use kernels::dropout::mix;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::model::CodeShape;
+
+    /// The numbers of all documents selected, whatever the form.
+    fn numbers(blocks: &CodeBlocks, selection: &Selection) -> Vec<u32> {
+        let view = blocks.view();
+        let mut numbers: Vec<u32> = match selection.only() {
+            Only::Spots(spots) => spots
+                .iter()
+                .flat_map(|s| bits(u64::from(s.lanes)).map(|lane| view.key(s.block as usize * BLOCK + lane as usize)))
+                .map(|rank| blocks.number(rank))
+                .collect(),
+            Only::Ranks(ranks) => (0..blocks.len() as u32)
+                .filter(|&rank| ranks[rank as usize / 64] >> (rank % 64) & 1 == 1)
+                .map(|rank| blocks.number(rank))
+                .collect(),
+        };
+        numbers.sort_unstable();
+        numbers
+    }
+
+    proptest! {
+        /// Few or many, numbered or not, with many equal codes.
+        #[test]
+        fn what_was_set_is_selected(
+            seed in any::<u64>(), n in 1usize..3000, share in 1u64..400, numbered in any::<bool>(), distinct in 1u64..300,
+        ) {
+            let shape = CodeShape::new(6, 16, 4).unwrap();
+            let mut codes = vec![0; n * 3];
+            for (i, code) in codes.chunks_exact_mut(3).enumerate() {
+                code.copy_from_slice(&mix(seed, mix(3, i as u64) % distinct).to_le_bytes()[..3]);
+            }
+            let mut order: Vec<u32> = (0..n as u32).collect();
+            order.sort_by_key(|&i| mix(mix(seed, 9), u64::from(i)));
+            let blocks = CodeBlocks::build(shape, [0; 16], &codes, numbered.then_some(&order));
+            for round in 0..3 {
+                let is_set = |i: u32| mix(mix(seed, round), u64::from(i)).is_multiple_of(share);
+                let mut set = vec![0u64; n.div_ceil(64)];
+                (0..n as u32).filter(|&i| is_set(i)).for_each(|i| set[i as usize / 64] |= 1 << (i % 64));
+                let expected: Vec<u32> = (0..n as u32).filter(|&i| is_set(i)).collect();
+                let selection = Selection::new(&blocks, &set);
+                prop_assert_eq!(selection.count(), expected.len());
+                prop_assert_eq!(numbers(&blocks, &selection), expected.clone());
+                let stays = |i: u32| mix(seed ^ 77, u64::from(i)) % 3 > 0;
+                let left = selection.retained(&blocks, stays);
+                let expected: Vec<u32> = expected.into_iter().filter(|&i| stays(i)).collect();
+                prop_assert_eq!(left.count(), expected.len());
+                prop_assert_eq!(numbers(&blocks, &left), expected);
+            }
+        }
+    }
+}
