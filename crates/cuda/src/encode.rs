@@ -85,11 +85,19 @@ impl Bert {
             let image = compile(&shape, precision, device.info().capability)?;
             let kernels = Kernels::load(device, &image)?;
             let widest = shape.intermediate.max(3 * shape.hidden);
-            let mut products = Products::new(device, precision, widest)?;
-            let weights = Weights::load(device, &products, &kernels, &shape, precision, weights)?;
-            products.settle();
-            let model =
-                Model { shape, precision, weights, products, kernels, own: true, processors: device.info().processors };
+            let load = |trial: Option<usize>| -> Result<(Products, Weights)> {
+                let mut products = Products::new(device, precision, trial)?;
+                let weights = Weights::load(device, &products, &kernels, &shape, precision, weights)?;
+                products.settle();
+                Ok((products, weights))
+            };
+            // Where memory is short, without what only the search for the fastest products needs.
+            let (products, weights) = match load(Some(widest)) {
+                Err(error) if error.is_memory() => load(None)?,
+                other => other?,
+            };
+            let processors = device.info().processors;
+            let model = Model { shape, precision, weights, products, kernels, own: true, processors };
             let lanes = Mutex::new(Lanes { lanes: Vec::new(), count: LANES, tokens, halved: 0 });
             Ok(Bert { lanes, model, device: device.clone() })
         })

@@ -62,17 +62,12 @@ unsafe impl Send for Products {}
 unsafe impl Sync for Products {}
 
 impl Products {
-    /// Products of at most `width` inputs and outputs. Where memory for operands to try algorithms on is short, the
-    /// library's first choice is taken.
-    pub fn new(device: &Device, precision: Precision, width: usize) -> Result<Self> {
+    /// With a `trial`, the widest operand, the fastest ways are searched for; else the library's first choice is taken.
+    pub fn new(device: &Device, precision: Precision, trial: Option<usize>) -> Result<Self> {
         device.bind()?;
         let handle = refused("starting cuBLASLt", lt::create_handle())?;
-        let (found, device_) = (Mutex::default(), device.clone());
-        let mut products = Products { device: device_, handle, precision, found, trial: None };
-        products.trial = match Trial::new(device, precision, width) {
-            Err(error) if error.is_memory() => None,
-            other => Some(other?),
-        };
+        let mut products = Products { device: device.clone(), handle, precision, found: Mutex::default(), trial: None };
+        products.trial = trial.map(|width| Trial::new(device, precision, width)).transpose()?;
         Ok(products)
     }
 
