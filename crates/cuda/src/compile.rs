@@ -6,18 +6,18 @@ use cudarc::driver::{result as driver, sys};
 use cudarc::nvrtc::{result as nvrtc, sys as nvrtc_sys};
 
 use crate::device::{Device, said};
-use crate::feed;
+use crate::hopper::{Site, fits};
 use crate::memory::Stream;
 use crate::{Activation, Error, Precision, Result, Shape};
 
 const SOURCE: &str = include_str!("kernels.cu");
-const FEED: &str = include_str!("feed.cu");
+const HOPPER: &str = include_str!("hopper.cu");
 
 /// Machine code, or the assembly the driver makes it from.
 pub(crate) struct Image {
     bytes: Vec<u8>,
-    /// Whether `feed` is among the kernels.
-    fused: bool,
+    /// Products among the kernels.
+    products: Vec<Site>,
 }
 
 /// Options that make the source one encoder's.
@@ -47,10 +47,11 @@ pub(crate) fn compile(shape: &Shape, precision: Precision, capability: (i32, i32
     let known = known_chips()?;
     let mut options = options(shape, precision);
     let exact = known.contains(&chip);
-    let fused = exact && feed::fits(shape, capability);
+    let products: Vec<Site> =
+        if exact { Site::ALL.into_iter().filter(|s| fits(*s, shape, capability)).collect() } else { Vec::new() };
     if exact {
         // Instructions of one chip alone are asked for by an `a`.
-        options.push(format!("--gpu-architecture=sm_{chip}{}", if fused { "a" } else { "" }));
+        options.push(format!("--gpu-architecture=sm_{chip}{}", if products.is_empty() { "" } else { "a" }));
     } else {
         let below = known.iter().copied().filter(|&c| c < chip).max().ok_or_else(|| {
             Error::Unsupported(format!(
@@ -59,7 +60,7 @@ pub(crate) fn compile(shape: &Shape, precision: Precision, capability: (i32, i32
         })?;
         options.push(format!("--gpu-architecture=compute_{below}"));
     }
-    let source = if fused { format!("{SOURCE}{FEED}") } else { SOURCE.into() };
+    let source = if products.is_empty() { SOURCE.into() } else { format!("{SOURCE}{HOPPER}") };
     let source = CString::new(source).map_err(|_| Error::Unsupported("the kernel source holds a zero byte".into()))?;
     let program = refused("making a program", nvrtc::create_program(&source, Some(c"kernels.cu")))?;
     // SAFETY: `program` is live until the end of this block and `source` outlives it; the buffers have the sizes asked for.
@@ -76,14 +77,14 @@ pub(crate) fn compile(shape: &Shape, precision: Precision, capability: (i32, i32
             }
             if !exact {
                 let text = refused("reading the compiled kernels", nvrtc::get_ptx(program))?;
-                return Ok(Image { bytes: text.iter().map(|c| *c as u8).collect(), fused });
+                return Ok(Image { bytes: text.iter().map(|c| *c as u8).collect(), products: Vec::new() });
             }
             let mut size = 0;
             refused("sizing the compiled kernels", nvrtc_sys::nvrtcGetCUBINSize(program, &mut size).result())?;
             let mut bytes = vec![0u8; size];
             let to = bytes.as_mut_ptr().cast();
             refused("reading the compiled kernels", nvrtc_sys::nvrtcGetCUBIN(program, to).result())?;
-            Ok(Image { bytes, fused })
+            Ok(Image { bytes, products })
         })();
         let _ = nvrtc::destroy_program(program);
         image
@@ -122,8 +123,7 @@ pub(crate) struct Kernels {
     pub add_norm: Pair,
     pub activation: Kernel,
     pub pool: Kernel,
-    /// The feed-forward part's first product, where the chip has it.
-    pub feed: Option<Kernel>,
+    products: Vec<(Site, Kernel)>,
 }
 
 /// One kernel.
@@ -177,7 +177,7 @@ impl Kernels {
                 add_norm: pair("add_norm")?,
                 activation: find("activation")?,
                 pool: find("pool")?,
-                feed: image.fused.then(|| find("feed")).transpose()?,
+                products: image.products.iter().map(|s| Ok((*s, find(s.name())?))).collect::<Result<_>>()?,
             })
         })();
         if found.is_err() {
@@ -185,6 +185,13 @@ impl Kernels {
             let _ = unsafe { driver::module::unload(module) };
         }
         found
+    }
+}
+
+impl Kernels {
+    /// The kernel of a product, where the chip has one.
+    pub fn product(&self, site: Site) -> Option<Kernel> {
+        self.products.iter().find(|(s, _)| *s == site).map(|(_, kernel)| *kernel)
     }
 }
 
@@ -285,7 +292,7 @@ mod tests {
         for (shape, precision, capability) in cases {
             let image = guarded("compiling", || compile(&shape, precision, capability)).unwrap();
             assert!(image.bytes.len() > 1000);
-            assert_eq!(image.fused, capability == (9, 0));
+            assert_eq!(!image.products.is_empty(), capability == (9, 0));
             assert_eq!(image.bytes.starts_with(b"\x7fELF"), capability.0 != 99);
         }
     }

@@ -136,6 +136,9 @@ fn describe(ordinal: i32, driver: i32) -> Result<DeviceInfo> {
 pub(crate) fn said<T>(doing: &str, answer: std::result::Result<T, DriverError>) -> Result<T> {
     answer.map_err(|DriverError(code)| {
         use sys::CUresult::*;
+        if code == CUDA_ERROR_OUT_OF_MEMORY {
+            return Error::short(doing);
+        }
         let advice = match code {
             CUDA_ERROR_NO_BINARY_FOR_GPU
             | CUDA_ERROR_INVALID_IMAGE
@@ -171,6 +174,15 @@ fn words(code: sys::CUresult) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_driver_without_memory_is_short_of_memory_whatever_it_was_doing() {
+        let code = sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY;
+        let error = said::<()>("opening the GPU", Err(DriverError(code))).unwrap_err();
+        assert!(error.is_memory());
+        let said = error.to_string();
+        assert!(said.starts_with("the GPU has too little memory for opening the GPU; end other programs"), "{said}");
+    }
 
     /// On a machine without a driver this is the whole way; on one with it, the list is what the driver says.
     #[test]

@@ -1,11 +1,11 @@
 //! An encoder on a GPU: sequences in, features out, batch after batch on two streams.
 
+use std::cell::Cell;
 use std::sync::{Mutex, PoisonError};
 
 use crate::batch::{Capacity, check, cut};
 use crate::compile::{Kernels, compile};
 use crate::device::Device;
-use crate::feed::Feed;
 use crate::forward::{Lane, Model};
 use crate::gemm::Products;
 use crate::library::guarded;
@@ -28,6 +28,8 @@ pub struct Bert {
 
 struct Lanes {
     lanes: Vec<Lane>,
+    /// Lanes there are to be.
+    count: usize,
     tokens: usize,
     halved: u32,
 }
@@ -82,21 +84,42 @@ impl Bert {
             device.bind()?;
             let image = compile(&shape, precision, device.info().capability)?;
             let kernels = Kernels::load(device, &image)?;
-            let feed = kernels.feed.map(|kernel| Feed::new(device, kernel, &shape)).transpose()?;
             let widest = shape.intermediate.max(3 * shape.hidden);
-            let mut products = Products::new(device, precision, widest)?;
-            let weights = Weights::load(device, &products, &shape, precision, weights, feed.is_some())?;
-            products.settle();
-            let model = Model { shape, precision, weights, products, kernels, feed };
-            let lanes = Mutex::new(Lanes { lanes: Vec::new(), tokens, halved: 0 });
+            let load = |trial: Option<usize>| -> Result<(Products, Weights)> {
+                let mut products = Products::new(device, precision, trial)?;
+                let weights = Weights::load(device, &products, &kernels, &shape, precision, weights)?;
+                products.settle();
+                Ok((products, weights))
+            };
+            // Where memory is short, without what only the search for the fastest products needs.
+            let (products, weights) = match load(Some(widest)) {
+                Err(error) if error.is_memory() => load(None)?,
+                other => other?,
+            };
+            let processors = device.info().processors;
+            let model = Model { shape, precision, weights, products, kernels, own: true, processors };
+            let lanes = Mutex::new(Lanes { lanes: Vec::new(), count: LANES, tokens, halved: 0 });
             Ok(Bert { lanes, model, device: device.clone() })
         })
     }
 
-    /// The same by the kernels that every chip has: the same bits, to be compared with.
-    pub fn unfused(mut self) -> Self {
-        self.model.feed = None;
+    /// The same with cuBLASLt's products alone, which every chip has: the same bits, to be compared with.
+    pub fn plain(mut self) -> Self {
+        self.model.own = false;
         self
+    }
+
+    /// The same with another number of batches under way, and products of our own on so many multiprocessors: to measure
+    /// what the defaults are worth.
+    pub fn arranged(mut self, lanes: usize, processors: usize) -> Self {
+        self.lanes.get_mut().unwrap_or_else(PoisonError::into_inner).count = lanes.max(1);
+        self.model.processors = processors.min(self.device.info().processors);
+        self
+    }
+
+    /// What was found out about its products: microseconds by cuBLASLt's first choice, its best, and ours.
+    pub fn choices(&self) -> Vec<String> {
+        self.model.products.choices()
     }
 
     /// Its shape.
@@ -152,18 +175,29 @@ impl Bert {
         let mut state = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
         guarded("encoding on the GPU", || {
             self.device.bind()?;
-            state.reserve(&self.device, &self.model, longest)?;
-            let capacity = state.lanes[0].capacity();
-            let batches = cut(sequences, capacity);
-            let answer = self.run(&mut state.lanes, sequences, &batches, pooling, views, outs, progress);
-            if answer.is_err() {
+            // Kernels are loaded at their first launch, and a driver may find only then that memory is short.
+            let done = Cell::new(0);
+            let counted = |rows: usize| {
+                done.set(done.get() + rows);
+                progress(rows)
+            };
+            let (batches, capacity) = loop {
+                state.reserve(&self.device, &self.model, longest)?;
+                let capacity = state.lanes[0].capacity();
+                let batches = cut(sequences, capacity);
+                let answer = self.run(&mut state.lanes, sequences, &batches, pooling, views, outs, &counted);
+                let Err(error) = answer else { break (batches.len(), capacity) };
                 // Nothing may still write to a lane that the next call uses; after a failed GPU new ones are made.
                 state.lanes.iter_mut().for_each(Lane::abandon);
                 state.lanes.clear();
-            }
-            answer?;
+                if done.get() > 0 || error_is_final(&error, state.tokens, longest) {
+                    return Err(error);
+                }
+                state.tokens /= 2;
+                state.halved += 1;
+            };
             let Lanes { halved, .. } = *state;
-            Ok(Report { tokens, batches: batches.len(), batch_tokens: capacity.tokens, halved })
+            Ok(Report { tokens, batches, batch_tokens: capacity.tokens, halved })
         })
     }
 
@@ -263,12 +297,13 @@ impl Bert {
 impl Lanes {
     /// Makes lanes that hold the longest sequence, halving the batch while the GPU's memory is short.
     fn reserve(&mut self, device: &Device, model: &Model, longest: usize) -> Result<()> {
-        if self.lanes.len() == LANES && self.lanes[0].capacity().tokens >= longest {
+        if self.lanes.len() == self.count && self.lanes[0].capacity().tokens >= longest {
             return Ok(());
         }
         self.lanes.clear();
+        let count = self.count;
         let (lanes, tokens, halved) = shrinking(self.tokens.max(longest), longest, |tokens| {
-            (0..LANES).map(|_| Lane::new(device, model, Capacity::new(tokens))).collect()
+            (0..count).map(|_| Lane::new(device, model, Capacity::new(tokens))).collect()
         })?;
         (self.lanes, self.tokens) = (lanes, tokens);
         self.halved += halved;

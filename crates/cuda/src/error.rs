@@ -54,9 +54,7 @@ pub enum Error {
     #[error("{0}")]
     Input(String),
     /// The GPU has too little memory, even for one sequence.
-    #[error(
-        "the GPU has too little memory for {what} ({needed} MiB, {free} MiB free of {total} MiB); end other programs on it, or use the CPU"
-    )]
+    #[error("the GPU has too little memory for {what}{}; end other programs on it, or use the CPU", room(*needed, *free, *total))]
     Memory {
         /// What did not fit.
         what: String,
@@ -64,7 +62,7 @@ pub enum Error {
         needed: usize,
         /// MiB free.
         free: usize,
-        /// MiB in all.
+        /// MiB in all; 0 where the driver did not say.
         total: usize,
     },
     /// A value left the range of the precision.
@@ -90,7 +88,16 @@ pub enum Error {
     Interrupted,
 }
 
+fn room(needed: usize, free: usize, total: usize) -> String {
+    if total == 0 { String::new() } else { format!(" ({needed} MiB, {free} MiB free of {total} MiB)") }
+}
+
 impl Error {
+    /// Memory was short where nobody knows how much was wanted.
+    pub(crate) fn short(what: &str) -> Self {
+        Error::Memory { what: what.into(), needed: 0, free: 0, total: 0 }
+    }
+
     pub(crate) fn shape(what: &'static str, found: impl ToString, expected: impl Into<String>) -> Self {
         Error::Shape { what, found: found.to_string(), expected: expected.into() }
     }

@@ -8,8 +8,8 @@ use cudarc::driver::result;
 use crate::batch::{Capacity, Packed, pack};
 use crate::compile::{Kernels, arguments};
 use crate::device::{Device, said};
-use crate::feed::{Feed, Map};
-use crate::gemm::{Products, WORKSPACE};
+use crate::gemm::{Linear, Products, WORKSPACE};
+use crate::hopper::Map;
 use crate::memory::{Buffer, Event, Pinned, Stream};
 use crate::shape::Rate;
 use crate::weights::{Norm, Weights};
@@ -22,7 +22,10 @@ pub(crate) struct Model {
     pub weights: Weights,
     pub products: Products,
     pub kernels: Kernels,
-    pub feed: Option<Feed>,
+    /// Whether products of our own are taken where they are the faster ones.
+    pub own: bool,
+    /// Multiprocessors that products of our own take.
+    pub processors: usize,
 }
 
 /// Told after each kernel is queued what it does.
@@ -55,11 +58,18 @@ pub(crate) struct Lane {
     row_keys: Buffer,
     attention_keys: Buffer,
     workspace: Buffer,
-    /// `states` and `compact` as `feed` reads them.
-    maps: Option<(Map, Map)>,
+    maps: Option<Maps>,
     slots: Vec<Slot>,
     pending: VecDeque<Pending>,
     launched: usize,
+}
+
+/// Operands as products of our own read them.
+struct Maps {
+    states: Map,
+    compact: Map,
+    context: Map,
+    wide: Map,
 }
 
 struct Slot {
@@ -99,8 +109,17 @@ impl Lane {
             })
             .collect::<Result<Vec<_>>>()?;
         let (states, compact) = (buffer(narrow)?, buffer(2 * documents * shape.hidden)?);
-        let map = |buffer: &Buffer, rows| Map::states(buffer.at(), rows, shape, *precision);
-        let maps = if model.feed.is_some() { Some((map(&states, tokens)?, map(&compact, documents)?)) } else { None };
+        let (context, wide) = (buffer(narrow)?, buffer(2 * tokens * shape.intermediate.max(3 * shape.hidden))?);
+        let map = |buffer: &Buffer, rows, inputs| Map::operand(buffer.at(), rows, inputs, *precision);
+        let maps = match model.weights.any_own() {
+            false => None,
+            true => Some(Maps {
+                states: map(&states, tokens, shape.hidden)?,
+                compact: map(&compact, documents, shape.hidden)?,
+                context: map(&context, tokens, shape.hidden)?,
+                wide: map(&wide, tokens, shape.intermediate)?,
+            }),
+        };
         Ok(Lane {
             stream: Stream::new(device)?,
             capacity,
@@ -109,9 +128,9 @@ impl Lane {
             uploaded: Event::new(device)?,
             batch: buffer(4 * capacity.words())?,
             states,
-            wide: buffer(2 * tokens * shape.intermediate.max(3 * shape.hidden))?,
+            wide,
             narrow: buffer(narrow)?,
-            context: buffer(narrow)?,
+            context,
             compact,
             row_keys: buffer(8 * (2 * shape.layers + 1) * tokens)?,
             attention_keys: buffer(8 * shape.layers * documents)?,
@@ -217,6 +236,7 @@ impl Lane {
         let (ids, places, starts, all_items) =
             (part(sections.ids), part(sections.places), part(sections.starts), part(sections.items));
         let (states, wide, narrow, context) = (self.states.at(), self.wide.at(), self.narrow.at(), self.context.at());
+        let maps = self.maps.as_ref();
         let drop = dropout.is_some();
         let rate = dropout.map_or(Rate::default(), |d| d.rate());
         let (count, rows_of_documents) = (tokens as i32, documents as i32);
@@ -266,8 +286,12 @@ impl Lane {
             )?;
             mark(stream, "embeddings")?;
             for (l, layer) in weights.layers.iter().enumerate() {
-                let linear = |linear: &crate::gemm::Linear, x: u64, y: u64, rows: usize| {
-                    linear.multiply(products, x, y, rows, &self.workspace, stream)
+                // Tells whether the product has applied its activation.
+                let linear = |linear: &Linear, x: u64, map: Option<&Map>, y: u64, rows: usize| {
+                    if let (Some(own), Some(x)) = (linear.own(), map.filter(|_| model.own)) {
+                        return own.launch(x, y, rows, model.processors, stream).map(|()| own.activates);
+                    }
+                    linear.multiply(products, x, y, rows, &self.workspace, stream).map(|()| false)
                 };
                 let add_norm = |from: u64, at: u64, to: u64, norm: &Norm, rows: usize, site: usize, key_at: u64| {
                     let count = rows as i32;
@@ -289,7 +313,7 @@ impl Lane {
                         ],
                     )
                 };
-                linear(&layer.attention_in, states, wide, tokens)?;
+                linear(&layer.attention_in, states, maps.map(|m| &m.states), wide, tokens)?;
                 mark(stream, "product, attention in")?;
                 // After the last layer only the first tokens are asked for, so only theirs are computed.
                 let first_only = pooling == Pooling::Cls && l + 1 == shape.layers;
@@ -319,29 +343,19 @@ impl Lane {
                     )?;
                 }
                 mark(stream, "attention")?;
-                linear(&layer.attention_out, context, narrow, rows)?;
+                linear(&layer.attention_out, context, maps.map(|m| &m.context), narrow, rows)?;
                 mark(stream, "product, attention out")?;
                 add_norm(states, first_at, to, &layer.attention_norm, rows, 1 + 2 * l, first_at)?;
                 mark(stream, "residual and norm")?;
-                if let (Some(feed), Some((all, first)), Some(weight)) = (&model.feed, &self.maps, &layer.feed_map) {
-                    let x = if first_only { first } else { all };
-                    feed.launch(x, weight, &layer.feed_in, wide, rows, stream)?;
-                    mark(stream, "product, feed in")?;
-                } else {
-                    linear(&layer.feed_in, to, wide, rows)?;
-                    mark(stream, "product, feed in")?;
-                    if !weights.activated {
-                        let words = (rows * shape.intermediate / 8) as u64;
-                        kernels.activation.launch(
-                            stream,
-                            words.div_ceil(256) as usize,
-                            256,
-                            arguments![wide, words],
-                        )?;
-                        mark(stream, "activation")?;
-                    }
+                let x = maps.map(|m| if first_only { &m.compact } else { &m.states });
+                let activated = linear(&layer.feed_in, to, x, wide, rows)?;
+                mark(stream, "product, feed in")?;
+                if !activated && !weights.activated {
+                    let words = (rows * shape.intermediate / 8) as u64;
+                    kernels.activation.launch(stream, words.div_ceil(256) as usize, 256, arguments![wide, words])?;
+                    mark(stream, "activation")?;
                 }
-                linear(&layer.feed_out, wide, narrow, rows)?;
+                linear(&layer.feed_out, wide, maps.map(|m| &m.wide), narrow, rows)?;
                 mark(stream, "product, feed out")?;
                 add_norm(to, 0, to, &layer.feed_norm, rows, 2 + 2 * l, first_at)?;
                 mark(stream, "residual and norm")?;

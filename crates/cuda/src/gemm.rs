@@ -8,10 +8,12 @@ use std::time::{Duration, Instant};
 use cudarc::cublaslt::result::{self as lt, CublasError};
 use cudarc::cublaslt::sys::{self, cublasLtEpilogue_t as Epilogue};
 
+use crate::compile::{Kernels, arguments};
 use crate::device::Device;
+use crate::hopper::{Map, Product, Site};
 use crate::memory::{Buffer, Stream};
 use crate::weights::bits;
-use crate::{Error, Precision, Result};
+use crate::{Error, Precision, Result, Shape};
 
 /// What cuBLASLt may use beside the operands; the vendor's advice for Hopper.
 pub(crate) const WORKSPACE: usize = 32 << 20;
@@ -29,8 +31,19 @@ const COMPARED_ROWS: usize = 300;
 pub(crate) struct Products {
     device: Device,
     handle: sys::cublasLtHandle_t,
-    found: Mutex<HashMap<(usize, usize, u32), sys::cublasLtMatmulAlgo_t>>,
+    precision: Precision,
+    found: Mutex<HashMap<Site, Choice>>,
     trial: Option<Trial>,
+}
+
+/// How the products of a site are computed.
+#[derive(Clone, Copy)]
+struct Choice {
+    algorithm: sys::cublasLtMatmulAlgo_t,
+    /// Whether our own kernel is the faster one.
+    own: bool,
+    /// Of cuBLASLt's first choice, its best, and ours; with the activation where ours applies it.
+    took: (Duration, Duration, Option<Duration>),
 }
 
 /// Operands to try algorithms on.
@@ -49,17 +62,23 @@ unsafe impl Send for Products {}
 unsafe impl Sync for Products {}
 
 impl Products {
-    /// Products of at most `width` inputs and outputs. Where memory for operands to try algorithms on is short, the
-    /// library's first choice is taken.
-    pub fn new(device: &Device, precision: Precision, width: usize) -> Result<Self> {
+    /// With a `trial`, the widest operand, the fastest ways are searched for; else the library's first choice is taken.
+    pub fn new(device: &Device, precision: Precision, trial: Option<usize>) -> Result<Self> {
         device.bind()?;
         let handle = refused("starting cuBLASLt", lt::create_handle())?;
-        let mut products = Products { device: device.clone(), handle, found: Mutex::default(), trial: None };
-        products.trial = match Trial::new(device, precision, width) {
-            Err(error) if error.is_memory() => None,
-            other => Some(other?),
-        };
+        let mut products = Products { device: device.clone(), handle, precision, found: Mutex::default(), trial: None };
+        products.trial = trial.map(|width| Trial::new(device, precision, width)).transpose()?;
         Ok(products)
+    }
+
+    /// What was found out, in words.
+    pub fn choices(&self) -> Vec<String> {
+        let found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
+        let line = |site: &Site| {
+            let Choice { own, took: (first, best, ours), .. } = found.get(site)?;
+            Some(format!("{site:?}: cuBLASLt {first:.1?}, best {best:.1?}, ours {ours:.1?}, taken: {own}"))
+        };
+        Site::ALL.iter().filter_map(line).collect()
     }
 
     /// Frees what only the search for algorithms needed.
@@ -126,8 +145,9 @@ impl Trial {
 /// `y[rows, outputs] = epilogue(x[rows, inputs] W^T + bias)`, with `W` as `[outputs, inputs]`.
 pub(crate) struct Linear {
     weight: Buffer,
-    bias: Buffer,
+    _bias: Buffer,
     plan: Plan,
+    own: Option<Product>,
     inputs: usize,
     outputs: usize,
 }
@@ -150,52 +170,62 @@ unsafe impl Sync for Linear {}
 impl Linear {
     /// `weight` and `bias` are bits of the precision.
     pub fn new(
-        device: &Device,
         products: &Products,
-        precision: Precision,
+        kernels: &Kernels,
+        shape: &Shape,
+        site: Site,
         weight: &[u16],
         bias: &[u16],
         epilogue: Epilogue,
     ) -> Result<Self> {
-        let (outputs, inputs) = (bias.len(), weight.len() / bias.len());
+        let Products { device, precision, .. } = products;
+        let (inputs, outputs) = site.size(shape);
+        debug_assert_eq!((bias.len(), weight.len()), (outputs, outputs * inputs));
         let weight = Buffer::filled(device, weight, "the encoder's weights")?;
         let bias = Buffer::filled(device, bias, "the encoder's weights")?;
-        let plan = Plan::new(products, precision, inputs, outputs, epilogue, bias.at())?;
-        let mut linear = Linear { weight, bias, plan, inputs, outputs };
-        linear.tune(products, epilogue)?;
+        let plan = Plan::new(products, *precision, inputs, outputs, epilogue, bias.at())?;
+        let own = Product::new(kernels, site, shape, *precision, weight.at(), bias.at())?;
+        let mut linear = Linear { weight, _bias: bias, plan, own, inputs, outputs };
+        let known = products.found.lock().unwrap_or_else(PoisonError::into_inner).get(&site).copied();
+        let choice = match (known, &products.trial) {
+            (Some(choice), _) => Some(choice),
+            (None, Some(trial)) => Some(linear.choose(products, kernels, trial)?),
+            (None, None) => None,
+        };
+        if let Some(choice) = choice {
+            linear.plan.algorithm = choice.algorithm;
+            linear.own = linear.own.filter(|_| choice.own);
+            products.found.lock().unwrap_or_else(PoisonError::into_inner).insert(site, choice);
+        } else {
+            linear.own = None;
+        }
         Ok(linear)
     }
 
-    /// Address of the weights, `[outputs, inputs]`.
-    pub fn weight(&self) -> u64 {
-        self.weight.at()
+    /// Our own kernel, where it is the one to take.
+    pub fn own(&self) -> Option<&Product> {
+        self.own.as_ref()
     }
 
-    /// Address of the bias.
-    pub fn bias(&self) -> u64 {
-        self.bias.at()
-    }
-
-    /// Takes the fastest of the algorithms that give the same bits as the library's own choice: a search that decides
-    /// the time and nothing else, so that a run on another day gives the same vectors.
-    fn tune(&mut self, products: &Products, epilogue: Epilogue) -> Result<()> {
-        let Some(trial) = &products.trial else { return Ok(()) };
-        let key = (self.inputs, self.outputs, epilogue as u32);
-        let mut found = products.found.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(algorithm) = found.get(&key) {
-            self.plan.algorithm = *algorithm;
-            return Ok(());
-        }
-        let candidates = self.plan.candidates(products, TRIED);
-        let candidates = refused("asking for algorithms", candidates)?;
-        let mut best: Option<(Vec<u16>, Duration, sys::cublasLtMatmulAlgo_t)> = None;
-        for algorithm in candidates {
+    /// Finds the fastest of the ways that give the same bits as the library's first choice: a search that decides the
+    /// time and nothing else, so that a run on another day gives the same vectors.
+    fn choose(&mut self, products: &Products, kernels: &Kernels, trial: &Trial) -> Result<Choice> {
+        let activates = self.own.as_ref().is_some_and(|own| own.activates);
+        let mut best: Option<(Vec<u16>, Duration, Choice)> = None;
+        for algorithm in refused("asking for algorithms", self.plan.candidates(products, TRIED))? {
             self.plan.algorithm = algorithm;
             let product = || {
+                let (x, y, Trial { workspace, stream, .. }) = (trial.x.at(), trial.y.at(), trial);
+                let words = (TYPICAL_ROWS * self.outputs / 8) as u64;
                 // SAFETY: the trial's operands are as wide as the widest product and `TYPICAL_ROWS` long.
                 unsafe {
-                    self.multiply(products, trial.x.at(), trial.y.at(), TYPICAL_ROWS, &trial.workspace, &trial.stream)
+                    self.multiply(products, x, y, TYPICAL_ROWS, workspace, stream)?;
+                    if activates {
+                        let blocks = words.div_ceil(256) as usize;
+                        kernels.activation.launch(stream, blocks, 256, arguments![y, words])?;
+                    }
                 }
+                Ok(())
             };
             let (rows, took) = match (trial.run(self.outputs, &product), &best) {
                 (Ok(answer), _) => answer,
@@ -204,18 +234,29 @@ impl Linear {
                 (Err(_), Some(_)) => continue,
             };
             match &mut best {
-                None => best = Some((rows, took, algorithm)),
-                Some((first, least, chosen)) if *first == rows && took < *least => {
-                    (*least, *chosen) = (took, algorithm)
+                None => best = Some((rows, took, Choice { algorithm, own: false, took: (took, took, None) })),
+                Some((first, _, choice)) if *first == rows && took < choice.took.1 => {
+                    (choice.algorithm, choice.took.1) = (algorithm, took);
                 }
                 Some(_) => {}
             }
         }
-        if let Some((_, _, algorithm)) = best {
-            self.plan.algorithm = algorithm;
-            found.insert(key, algorithm);
+        let Some((rows, _, mut choice)) = best else {
+            return Err(Error::Unsupported(format!(
+                "cuBLASLt has no product of {} by {}; update the CUDA libraries, or use the CPU",
+                self.inputs, self.outputs
+            )));
+        };
+        if let Some(own) = &self.own {
+            let processors = products.device.info().processors;
+            let x = Map::operand(trial.x.at(), TYPICAL_ROWS, self.inputs, products.precision)?;
+            // SAFETY: as above.
+            let product = || unsafe { own.launch(&x, trial.y.at(), TYPICAL_ROWS, processors, &trial.stream) };
+            let (ours, took) = trial.run(self.outputs, &product)?;
+            choice.took.2 = Some(took);
+            choice.own = ours == rows && took < choice.took.1;
         }
-        Ok(())
+        Ok(choice)
     }
 
     /// Queues the product.
@@ -400,9 +441,12 @@ fn at<T>(value: &T) -> *const c_void {
 }
 
 fn refused<T>(doing: &str, answer: std::result::Result<T, CublasError>) -> Result<T> {
-    answer.map_err(|CublasError(code)| Error::Failed {
-        doing: doing.into(),
-        said: format!("{code:?}"),
-        advice: "start the program again; if it stays, update the CUDA libraries, or use the CPU",
+    answer.map_err(|CublasError(code)| match code {
+        sys::cublasStatus_t::CUBLAS_STATUS_ALLOC_FAILED => Error::short(doing),
+        code => Error::Failed {
+            doing: doing.into(),
+            said: format!("{code:?}"),
+            advice: "start the program again; if it stays, update the CUDA libraries, or use the CPU",
+        },
     })
 }

@@ -420,64 +420,57 @@ __device__ __forceinline__ void attend_tile(const u16 *qkv, u16 *out, int head, 
 // times what its bytes need: a quarter of the warps had no tile, and each waited for memory once a step of keys.
 #define SHORT (WIDTH <= 64 ? 64 : 32)  // what fits the registers
 
-template <bool DROP>
-__device__ __forceinline__ void attend_short_warp(const u16 *qkv, u16 *out, const uint2 *shorts, int units,
-                                                  const u64 *keys, Rate rate) {
-    const int unit = (blockIdx.x * blockDim.x + threadIdx.x) / WARP;
-    if (unit >= units) return;
-    const uint2 item = shorts[unit / HEADS];  // first token and, above it, length; document
-    const int head = unit % HEADS, start = item.x & 0xffffff, length = (item.x >> 24) + 1;
+// For BLOCKS blocks of sixteen keys, of which only the last may be in part: without a branch between its products they run
+// side by side, and eight warps a multiprocessor, which is what the registers allow, hide each other's waits no better.
+template <bool DROP, int BLOCKS>
+__device__ __forceinline__ void attend_blocks(const u16 *base, u16 *out, int head, int length, u64 key, Rate rate) {
     const int lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4;
     const size_t pitch = 3 * HIDDEN;
-    const u16 *base = qkv + (size_t)start * pitch + head * WIDTH;
     const uint4 none = make_uint4(0, 0, 0, 0);
 
-    uint4 k[SHORT / 8][CHUNKS];
+    uint4 k[2 * BLOCKS][CHUNKS];
 #pragma unroll
-    for (int n = 0; n < SHORT / 8; n++)
+    for (int n = 0; n < 2 * BLOCKS; n++)
 #pragma unroll
         for (int c = 0; c < CHUNKS; c++)
-            k[n][c] = n * 8 + g < length ? *(const uint4 *)(base + (n * 8 + g) * pitch + HIDDEN + c * 32 + t * 8) : none;
+            k[n][c] = n < 2 * BLOCKS - 2 || n * 8 + g < length
+                          ? *(const uint4 *)(base + (n * 8 + g) * pitch + HIDDEN + c * 32 + t * 8)
+                          : none;
     uint4 q0[CHUNKS], q1[CHUNKS];
 #pragma unroll
     for (int c = 0; c < CHUNKS; c++) {
-        q0[c] = g < length ? *(const uint4 *)(base + g * pitch + c * 32 + t * 8) : none;
-        q1[c] = g + 8 < length ? *(const uint4 *)(base + (g + 8) * pitch + c * 32 + t * 8) : none;
+        q0[c] = BLOCKS > 1 || g < length ? *(const uint4 *)(base + g * pitch + c * 32 + t * 8) : none;
+        q1[c] = BLOCKS > 1 || g + 8 < length ? *(const uint4 *)(base + (g + 8) * pitch + c * 32 + t * 8) : none;
     }
-    u32 v[SHORT / 16][4][TILES / 2];
+    u32 v[BLOCKS][4][TILES / 2];
 #pragma unroll
-    for (int u = 0; u < SHORT / 16; u++)
+    for (int u = 0; u < BLOCKS; u++)
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            int key = u * 16 + 2 * t + (i & 1) + (i >> 1) * 8;
-            if (key < length)
-                load_values(v[u][i], base + key * pitch + 2 * HIDDEN + g * TILES);
+            int at = u * 16 + 2 * t + (i & 1) + (i >> 1) * 8;
+            if (u < BLOCKS - 1 || at < length)
+                load_values(v[u][i], base + at * pitch + 2 * HIDDEN + g * TILES);
             else
 #pragma unroll
                 for (int w = 0; w < TILES / 2; w++) v[u][i][w] = 0;
         }
-    const u64 key = DROP ? keys[item.y] : 0;
     const float scale = rsqrtf((float)WIDTH) * 1.4426950408889634f;
 
-    for (int query = 0; query < length; query += 16) {
+#pragma unroll 1
+    for (int query = 0; query < 16 * BLOCKS; query += 16) {
         const int row0 = query + g, row1 = row0 + 8;
-        float s[SHORT / 8][4];
-        float top0 = LEAST, top1 = LEAST;
+        float s[2 * BLOCKS][4];
 #pragma unroll
-        for (int n = 0; n < SHORT / 8; n++) {
-            if (n * 8 >= length) break;
-            s[n][0] = s[n][1] = s[n][2] = s[n][3] = 0.f;
+        for (int n = 0; n < 2 * BLOCKS; n++) s[n][0] = s[n][1] = s[n][2] = s[n][3] = 0.f;
+        // Each sum's products in order, the sums by turns.
 #pragma unroll
-            for (int c = 0; c < CHUNKS; c++) {
+        for (int c = 0; c < CHUNKS; c++) {
+#pragma unroll
+            for (int n = 0; n < 2 * BLOCKS; n++)
                 mma(s[n], q0[c].x, q1[c].x, q0[c].y, q1[c].y, k[n][c].x, k[n][c].y);
-                mma(s[n], q0[c].z, q1[c].z, q0[c].w, q1[c].w, k[n][c].z, k[n][c].w);
-            }
 #pragma unroll
-            for (int e = 0; e < 2; e++) {
-                bool there = n * 8 + 2 * t + e < length;
-                s[n][e] = there ? s[n][e] * scale : LEAST, s[n][e + 2] = there ? s[n][e + 2] * scale : LEAST;
-                top0 = fmaxf(top0, s[n][e]), top1 = fmaxf(top1, s[n][e + 2]);
-            }
+            for (int n = 0; n < 2 * BLOCKS; n++)
+                mma(s[n], q0[c].z, q1[c].z, q0[c].w, q1[c].w, k[n][c].z, k[n][c].w);
         }
         // The next tile's queries, while this one is computed.
         const int next0 = row0 + 16, next1 = row1 + 16;
@@ -486,6 +479,15 @@ __device__ __forceinline__ void attend_short_warp(const u16 *qkv, u16 *out, cons
             q0[c] = next0 < length ? *(const uint4 *)(base + next0 * pitch + c * 32 + t * 8) : none;
             q1[c] = next1 < length ? *(const uint4 *)(base + next1 * pitch + c * 32 + t * 8) : none;
         }
+        float top0 = LEAST, top1 = LEAST;
+#pragma unroll
+        for (int n = 0; n < 2 * BLOCKS; n++)
+#pragma unroll
+            for (int e = 0; e < 2; e++) {
+                bool there = n < 2 * BLOCKS - 2 || n * 8 + 2 * t + e < length;
+                s[n][e] = there ? s[n][e] * scale : LEAST, s[n][e + 2] = there ? s[n][e + 2] * scale : LEAST;
+                top0 = fmaxf(top0, s[n][e]), top1 = fmaxf(top1, s[n][e + 2]);
+            }
         top0 = fmaxf(top0, __shfl_xor_sync(ALL, top0, 1)), top1 = fmaxf(top1, __shfl_xor_sync(ALL, top1, 1));
         top0 = fmaxf(top0, __shfl_xor_sync(ALL, top0, 2)), top1 = fmaxf(top1, __shfl_xor_sync(ALL, top1, 2));
         u32 low0 = 0, high0 = 0, low1 = 0, high1 = 0;
@@ -494,41 +496,56 @@ __device__ __forceinline__ void attend_short_warp(const u16 *qkv, u16 *out, cons
             low0 = (u32)k0, high0 = (u32)(k0 >> 32), low1 = (u32)k1, high1 = (u32)(k1 >> 32);
         }
         float sum0 = 0.f, sum1 = 0.f;
+        u32 a[2 * BLOCKS][2];
+#pragma unroll
+        for (int n = 0; n < 2 * BLOCKS; n++) {
+            float p[4];
+#pragma unroll
+            for (int e = 0; e < 2; e++) {
+                p[e] = exp2_fast(s[n][e] - top0), p[e + 2] = exp2_fast(s[n][e + 2] - top1);
+                sum0 += p[e], sum1 += p[e + 2];
+                if (DROP) {  // after the sum: softmax is taken before anything falls
+                    u32 place = (u32)(n * 8 + 2 * t + e) * STRIDE;
+                    if (!stays(place, low0, high0, rate.threshold)) p[e] = 0.f;
+                    if (!stays(place, low1, high1, rate.threshold)) p[e + 2] = 0.f;
+                }
+            }
+            a[n][0] = pack(p[0], p[1]), a[n][1] = pack(p[2], p[3]);
+        }
         float o[TILES][4];
 #pragma unroll
         for (int j = 0; j < TILES; j++) o[j][0] = o[j][1] = o[j][2] = o[j][3] = 0.f;
 #pragma unroll
-        for (int u = 0; u < SHORT / 16; u++) {
-            if (u * 16 >= length) break;
-            u32 a[2][2];
-#pragma unroll
-            for (int m = 0; m < 2; m++) {
-                const int n = 2 * u + m;
-                float p[4] = {0.f, 0.f, 0.f, 0.f};
-                if (n * 8 < length) {
-#pragma unroll
-                    for (int e = 0; e < 2; e++) {
-                        p[e] = exp2_fast(s[n][e] - top0), p[e + 2] = exp2_fast(s[n][e + 2] - top1);
-                        sum0 += p[e], sum1 += p[e + 2];
-                        if (DROP) {  // after the sum: softmax is taken before anything falls
-                            u32 place = (u32)(n * 8 + 2 * t + e) * STRIDE;
-                            if (!stays(place, low0, high0, rate.threshold)) p[e] = 0.f;
-                            if (!stays(place, low1, high1, rate.threshold)) p[e + 2] = 0.f;
-                        }
-                    }
-                }
-                a[m][0] = pack(p[0], p[1]), a[m][1] = pack(p[2], p[3]);
-            }
+        for (int u = 0; u < BLOCKS; u++)
 #pragma unroll
             for (int w = 0; w < TILES / 2; w++) {
                 u32 v0 = v[u][0][w], v1 = v[u][1][w], v2 = v[u][2][w], v3 = v[u][3][w];
-                mma(o[2 * w], a[0][0], a[0][1], a[1][0], a[1][1], __byte_perm(v0, v1, 0x5410),
+                mma(o[2 * w], a[2 * u][0], a[2 * u][1], a[2 * u + 1][0], a[2 * u + 1][1], __byte_perm(v0, v1, 0x5410),
                     __byte_perm(v2, v3, 0x5410));
-                mma(o[2 * w + 1], a[0][0], a[0][1], a[1][0], a[1][1], __byte_perm(v0, v1, 0x7632),
-                    __byte_perm(v2, v3, 0x7632));
+                mma(o[2 * w + 1], a[2 * u][0], a[2 * u][1], a[2 * u + 1][0], a[2 * u + 1][1],
+                    __byte_perm(v0, v1, 0x7632), __byte_perm(v2, v3, 0x7632));
             }
-        }
-        store_tile<DROP>(out + ((size_t)start + query) * HIDDEN + head * WIDTH, o, sum0, sum1, length - query, rate);
+        store_tile<DROP>(out + (size_t)query * HIDDEN, o, sum0, sum1, length - query, rate);
+    }
+}
+
+template <bool DROP>
+__device__ __forceinline__ void attend_short_warp(const u16 *qkv, u16 *out, const uint2 *shorts, int units,
+                                                  const u64 *keys, Rate rate) {
+    const int unit = (blockIdx.x * blockDim.x + threadIdx.x) / WARP;
+    if (unit >= units) return;
+    const uint2 item = shorts[unit / HEADS];  // first token and, above it, length; document
+    const int head = unit % HEADS, start = item.x & 0xffffff, length = (item.x >> 24) + 1;
+    const u16 *base = qkv + (size_t)start * 3 * HIDDEN + head * WIDTH;
+    out += (size_t)start * HIDDEN + head * WIDTH;
+    const u64 key = DROP ? keys[item.y] : 0;
+    switch ((length + 15) / 16) {
+    case 1: attend_blocks<DROP, 1>(base, out, head, length, key, rate); break;
+    case 2: attend_blocks<DROP, 2>(base, out, head, length, key, rate); break;
+#if WIDTH <= 64
+    case 3: attend_blocks<DROP, 3>(base, out, head, length, key, rate); break;
+    default: attend_blocks<DROP, 4>(base, out, head, length, key, rate); break;
+#endif
     }
 }
 

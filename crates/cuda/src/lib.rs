@@ -16,8 +16,8 @@ mod device;
 mod memory;
 
 mod compile;
-mod feed;
 mod gemm;
+mod hopper;
 
 mod shape;
 mod weights;

@@ -3,9 +3,10 @@
 use cudarc::cublaslt::sys::cublasLtEpilogue_t as Epilogue;
 use half::{bf16, f16};
 
+use crate::compile::Kernels;
 use crate::device::Device;
-use crate::feed::Map;
 use crate::gemm::{Linear, Products};
+use crate::hopper::Site;
 use crate::memory::Buffer;
 use crate::{Activation, Error, Precision, Result, Shape};
 
@@ -25,8 +26,6 @@ pub(crate) struct Layer {
     pub attention_out: Linear,
     pub attention_norm: Norm,
     pub feed_in: Linear,
-    /// Its weights, where `feed` multiplies.
-    pub feed_map: Option<Map>,
     pub feed_out: Linear,
     pub feed_norm: Norm,
 }
@@ -47,12 +46,12 @@ impl Weights {
     pub fn load(
         device: &Device,
         products: &Products,
+        kernels: &Kernels,
         shape: &Shape,
         precision: Precision,
         source: Source,
-        fused: bool,
     ) -> Result<Self> {
-        let (hidden, inner) = (shape.hidden, shape.intermediate);
+        let hidden = shape.hidden;
         let read = |name: &str, len: usize| read(source, name, len);
         let norm = |name: &str| -> Result<Norm> {
             let part = |part: &str| -> Result<Buffer> {
@@ -61,13 +60,15 @@ impl Weights {
             };
             Ok(Norm { scale: part("weight")?, shift: part("bias")? })
         };
-        let linear = |names: &[String], outputs: usize, inputs: usize, epilogue| -> Result<Linear> {
+        let linear = |names: &[String], site: Site, epilogue| -> Result<Linear> {
+            let (inputs, outputs) = site.size(shape);
+            let outputs = outputs / names.len();
             let (mut weight, mut bias) = (Vec::new(), Vec::new());
             for name in names {
                 weight.extend(bits(&read(&format!("{name}.weight"), outputs * inputs)?, precision));
                 bias.extend(bits(&read(&format!("{name}.bias"), outputs)?, precision));
             }
-            Linear::new(device, products, precision, &weight, &bias, epilogue)
+            Linear::new(products, kernels, shape, site, &weight, &bias, epilogue)
         };
         // cuBLASLt's GELU is the tanh form; the erf form is a kernel of ours.
         let (plain, feed) = (
@@ -82,15 +83,12 @@ impl Weights {
             .map(|i| {
                 let at = |part: &str| format!("encoder.layer.{i}.{part}");
                 let qkv = ["query", "key", "value"].map(|part| at(&format!("attention.self.{part}")));
-                let feed_in = linear(&[at("intermediate.dense")], inner, hidden, feed)?;
-                let feed_map = fused.then(|| Map::weights(&feed_in, shape, precision)).transpose()?;
                 Ok(Layer {
-                    attention_in: linear(&qkv, hidden, hidden, plain)?,
-                    attention_out: linear(&[at("attention.output.dense")], hidden, hidden, plain)?,
+                    attention_in: linear(&qkv, Site::AttentionIn, plain)?,
+                    attention_out: linear(&[at("attention.output.dense")], Site::AttentionOut, plain)?,
                     attention_norm: norm(&at("attention.output"))?,
-                    feed_in,
-                    feed_map,
-                    feed_out: linear(&[at("output.dense")], hidden, inner, plain)?,
+                    feed_in: linear(&[at("intermediate.dense")], Site::FeedIn, feed)?,
+                    feed_out: linear(&[at("output.dense")], Site::FeedOut, plain)?,
                     feed_norm: norm(&at("output"))?,
                 })
             })
@@ -114,6 +112,15 @@ impl Weights {
             layers,
             activated: shape.activation != Activation::Gelu,
         })
+    }
+}
+
+impl Weights {
+    /// Whether some product is our own.
+    pub fn any_own(&self) -> bool {
+        let own =
+            |l: &Layer| [&l.attention_in, &l.attention_out, &l.feed_in, &l.feed_out].iter().any(|p| p.own().is_some());
+        self.layers.iter().any(own)
     }
 }
 

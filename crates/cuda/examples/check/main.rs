@@ -1,6 +1,6 @@
 //! Checks the GPU against goldens and the CPU, and times it.
 //!
-//!     check FOLDER [--batch TOKENS]... [--quick] [--time] [--profile] [--turns] [--unfused]
+//!     check FOLDER [--batch TOKENS]... [--quick] [--time] [--profile] [--turns] [--plain] [--sweep]
 //!
 //! FOLDER holds `config.json` and `model.safetensors` of a BERT-family encoder, `goldens.json` and `goldens.safetensors`
 //! made of it by Hugging Face transformers in float64, and `tokens.safetensors` (`ids`, `starts`: i32). Ends with 1 where
@@ -36,8 +36,10 @@ struct Options {
     time: bool,
     profile: bool,
     turns: bool,
-    /// Times the way of chips without the fused kernel.
-    unfused: bool,
+    /// Times cuBLASLt's products alone.
+    plain: bool,
+    /// Times other numbers of batches under way and of multiprocessors for products.
+    sweep: bool,
 }
 
 fn main() -> Outcome<()> {
@@ -60,6 +62,11 @@ fn main() -> Outcome<()> {
             profile(&device, &encoder, &tokens, batch)?;
         }
     }
+    if options.sweep {
+        for &batch in &options.batches {
+            sweep(&device, &encoder, &tokens, batch)?;
+        }
+    }
     let failed = !options.time && !compare(&device, &encoder, &tokens, &options)?;
     for &batch in &options.batches {
         table.extend(time(&device, &encoder, &tokens, &name, batch, options.quick, free)?);
@@ -79,11 +86,19 @@ fn main() -> Outcome<()> {
 }
 
 fn options() -> Outcome<Options> {
-    let usage = "usage: check FOLDER [--batch TOKENS]... [--quick] [--time] [--profile] [--turns] [--unfused]";
+    let usage = "usage: check FOLDER [--batch TOKENS]... [--quick] [--time] [--profile] [--turns] [--plain] [--sweep]";
     let mut arguments = std::env::args().skip(1);
     let folder = arguments.next().ok_or(usage)?.into();
-    let mut options =
-        Options { folder, batches: vec![], quick: false, time: false, profile: false, turns: false, unfused: false };
+    let mut options = Options {
+        folder,
+        batches: vec![],
+        quick: false,
+        time: false,
+        profile: false,
+        turns: false,
+        plain: false,
+        sweep: false,
+    };
     while let Some(flag) = arguments.next() {
         match flag.as_str() {
             "--batch" => options.batches.push(arguments.next().ok_or(usage)?.parse()?),
@@ -91,7 +106,8 @@ fn options() -> Outcome<Options> {
             "--time" => options.time = true,
             "--profile" => options.profile = true,
             "--turns" => options.turns = true,
-            "--unfused" => options.unfused = true,
+            "--plain" => options.plain = true,
+            "--sweep" => options.sweep = true,
             _ => return Err(usage.into()),
         }
     }
@@ -261,15 +277,16 @@ fn compare(device: &Device, encoder: &Encoder, tokens: &Tokens, options: &Option
         // A row is its own: the same bits in batches of another size, alone, and as one of several views.
         let some = &real[..real.len().min(3000)];
         let other_batches = encoder.on(device, precision, 700)?;
-        let unfused = encoder.on(device, precision, options.batches[0])?.unfused();
+        let plain_bert = encoder.on(device, precision, options.batches[0])?.plain();
         for dropout in [None, Some(view(42, some.len()))] {
             let whole = encode(&bert, some, Pooling::Mean, dropout)?;
             let small = encode(&other_batches, some, Pooling::Mean, dropout)?;
             let differ = whole.iter().zip(&small).filter(|(a, b)| a.to_bits() != b.to_bits()).count();
             for pooling in [Pooling::Mean, Pooling::Cls] {
-                let (ours, plain) = (encode(&bert, some, pooling, dropout)?, encode(&unfused, some, pooling, dropout)?);
+                let (ours, plain) =
+                    (encode(&bert, some, pooling, dropout)?, encode(&plain_bert, some, pooling, dropout)?);
                 let apart = ours.iter().zip(&plain).filter(|(a, b)| a.to_bits() != b.to_bits()).count();
-                println!("{precision:?}: fused and not, {pooling:?}: {apart} values differ");
+                println!("{precision:?}: our products and cuBLASLt's, {pooling:?}: {apart} values differ");
                 good &= apart == 0;
             }
             let again = encode(&bert, some, Pooling::Mean, dropout)?;
@@ -299,9 +316,10 @@ fn profile(device: &Device, encoder: &Encoder, tokens: &Tokens, batch: usize) ->
     let numbers: Vec<u64> = (0..sequences.len() as u64).collect();
     let layers = encoder.shape.layers as f64;
     let (h, i) = (encoder.shape.hidden as f64, encoder.shape.intermediate as f64);
+    encoder.on(device, Precision::F16, batch)?.choices().iter().for_each(|line| println!("  {line}"));
     for (name, bert) in [
         ("as it runs", encoder.on(device, Precision::F16, batch)?),
-        ("not fused", encoder.on(device, Precision::F16, batch)?.unfused()),
+        ("cuBLASLt alone", encoder.on(device, Precision::F16, batch)?.plain()),
     ] {
         for dropout in [None, Some(Dropout { rate: 0.3, key: 1, documents: &numbers })] {
             bert.profile(&sequences, Pooling::Mean, dropout, 5)?;
@@ -328,11 +346,37 @@ fn profile(device: &Device, encoder: &Encoder, tokens: &Tokens, batch: usize) ->
     Ok(())
 }
 
+/// Tokens a second of dropped views by how the GPU is shared out.
+fn sweep(device: &Device, encoder: &Encoder, tokens: &Tokens, batch: usize) -> Outcome<()> {
+    let sequences = tokens.sequences();
+    let numbers: Vec<u64> = (0..sequences.len() as u64).collect();
+    let views: Vec<Option<Dropout>> = (0..3).map(|key| Some(Dropout { rate: 0.3, key, documents: &numbers })).collect();
+    let mut outs = vec![vec![0f32; sequences.len() * encoder.shape.hidden]; views.len()];
+    let mut bert = encoder.on(device, Precision::F16, batch)?;
+    let all = device.info().processors;
+    for lanes in [1, 2, 3] {
+        let mut line = format!("sweep, batch {batch}, {lanes} under way:");
+        for processors in [all, all - 8, all - 16, all - 24, all - 32] {
+            bert = bert.arranged(lanes, processors);
+            let mut times = Vec::new();
+            for _ in 0..2 {
+                let mut slices: Vec<&mut [f32]> = outs.iter_mut().map(Vec::as_mut_slice).collect();
+                let start = Instant::now();
+                bert.encode_views(&sequences, Pooling::Mean, &views, &mut slices, &|_| true)?;
+                times.push(start.elapsed().as_secs_f64() / views.len() as f64);
+            }
+            line += &format!("  {processors}: {:.0}", tokens.ids.len() as f64 / times[1]);
+        }
+        println!("{line}");
+    }
+    Ok(())
+}
+
 /// Answers the lines of standard input, one pass each.
 fn turns(device: &Device, encoder: &Encoder, tokens: &Tokens, options: &Options) -> Outcome<()> {
     let mut bert = encoder.on(device, Precision::F16, options.batches[0])?;
-    if options.unfused {
-        bert = bert.unfused();
+    if options.plain {
+        bert = bert.plain();
     }
     let sequences = tokens.sequences();
     let numbers: Vec<u64> = (0..sequences.len() as u64).collect();
@@ -375,7 +419,10 @@ fn time(
             let clean = [None; 4];
             let views = if drop { &views[..] } else { &clean[..] };
             let start = Instant::now();
-            bert.encode_views(&sequences, pooling, views, &mut slices, &|_| true)?;
+            let report = bert.encode_views(&sequences, pooling, views, &mut slices, &|_| true)?;
+            if let Some(note) = report.note().filter(|_| round == 0 && c == 0) {
+                println!("{note}");
+            }
             if round > 0 {
                 seconds[c].push(start.elapsed().as_secs_f64() / views.len() as f64);
             }

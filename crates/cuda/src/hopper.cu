@@ -1,30 +1,31 @@
-// The first product of the feed-forward part with bias and activation in one kernel, for Hopper alone: its tensor cores
-// are fed from shared memory by wgmma, which no older chip has and no newer one kept.
+// Matrix products for Hopper alone: its tensor cores are fed from shared memory by wgmma, which no older chip has and no
+// newer one kept.
 //
-// Appended to kernels.cu; sm_90a. y[rows, INNER] = activate(x[rows, HIDDEN] W[INNER, HIDDEN]^T + bias), f32 sums. The
-// value is rounded to 16 bits before the activation, as it is where cuBLASLt multiplies and `activation` follows: both
-// ways give the same bits.
+// Appended to kernels.cu; sm_90a. y[rows, OUTPUTS] = finish(x[rows, INPUTS] W[OUTPUTS, INPUTS]^T + bias), f32 sums, where
+// finish is the activation or nothing. The value is rounded to 16 bits before the activation, as it is where cuBLASLt
+// multiplies and `activation` follows: both ways give the same bits.
 //
-// A block is four groups of 128 threads and stays on its multiprocessor, taking tile after tile of 128 x 256:
-//   loader     one thread, keeps STAGES steps of 64 inputs on their way into shared memory
-//   two sums   64 x 256 each, 128 sums a thread; bias added, rounded, laid into shared memory
-//   activator  takes the finished tile from there while the sums of the next one run
-// Activation costs about half of a tile's time at 768 inputs: done by the threads that hold the sums it would stop the
-// tensor cores for as long. Two blocks side by side (a cluster) share the weights: each fetches half for both, without
+// A block stays on its multiprocessor and takes tile after tile of 128 x 256. Of its three groups of 128 threads
+//   two sum      64 x 256 each, 128 sums a thread; bias added, rounded, laid into shared memory
+//   one serves   its first warp keeps STAGES steps of 64 inputs on their way into shared memory; the other three take the
+//                finished tile from there, finish it and write it while the sums of the next one run
+// Finishing would cost as much time as summing at 768 inputs (two special functions an element), were it done by the
+// threads that hold the sums. Two blocks side by side (a cluster) share the weights: each fetches half for both, without
 // which the second-level cache cannot keep up (48 bytes a clock and multiprocessor; it gives about 38).
 
 #define TILE_ROWS 128
 #define TILE_COLUMNS 256
 #define STEP 64            // inputs of a stage: rows of 128 bytes, the swizzle's width
 #define STAGES 3
-#define STEPS_OF_TILE (HIDDEN / STEP)
 #define X_BYTES (TILE_ROWS * STEP * 2)
 #define W_BYTES (TILE_COLUMNS * STEP * 2)
 #define STAGE_BYTES (X_BYTES + W_BYTES)
 #define OUT_PITCH (TILE_COLUMNS * 2 + 16)  // 16 more than a row: eight rows of a matrix lie in different banks
 #define OUT_BYTES (TILE_ROWS * OUT_PITCH)
-// The host asks for STAGES * STAGE_BYTES + OUT_BYTES + 2 * INNER + 1280 bytes: stages, tile, bias; alignment, barriers.
 #define PAIR 2             // blocks of a cluster
+#define FINISHERS 96       // threads that finish
+#define AT_ONCE 4          // rows a finishing warp has under way: one at a time waits for shared memory, which is busy
+// The host asks for STAGES * STAGE_BYTES + OUT_BYTES + 2 * OUTPUTS + 1280 bytes: stages, tile, bias; alignment, barriers.
 
 struct __align__(128) Map {
     char bytes[128];
@@ -48,10 +49,11 @@ __device__ __forceinline__ void barrier_arrive(u32 at) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(at) : "memory");
 }
 
-// Arrives at the same barrier of a block of the cluster.
+// Arrives at the same barrier of a block of the cluster. What it frees was read by the tensor cores, which were waited for:
+// no order of other accesses is asked for, since a fence over the cluster costs as much as a step.
 __device__ __forceinline__ void barrier_arrive_at(u32 at, u32 block) {
     asm volatile(
-        "{.reg .b32 there; mapa.shared::cluster.u32 there, %0, %1; mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there];}" ::
+        "{.reg .b32 there; mapa.shared::cluster.u32 there, %0, %1; mbarrier.arrive.shared::cluster.b64 _, [there];}" ::
             "r"(at),
         "r"(block)
         : "memory");
@@ -60,7 +62,7 @@ __device__ __forceinline__ void barrier_arrive_at(u32 at, u32 block) {
 __device__ __forceinline__ void barrier_wait(u32 at, u32 parity) {
     asm volatile(
         "{.reg .pred done;\n"
-        "again: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
+        "again: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
         "@done bra over;\n"
         "bra again;\n"
         "over: }" ::"r"(at),
@@ -90,6 +92,16 @@ __device__ __forceinline__ u32 load_word(u32 at) {
     return v;
 }
 
+// Rows of a finished tile.
+__device__ __forceinline__ void take(uint4 to[AT_ONCE], u32 at) {
+#pragma unroll
+    for (int i = 0; i < AT_ONCE; i++)
+        asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(to[i].x), "=r"(to[i].y), "=r"(to[i].z), "=r"(to[i].w)
+                     : "r"(at + i * OUT_PITCH)
+                     : "memory");
+}
+
 // How the tensor cores find rows of 128 bytes, swizzled in groups of eight.
 __device__ __forceinline__ u64 described(u32 at) {
     return (u64)((at & 0x3ffff) >> 4) | (u64)1 << 16 | (u64)(1024 >> 4) << 32 | (u64)1 << 62;
@@ -99,22 +111,25 @@ __device__ __forceinline__ u64 described(u32 at) {
 #define WGMMA_COMMIT() asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory")
 #define WGMMA_WAIT(n) asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(n) : "memory")
 #if BF16
-#define WGMMA "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16"
+#define WGMMA "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16"
 #else
-#define WGMMA "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16"
+#define WGMMA "wgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16"
 #endif
 
-// d[64 x 128 of the group] (+)= x[64, 16] w[128, 16]^T. (One product of 256 columns has more operands than the compiler
-// allows four groups.)
-__device__ __forceinline__ void wgmma(float d[64], u64 x, u64 w, int add) {
+// d[64 x 256 of the group] (+)= x[64, 16] w[256, 16]^T
+__device__ __forceinline__ void wgmma(float d[128], u64 x, u64 w, int add) {
     asm volatile(
-        "{.reg .pred add; setp.ne.b32 add, %66, 0;\n" WGMMA
+        "{.reg .pred add; setp.ne.b32 add, %130, 0;\n" WGMMA
         " {"
         "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
         "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
         "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-        "}, %64, %65, add, 1, 1, 0, 0;}"
+        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "
+        "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "
+        "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "
+        "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, "
+        "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
+        "}, %128, %129, add, 1, 1, 0, 0;}"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]),
           "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
           "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]),
@@ -130,20 +145,37 @@ __device__ __forceinline__ void wgmma(float d[64], u64 x, u64 w, int add) {
           "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]),
           "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]),
           "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]),
-          "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
+          "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63]),
+          "+f"(d[64]), "+f"(d[65]), "+f"(d[66]), "+f"(d[67]),
+          "+f"(d[68]), "+f"(d[69]), "+f"(d[70]), "+f"(d[71]),
+          "+f"(d[72]), "+f"(d[73]), "+f"(d[74]), "+f"(d[75]),
+          "+f"(d[76]), "+f"(d[77]), "+f"(d[78]), "+f"(d[79]),
+          "+f"(d[80]), "+f"(d[81]), "+f"(d[82]), "+f"(d[83]),
+          "+f"(d[84]), "+f"(d[85]), "+f"(d[86]), "+f"(d[87]),
+          "+f"(d[88]), "+f"(d[89]), "+f"(d[90]), "+f"(d[91]),
+          "+f"(d[92]), "+f"(d[93]), "+f"(d[94]), "+f"(d[95]),
+          "+f"(d[96]), "+f"(d[97]), "+f"(d[98]), "+f"(d[99]),
+          "+f"(d[100]), "+f"(d[101]), "+f"(d[102]), "+f"(d[103]),
+          "+f"(d[104]), "+f"(d[105]), "+f"(d[106]), "+f"(d[107]),
+          "+f"(d[108]), "+f"(d[109]), "+f"(d[110]), "+f"(d[111]),
+          "+f"(d[112]), "+f"(d[113]), "+f"(d[114]), "+f"(d[115]),
+          "+f"(d[116]), "+f"(d[117]), "+f"(d[118]), "+f"(d[119]),
+          "+f"(d[120]), "+f"(d[121]), "+f"(d[122]), "+f"(d[123]),
+          "+f"(d[124]), "+f"(d[125]), "+f"(d[126]), "+f"(d[127])
         : "l"(x), "l"(w), "r"(add));
 }
 
-extern "C" __global__ void __cluster_dims__(PAIR, 1, 1) __launch_bounds__(512, 1)
-feed(const __grid_constant__ Map x_map, const __grid_constant__ Map w_map, const u16 *bias, u16 *y, int rows) {
+template <int INPUTS, int OUTPUTS, bool ACTIVATE>
+__device__ __forceinline__ void multiply(const Map *x_map, const Map *w_map, const u16 *bias, u16 *y, int rows) {
     extern __shared__ char memory[];
     const u32 base = (shared_at(memory) + 1023) & ~1023u;
     const u32 out = base + STAGES * STAGE_BYTES;
-    const u32 biases = out + OUT_BYTES, full = biases + 2 * INNER, empty = full + 8 * STAGES, laid = empty + 8 * STAGES, taken = laid + 8;
-    const int group = threadIdx.x / 128;
+    const u32 biases = out + OUT_BYTES, full = biases + 2 * OUTPUTS, empty = full + 8 * STAGES, laid = empty + 8 * STAGES,
+              taken = laid + 8;
+    const int group = threadIdx.x / 128, warp = threadIdx.x % 128 / WARP, lane = threadIdx.x % WARP;
     u32 block;
     asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(block));
-    for (int at = threadIdx.x; at < INNER / 2; at += 512)
+    for (int at = threadIdx.x; at < OUTPUTS / 2; at += 384)
         asm volatile("st.shared.u32 [%0], %1;" ::"r"(biases + 4 * at), "r"(((const u32 *)bias)[at]) : "memory");
     if (threadIdx.x == 0) {
         for (int s = 0; s < STAGES; s++) {
@@ -151,79 +183,81 @@ feed(const __grid_constant__ Map x_map, const __grid_constant__ Map w_map, const
             barrier_init(empty + 8 * s, 2 * PAIR);  // both groups of sums in every block of the cluster
         }
         barrier_init(laid, 256);
-        barrier_init(taken, 128);
+        barrier_init(taken, FINISHERS);
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
     __syncthreads();
-    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
 
     // A cluster takes PAIR tiles of rows, one a block, and one tile of columns; columns first, so that the rows of x
     // are fetched again while they are still in the second-level cache.
-    const int columns = INNER / TILE_COLUMNS;
+    const int columns = OUTPUTS / TILE_COLUMNS, steps = INPUTS / STEP;
     const int tiles = (rows + PAIR * TILE_ROWS - 1) / (PAIR * TILE_ROWS) * columns;
     const int first = blockIdx.x / PAIR, apart = gridDim.x / PAIR;
 
-    if (group == 0) {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
-        if (threadIdx.x == 0) {
+    if (group == 0 && warp == 0) {
+        if (lane == 0) {
             int stage = 0, turn = 0;
             for (int tile = first; tile < tiles; tile += apart) {
                 const int row = (tile / columns * PAIR + block) * TILE_ROWS, column = tile % columns * TILE_COLUMNS;
-                for (int step = 0; step < STEPS_OF_TILE; step++) {
+#pragma unroll 1
+                for (int step = 0; step < steps; step++) {
                     barrier_wait(empty + 8 * stage, turn ^ 1);
                     const u32 at = base + stage * STAGE_BYTES, barrier = full + 8 * stage;
                     barrier_expect(barrier, STAGE_BYTES);
-                    fetch_own(at, &x_map, step * STEP, row, barrier);
+                    fetch_own(at, x_map, step * STEP, row, barrier);
                     const int part = block * (TILE_COLUMNS / PAIR);
-                    fetch(at + X_BYTES + part * STEP * 2, &w_map, step * STEP, column + part, barrier, (1 << PAIR) - 1);
+                    fetch(at + X_BYTES + part * STEP * 2, w_map, step * STEP, column + part, barrier, (1 << PAIR) - 1);
                     if (++stage == STAGES) stage = 0, turn ^= 1;
                 }
             }
         }
         __syncwarp();
-    } else if (group == 1) {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 104;");
-        const int warp = threadIdx.x % 128 / WARP, lane = threadIdx.x % WARP;
+    } else if (group == 0) {
         int turn = 0;
         for (int tile = first; tile < tiles; tile += apart) {
             const int row = (tile / columns * PAIR + block) * TILE_ROWS, column = tile % columns * TILE_COLUMNS;
+            u16 *to = y + (size_t)row * OUTPUTS + column + lane * 8;
             barrier_wait(laid, turn);
             turn ^= 1;
-#pragma unroll 2
-            for (int r = warp; r < TILE_ROWS; r += 4) {
-                if (row + r >= rows) break;
-                uint4 v;
-                asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-                             : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                             : "r"(out + r * OUT_PITCH + lane * 16)
-                             : "memory");
-                float f[8];
-                unpack8(v, f);
+            uint4 next[AT_ONCE];
+            take(next, out + (warp - 1) * AT_ONCE * OUT_PITCH + lane * 16);
+#pragma unroll 1
+            for (int r = (warp - 1) * AT_ONCE; r < TILE_ROWS; r += 3 * AT_ONCE) {
+                uint4 now[AT_ONCE];
 #pragma unroll
-                for (int e = 0; e < 8; e++) f[e] = activate(f[e]);
-                *(uint4 *)(y + (size_t)(row + r) * INNER + column + lane * 8) = pack8(f);
+                for (int i = 0; i < AT_ONCE; i++) now[i] = next[i];
+                if (r + 3 * AT_ONCE < TILE_ROWS) take(next, out + (r + 3 * AT_ONCE) * OUT_PITCH + lane * 16);
+#pragma unroll
+                for (int i = 0; i < AT_ONCE; i++) {
+                    if (ACTIVATE) {
+                        float f[8];
+                        unpack8(now[i], f);
+#pragma unroll
+                        for (int e = 0; e < 8; e++) f[e] = activate(f[e]);
+                        now[i] = pack8(f);
+                    }
+                    if (row + r + i < rows) *(uint4 *)(to + (size_t)(r + i) * OUTPUTS) = now[i];
+                }
             }
             barrier_arrive(taken);
         }
     } else {
-        asm volatile("setmaxnreg.inc.sync.aligned.u32 184;");
-        const int half = group - 2, warp = threadIdx.x % 128 / WARP, lane = threadIdx.x % WARP;
+        const int half = group - 1;
         // Where this lane's row of a matrix is stored: matrices are rows 0-7 and 8-15, then the same of the next columns.
         const u32 to = out + (half * 64 + warp * 16 + lane % 16) * OUT_PITCH + lane / 16 * 16;
         int stage = 0, turn = 0, out_turn = 0;
-        float d[2][64];
+        float d[128];
         for (int tile = first; tile < tiles; tile += apart) {
             const int column = tile % columns * TILE_COLUMNS;
-            for (int step = 0; step < STEPS_OF_TILE; step++) {
+#pragma unroll 1
+            for (int step = 0; step < steps; step++) {
                 barrier_wait(full + 8 * stage, turn);
                 const u32 at = base + stage * STAGE_BYTES;
                 u64 x = described(at + half * (X_BYTES / 2)), w = described(at + X_BYTES);
                 WGMMA_FENCE();
 #pragma unroll
-                for (int k = 0; k < STEP / 16; k++) {
-                    wgmma(d[0], x + 2 * k, w + 2 * k, step > 0 || k > 0);
-                    wgmma(d[1], x + 2 * k, w + (128 * STEP * 2 >> 4) + 2 * k, step > 0 || k > 0);
-                }
+                for (int k = 0; k < STEP / 16; k++) wgmma(d, x + 2 * k, w + 2 * k, step > 0 || k > 0);
                 WGMMA_COMMIT();
                 // The products of the step before are done when only this step's are under way: its stage is free.
                 WGMMA_WAIT(1);
@@ -240,7 +274,7 @@ feed(const __grid_constant__ Map x_map, const __grid_constant__ Map w_map, const
             for (int j = 0; j < 32; j += 2) {
                 const u32 at = biases + 2 * (column + 8 * j + lane % 4 * 2);
                 float2 b0 = unpack(load_word(at)), b1 = unpack(load_word(at + 16));
-                const float *s = d[j / 16] + j % 16 * 4;
+                const float *s = d + 4 * j;
                 u32 r0 = pack(s[0] + b0.x, s[1] + b0.y), r1 = pack(s[2] + b0.x, s[3] + b0.y);
                 u32 r2 = pack(s[4] + b1.x, s[5] + b1.y), r3 = pack(s[6] + b1.x, s[7] + b1.y);
                 asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to + j * 16), "r"(r0),
@@ -251,5 +285,24 @@ feed(const __grid_constant__ Map x_map, const __grid_constant__ Map w_map, const
         }
     }
     // A block's memory must stay while the other may still send to it or arrive at its barriers.
-    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
 }
+
+#define PRODUCT(name, inputs, outputs, activate)                                                                      \
+    extern "C" __global__ void __cluster_dims__(PAIR, 1, 1) __launch_bounds__(384, 1)                                 \
+    name(const __grid_constant__ Map x_map, const __grid_constant__ Map w_map, const u16 *bias, u16 *y, int rows) {   \
+        multiply<inputs, outputs, activate>(&x_map, &w_map, bias, y, rows);                                           \
+    }
+
+#if HIDDEN % STEP == 0 && 3 * HIDDEN % TILE_COLUMNS == 0
+PRODUCT(attention_in, HIDDEN, 3 * HIDDEN, false)
+#endif
+#if HIDDEN % STEP == 0 && HIDDEN % TILE_COLUMNS == 0
+PRODUCT(attention_out, HIDDEN, HIDDEN, false)
+#endif
+#if HIDDEN % STEP == 0 && INNER % TILE_COLUMNS == 0
+PRODUCT(feed_in, HIDDEN, INNER, true)
+#endif
+#if INNER % STEP == 0 && HIDDEN % TILE_COLUMNS == 0
+PRODUCT(feed_out, INNER, HIDDEN, false)
+#endif
