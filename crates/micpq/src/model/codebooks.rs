@@ -1,5 +1,7 @@
 //! Codebooks: the nearest word of each book, and a query's distances to all words.
 
+use kernels::Backend;
+use kernels::squares::{squared, squared_distances};
 use rayon::prelude::*;
 
 use super::CodeShape;
@@ -137,10 +139,9 @@ impl Codebooks {
     }
 
     fn assign_one(&self, refined: &[f32], code: &mut [u8]) {
-        for (m, slice) in refined.chunks_exact(self.shape.dim()).enumerate() {
+        for (m, distances) in self.squares(refined).chunks_exact(self.shape.words()).enumerate() {
             let (mut best, mut nearest) = (f32::INFINITY, 0);
-            for (k, word) in self.book(m).enumerate() {
-                let d = squared(slice, word);
+            for (k, &d) in distances.iter().enumerate() {
                 if d < best {
                     (best, nearest) = (d, k);
                 }
@@ -156,8 +157,12 @@ impl Codebooks {
     pub fn table(&self, refined: &[f32], distance: Distance) -> Table {
         assert_eq!(refined.len(), self.shape.width());
         let values = match distance {
-            Distance::Squared => self.distances(refined, squared),
-            Distance::Norm => self.distances(refined, |a, b| squared(a, b).sqrt()),
+            Distance::Squared => self.squares(refined),
+            Distance::Norm => {
+                let mut values = self.squares(refined);
+                values.iter_mut().for_each(|v| *v = v.sqrt());
+                values
+            }
             Distance::Hamming => {
                 let mut code = vec![0; self.shape.code_bytes()];
                 self.assign_one(refined, &mut code);
@@ -184,26 +189,14 @@ impl Codebooks {
         Table { shape: self.shape, values }
     }
 
-    fn distances(&self, refined: &[f32], of: impl Fn(&[f32], &[f32]) -> f32) -> Vec<f32> {
-        let slices = refined.chunks_exact(self.shape.dim());
-        slices.enumerate().flat_map(|(m, slice)| self.book(m).map(|word| of(slice, word)).collect::<Vec<_>>()).collect()
-    }
-}
-
-/// Squared distance in eight running sums, so that the order of additions is stated and the loop vectorises.
-fn squared(a: &[f32], b: &[f32]) -> f32 {
-    let mut sums = [0.0f32; 8];
-    let (a8, a_rest) = a.as_chunks::<8>();
-    let (b8, b_rest) = b.as_chunks::<8>();
-    for (x, y) in a8.iter().zip(b8) {
-        for i in 0..8 {
-            let d = x[i] - y[i];
-            sums[i] += d * d;
+    /// Squared distances to every word, `[books, words]`.
+    fn squares(&self, refined: &[f32]) -> Vec<f32> {
+        let (dim, words) = (self.shape.dim(), self.shape.words());
+        let mut values = vec![0.0; self.shape.books() * words];
+        let books = refined.chunks_exact(dim).zip(self.words.chunks_exact(words * dim));
+        for ((slice, book), values) in books.zip(values.chunks_exact_mut(words)) {
+            squared_distances(Backend::active(), slice, book, values);
         }
+        values
     }
-    for (i, (x, y)) in a_rest.iter().zip(b_rest).enumerate() {
-        let d = x - y;
-        sums[i] += d * d;
-    }
-    ((sums[0] + sums[4]) + (sums[1] + sums[5])) + ((sums[2] + sums[6]) + (sums[3] + sums[7]))
 }
