@@ -37,6 +37,7 @@ def measure(case, args):
         found["version"] = found["open"].pop("version")
         print(f"opened in {1e3 * statistics.median(found['open']['seconds']):.2f} ms", flush=True)
         found["search"] = [filtered(keeper, batch, args.rounds) for batch in (1, 64)]
+        found["first"] = first(keeper, args.rounds)
         if before is not None:
             found["searched_resident"] = keeper.resident() - before
 
@@ -65,4 +66,19 @@ def filtered(keeper, batch, rounds):
                     cpu[name].append((keeper.worked() - before) / 64)
     found = {"batch": batch, "wall": wall, "cpu": cpu, "median": {n: statistics.median(s) for n, s in wall.items()}}
     print(f"batch {batch}: " + ", ".join(f"{n} {1e6 * s:.0f} us" for n, s in found["median"].items()), flush=True)
+    return found
+
+
+def first(keeper, rounds):
+    """The first search with a filter: in an index just opened, and in one that was asked with other filters before."""
+    found = {}
+    for name, text in FILTERS.items():
+        if text is None:
+            continue
+        asked = []
+        for _ in range(rounds):
+            asked.append(keeper.ask(do="first", k=K, filter=text))
+            time.sleep(PAUSE)
+        found[name] = {kind: [a[kind] for a in asked] for kind in asked[0]}
+    print("first time: " + ", ".join(f"{n} {1e6 * statistics.median(a['later']):.0f} us" for n, a in found.items()), flush=True)
     return found

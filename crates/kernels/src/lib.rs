@@ -13,6 +13,7 @@ pub mod gemm;
 pub mod int8;
 pub mod rows;
 pub mod scan;
+pub mod squares;
 
 mod lanes;
 

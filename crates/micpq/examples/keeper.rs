@@ -5,6 +5,8 @@
 //!   an attribute `share` by which filters leave a half, a tenth, a hundredth or a ten-thousandth;
 //! - `{"do": "open", "dir": D, "index": I, "times": N}` opens it so often, and takes queries from `D`;
 //! - `{"do": "search", "batch": B, "queries": Q, "k": K, "filter": F}` answers with the seconds a query took;
+//! - `{"do": "first", "k": K, "filter": F}` opens the index anew and answers with the seconds of one query without a filter,
+//!   of the first with a filter, and, with other filters asked before, of the first with this one;
 //! - `{"do": "add", "count": N, "commits": C}`, `{"do": "delete", "count": N}`, `{"do": "compact"}`, `{"do": "verify"}`
 //!   and `{"do": "snapshot", "to": P}` answer with the seconds they took.
 
@@ -67,6 +69,7 @@ fn build(dir: &Path, place: &Path) -> Result<Json> {
 }
 
 struct Kept {
+    place: PathBuf,
     index: Index,
     queries: Vec<Table>,
     codes: Vec<u8>,
@@ -100,7 +103,7 @@ impl Kept {
             "version": format!("micpq {}, {}", env!("CARGO_PKG_VERSION"), kernels::Backend::active().name()),
         });
         let next = index.len() as u64;
-        Ok((Kept { index, queries, codes, next, gone: 0 }, told))
+        Ok((Kept { place: place.to_path_buf(), index, queries, codes, next, gone: 0 }, told))
     }
 
     fn search(&self, batch: usize, queries: usize, k: usize, filter: Option<String>) -> Result<Json> {
@@ -110,6 +113,30 @@ impl Kept {
             std::hint::black_box(self.index.search(tables, &config)?);
         }
         Ok(json!({ "seconds": start.elapsed().as_secs_f64() / queries as f64 }))
+    }
+
+    /// Nothing is kept of a filter in an index just opened.
+    fn first(&self, k: usize, filter: &str) -> Result<Json> {
+        let ask = |index: &Index, filter: Option<&str>| -> Result<f64> {
+            let config =
+                SearchConfig { k, filter: filter.map(str::to_owned), documents: false, ..SearchConfig::default() };
+            let start = Instant::now();
+            std::hint::black_box(index.search(&self.queries[..1], &config)?);
+            Ok(start.elapsed().as_secs_f64())
+        };
+        let index = Index::open(&self.place, &Silent)?;
+        // The very first search looks at every byte of the codes.
+        ask(&index, None)?;
+        let none = ask(&index, None)?;
+        let opened = ask(&index, Some(filter))?;
+        let index = Index::open(&self.place, &Silent)?;
+        ask(&index, None)?;
+        for other in ["half", "tenth", "hundredth", "tenthousandth"].map(|share| format!("share:{share}")) {
+            if other != filter {
+                ask(&index, Some(&other))?;
+            }
+        }
+        Ok(json!({ "none": none, "opened": opened, "later": ask(&index, Some(filter))? }))
     }
 
     /// Adds documents in so many commits; the writer's opening and closing are told apart.
@@ -174,6 +201,10 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
                 let kept = kept.as_ref().ok_or_else(nothing)?;
                 kept.search(number("batch")?, number("queries")?, number("k")?, filter)?
             }
+            Some("first") => {
+                let filter = request["filter"].as_str().ok_or_else(|| format!("{request}: a \"filter\" is needed"))?;
+                kept.as_ref().ok_or_else(nothing)?.first(number("k")?, filter)?
+            }
             Some("add") => kept.as_mut().ok_or_else(nothing)?.add(number("count")?, number("commits")?.max(1))?,
             Some("delete") => kept.as_mut().ok_or_else(nothing)?.delete(number("count")? as u64)?,
             Some("compact") => {
@@ -190,7 +221,7 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
                 json!({ "seconds": start.elapsed().as_secs_f64(), "files": copied.files, "linked": copied.linked })
             }
             _ => {
-                let known = "build, open, search, add, delete, compact, verify, snapshot";
+                let known = "build, open, search, first, add, delete, compact, verify, snapshot";
                 return Err(format!("{request}: \"do\" is one of {known}").into());
             }
         };

@@ -93,7 +93,8 @@ fn main() -> Result<()> {
         "{}",
         json!({
             "bits": model.shape().bits(), "documents": documents.texts.len(), "queries": asked.texts.len(),
-            "duplicates": duplicates.rows.len(), "encoder": features.config().encoder, "model": model.fingerprint(),
+            "duplicates": duplicates.rows.len(), "encoder": features.config().encoder,
+            "precision": features.config().precision, "model": model.fingerprint(),
             "backend": kernels::Backend::active().name(), "rows": rows,
         })
     );

@@ -250,6 +250,7 @@ mod tests {
         let none = Selections::with_memory(10);
         assert!(!ask(&none, "year:1983"));
         assert!(!ask(&none, "year:1983"));
-        assert_eq!((none.held().bytes, none.held().entries.len()), (0, 0));
+        let held = none.held();
+        assert_eq!((held.bytes, held.entries.len()), (0, 0));
     }
 }

@@ -9,7 +9,7 @@
 //! axes of the cell's own. A query is placed in its own cell: documents of that cell are compared with it exactly as local
 //! quantization compares them, and book 0 puts the documents of other cells behind, the nearer cells first.
 
-use super::codebooks::squared;
+use kernels::squares::squared;
 use crate::{Error, Result};
 
 /// Heads, centres and rotations of the cells.

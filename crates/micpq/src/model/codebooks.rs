@@ -1,5 +1,7 @@
 //! Codebooks: the nearest word of each book, and a query's distances to all words.
 
+use kernels::Backend;
+use kernels::squares::{squared, squared_distances};
 use rayon::prelude::*;
 
 use super::CodeShape;
@@ -141,30 +143,16 @@ impl Codebooks {
         assert_eq!(refined.cols(), self.shape.width());
         let mut words = vec![0; refined.rows() * self.shape.books()];
         words.par_chunks_exact_mut(self.shape.books()).enumerate().for_each(|(i, words)| {
-            let slices = refined.row(i).chunks_exact(self.shape.dim());
-            words
-                .iter_mut()
-                .zip(slices)
-                .enumerate()
-                .for_each(|(m, (word, slice))| *word = self.nearest_word(m, slice) as u32);
+            let distances = self.squares(refined.row(i));
+            let books = distances.chunks_exact(self.shape.words());
+            words.iter_mut().zip(books).for_each(|(word, distances)| *word = least(distances) as u32);
         });
         words
     }
 
-    fn nearest_word(&self, m: usize, slice: &[f32]) -> usize {
-        let (mut best, mut nearest) = (f32::INFINITY, 0);
-        for (k, word) in self.book(m).enumerate() {
-            let d = squared(slice, word);
-            if d < best {
-                (best, nearest) = (d, k);
-            }
-        }
-        nearest
-    }
-
     fn assign_one(&self, refined: &[f32], code: &mut [u8]) {
-        for (m, slice) in refined.chunks_exact(self.shape.dim()).enumerate() {
-            self.shape.set_word(code, m, self.nearest_word(m, slice));
+        for (m, distances) in self.squares(refined).chunks_exact(self.shape.words()).enumerate() {
+            self.shape.set_word(code, m, least(distances));
         }
     }
 
@@ -175,8 +163,12 @@ impl Codebooks {
     pub fn table(&self, refined: &[f32], distance: Distance) -> Table {
         assert_eq!(refined.len(), self.shape.width());
         let values = match distance {
-            Distance::Squared => self.distances(refined, squared),
-            Distance::Norm => self.distances(refined, |a, b| squared(a, b).sqrt()),
+            Distance::Squared => self.squares(refined),
+            Distance::Norm => {
+                let mut values = self.squares(refined);
+                values.iter_mut().for_each(|v| *v = v.sqrt());
+                values
+            }
             Distance::Hamming => {
                 let mut code = vec![0; self.shape.code_bytes()];
                 self.assign_one(refined, &mut code);
@@ -203,26 +195,25 @@ impl Codebooks {
         Table { shape: self.shape, values }
     }
 
-    fn distances(&self, refined: &[f32], of: impl Fn(&[f32], &[f32]) -> f32) -> Vec<f32> {
-        let slices = refined.chunks_exact(self.shape.dim());
-        slices.enumerate().flat_map(|(m, slice)| self.book(m).map(|word| of(slice, word)).collect::<Vec<_>>()).collect()
+    /// Squared distances to every word, `[books, words]`.
+    fn squares(&self, refined: &[f32]) -> Vec<f32> {
+        let (dim, words) = (self.shape.dim(), self.shape.words());
+        let mut values = vec![0.0; self.shape.books() * words];
+        let books = refined.chunks_exact(dim).zip(self.words.chunks_exact(words * dim));
+        for ((slice, book), values) in books.zip(values.chunks_exact_mut(words)) {
+            squared_distances(Backend::active(), slice, book, values);
+        }
+        values
     }
 }
 
-/// Squared distance in eight running sums, so that the order of additions is stated and the loop vectorises.
-pub(super) fn squared(a: &[f32], b: &[f32]) -> f32 {
-    let mut sums = [0.0f32; 8];
-    let (a8, a_rest) = a.as_chunks::<8>();
-    let (b8, b_rest) = b.as_chunks::<8>();
-    for (x, y) in a8.iter().zip(b8) {
-        for i in 0..8 {
-            let d = x[i] - y[i];
-            sums[i] += d * d;
+/// The place of the least value, the first of equals.
+fn least(values: &[f32]) -> usize {
+    let (mut best, mut place) = (f32::INFINITY, 0);
+    for (k, &value) in values.iter().enumerate() {
+        if value < best {
+            (best, place) = (value, k);
         }
     }
-    for (i, (x, y)) in a_rest.iter().zip(b_rest).enumerate() {
-        let d = x - y;
-        sums[i] += d * d;
-    }
-    ((sums[0] + sums[4]) + (sums[1] + sums[5])) + ((sums[2] + sums[6]) + (sums[3] + sums[7]))
+    place
 }

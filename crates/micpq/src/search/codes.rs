@@ -217,8 +217,9 @@ impl CodeBlocks {
         let mut lanes = vec![0u32; self.len.div_ceil(BLOCK)];
         for (i, &word) in numbers.iter().enumerate() {
             for bit in bits(word) {
-                let place = places[i * 64 + bit as usize] as usize;
-                lanes[place / BLOCK] |= 1 << (place % BLOCK);
+                if let Some(&place) = places.get(i * 64 + bit as usize) {
+                    lanes[place as usize / BLOCK] |= 1 << (place % BLOCK as u32);
+                }
             }
         }
         let spots = lanes.into_iter().enumerate().filter(|(_, lanes)| *lanes != 0);

@@ -237,7 +237,9 @@ pub(crate) fn explained(
 
         let alone: Vec<(usize, &scan::Prefixes)> = numbers
             .iter()
-            .filter_map(|&q| if let Choice::Alone(prefixes) = &choices[q] { Some((q, prefixes)) } else { None })
+            .filter_map(
+                |&q| if let Choice::Alone(prefixes) = &choices[q] { Some((q, prefixes.as_ref())) } else { None },
+            )
             .collect();
         each(many && alone.len() > 1, &alone, |&(q, prefixes)| {
             progress[q].goes(p, Way::Prefixes);
@@ -289,14 +291,15 @@ pub(crate) fn explained(
 enum Choice<'a> {
     Done,
     /// To look at the documents under these.
-    Alone(scan::Prefixes<'a>),
+    Alone(Box<scan::Prefixes<'a>>),
     Together,
 }
 
 impl<'a> Choice<'a> {
     /// Alone where that costs less than `most`.
     fn of(prefixes: Option<scan::Prefixes<'a>>, most: f64) -> Choice<'a> {
-        prefixes.filter(|prefixes| (prefixes.cost() as f64) < most).map_or(Choice::Together, Choice::Alone)
+        let cheap = prefixes.filter(|prefixes| (prefixes.cost() as f64) < most);
+        cheap.map_or(Choice::Together, |prefixes| Choice::Alone(Box::new(prefixes)))
     }
 }
 

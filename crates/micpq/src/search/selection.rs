@@ -34,14 +34,18 @@ pub(super) enum Only<'a> {
 }
 
 impl<'a> Selection<'a> {
-    /// The documents whose number's bit is set.
+    /// The documents whose number's bit is set. Bits behind the last document mean nothing.
     ///
     /// # Panics
-    /// When the bitmap ends before the last document or says more than they are.
+    /// When the bitmap ends before the last document.
     pub fn new(blocks: &CodeBlocks, numbers: &'a [u64]) -> Selection<'a> {
         assert!(numbers.len() >= blocks.len().div_ceil(64), "a bit for every document");
         let numbers = &numbers[..blocks.len().div_ceil(64)];
-        let count = numbers.iter().map(|word| word.count_ones() as usize).sum();
+        let beyond = match (blocks.len() % 64, numbers.last()) {
+            (1.., Some(last)) => (last >> (blocks.len() % 64)).count_ones() as usize,
+            _ => 0,
+        };
+        let count = numbers.iter().map(|word| word.count_ones() as usize).sum::<usize>() - beyond;
         let kind = if count <= blocks.len() / FEW {
             Kind::Few(blocks.spots(numbers))
         } else {
@@ -83,7 +87,8 @@ impl<'a> Selection<'a> {
             }
             Kind::Many(ranks) => {
                 let word = |(i, &word): (usize, &u64)| {
-                    let left = bits(word).filter(|&bit| check(i as u32 * 64 + bit));
+                    let ranks = bits(word).take_while(|&bit| i * 64 + (bit as usize) < blocks.len());
+                    let left = ranks.filter(|&bit| check(i as u32 * 64 + bit));
                     left.fold(0u64, |word, bit| word | 1 << bit)
                 };
                 Kind::Many(ranks.iter().enumerate().map(word).collect())
@@ -168,11 +173,14 @@ mod tests {
                 let is_set = |i: u32| mix(mix(seed, round), u64::from(i)).is_multiple_of(share);
                 let mut set = vec![0u64; n.div_ceil(64)];
                 (0..n as u32).filter(|&i| is_set(i)).for_each(|i| set[i as usize / 64] |= 1 << (i % 64));
+                if n % 64 != 0 {
+                    set[n / 64] |= u64::MAX << (n % 64);
+                }
                 let expected: Vec<u32> = (0..n as u32).filter(|&i| is_set(i)).collect();
                 let selection = Selection::new(&blocks, &set);
                 prop_assert_eq!(selection.count(), expected.len());
                 prop_assert_eq!(numbers(&blocks, &selection), expected.clone());
-                let stays = |i: u32| mix(seed ^ 77, u64::from(i)) % 3 > 0;
+                let stays = |i: u32| !mix(seed ^ 77, u64::from(i)).is_multiple_of(3);
                 let left = selection.retained(&blocks, stays);
                 let expected: Vec<u32> = expected.into_iter().filter(|&i| stays(i)).collect();
                 prop_assert_eq!(left.count(), expected.len());
