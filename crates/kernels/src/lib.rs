@@ -14,6 +14,8 @@ pub mod int8;
 pub mod rows;
 pub mod scan;
 
+#[cfg(target_arch = "x86_64")]
+mod amx;
 mod lanes;
 
 pub use dispatch::Backend;
