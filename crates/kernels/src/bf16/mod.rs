@@ -19,7 +19,7 @@ use std::sync::OnceLock;
 
 use crate::Backend;
 use crate::dispatch::per_backend;
-use crate::gemm::{Epilogue, PANEL, store};
+use crate::gemm::{Epilogue, PANEL, Place, panel_part};
 
 /// Inputs of a step; rows and panels are filled up to whole ones with zeros.
 const STEP: usize = 32;
@@ -228,19 +228,19 @@ impl HalfWeight {
         assert_eq!(y.len(), x.rows * outputs, "y is [rows, outputs]");
         assert_eq!(epilogue.bias().len(), self.outputs, "a bias for every output");
         assert!(unit <= Unit::of(Backend::Avx512), "this CPU has no {}", unit.name());
-        let mut tiles = Tiles { weight: self, x, y, outputs, first: panels.start, epilogue };
+        let tiles = Tiles { weight: self, x, outputs, first: panels.start, epilogue };
         match unit {
-            Unit::Reference => panels.for_each(|panel| reference(&mut tiles, panel, Order::Tiles)),
+            Unit::Reference => panels.for_each(|panel| reference(&tiles, y, panel, Order::Tiles)),
             // SAFETY: the lengths were checked above, panels and rows are whole by construction, and the CPU was seen to
             // have the unit.
             #[cfg(target_arch = "x86_64")]
-            Unit::Avx2 => panels.for_each(|panel| unsafe { x86::avx2(&mut tiles, panel) }),
+            Unit::Avx2 => panels.for_each(|panel| unsafe { x86::avx2(&tiles, y, panel) }),
             // SAFETY: as above.
             #[cfg(target_arch = "x86_64")]
-            Unit::Pairs => panels.for_each(|panel| unsafe { x86::pairs(&mut tiles, panel) }),
+            Unit::Pairs => panels.for_each(|panel| unsafe { x86::pairs(&tiles, y, panel) }),
             // SAFETY: as above; space for whole tiles of rows is there by construction.
             #[cfg(target_arch = "x86_64")]
-            Unit::Amx => unsafe { x86::amx(&mut tiles, panels) },
+            Unit::Amx => unsafe { x86::amx(&tiles, y, panels) },
             #[cfg(not(target_arch = "x86_64"))]
             _ => unreachable!("only the reference is available here"),
         }
@@ -256,33 +256,22 @@ impl HalfWeight {
 struct Tiles<'a> {
     weight: &'a HalfWeight,
     x: &'a HalfRows,
-    y: &'a mut [f32],
-    // Values in a row of y, and the panel its first one belongs to.
+    // Values in a row of the result, and the panel its first one belongs to.
     outputs: usize,
     first: usize,
     epilogue: Epilogue<'a>,
 }
 
 impl Tiles<'_> {
-    fn bias(&self, panel: usize) -> [f32; PANEL] {
-        let mut bias = [0.0; PANEL];
-        let from = &self.epilogue.bias()[panel * PANEL..];
-        let n = from.len().min(PANEL);
-        bias[..n].copy_from_slice(&from[..n]);
-        bias
-    }
-
-    #[inline(always)]
-    fn finish(&mut self, panel: usize, bias: &[f32; PANEL], i: usize, sums: &[f32; PANEL]) {
-        let mut tile = *sums;
-        self.epilogue.apply(&mut tile, bias);
-        store(&tile, self.y, i, self.outputs, panel - self.first);
+    fn place(&self, panel: usize) -> Place<'_> {
+        let bias = panel_part(self.epilogue.bias(), panel);
+        Place { epilogue: self.epilogue, bias, outputs: self.outputs, column: (panel - self.first) * PANEL }
     }
 }
 
-fn reference(tiles: &mut Tiles, panel: usize, order: Order) {
-    let (bias, stride) = (tiles.bias(panel), tiles.x.stride());
-    for i in 0..tiles.x.rows {
+fn reference(tiles: &Tiles, y: &mut [f32], panel: usize, order: Order) {
+    let stride = tiles.x.stride();
+    tiles.place(panel).put(y, 0, tiles.x.rows, |i| {
         let row = &tiles.x.values[i * stride..(i + 1) * stride];
         let mut sums = [0.0f32; PANEL];
         let steps = row.chunks_exact(STEP).zip(tiles.weight.panel(panel).chunks_exact(STEP * PANEL));
@@ -305,6 +294,6 @@ fn reference(tiles: &mut Tiles, panel: usize, order: Order) {
                 *sum += even + odd;
             }
         }
-        tiles.finish(panel, &bias, i, &sums);
-    }
+        sums
+    });
 }

@@ -27,8 +27,8 @@ fn every_unit_gives_the_references_bits() {
         for epilogue in [Epilogue::Bias(&bias), Epilogue::BiasGelu(&bias)] {
             let expected = [Order::Tiles, Order::Pairs].map(|order| {
                 let mut y = vec![f32::NAN; n * outputs];
-                let mut tiles = Tiles { weight: &weight, x: &rows, y: &mut y, outputs, first: 0, epilogue };
-                (0..weight.panels()).for_each(|panel| reference(&mut tiles, panel, order));
+                let tiles = Tiles { weight: &weight, x: &rows, outputs, first: 0, epilogue };
+                (0..weight.panels()).for_each(|panel| reference(&tiles, &mut y, panel, order));
                 assert!(y.iter().all(|v| v.is_finite()));
                 y
             });

@@ -13,8 +13,8 @@ const TILE: usize = 3;
 /// # Safety
 /// AVX2 and FMA; the lengths `multiply_panels_on` checks.
 #[target_feature(enable = "avx2,fma")]
-pub(super) unsafe fn avx2(tiles: &mut Tiles, panel: usize) {
-    let bias = tiles.bias(panel);
+pub(super) unsafe fn avx2(tiles: &Tiles, y: &mut [f32], panel: usize) {
+    let place = tiles.place(panel);
     let (rows, stride) = (tiles.x.rows, tiles.x.stride());
     let w = tiles.weight.panel(panel).as_ptr();
     let mut i = 0;
@@ -30,9 +30,7 @@ pub(super) unsafe fn avx2(tiles: &mut Tiles, panel: usize) {
                 _ => avx2_tile::<1>(x, w, stride, &mut sums),
             }
         }
-        for (r, row) in sums[..n].iter().enumerate() {
-            tiles.finish(panel, &bias, i + r, row);
-        }
+        place.put(y, i, n, |r| sums[r]);
         i += n;
     }
 }
@@ -81,8 +79,8 @@ const PAIRS_TILE: usize = 12;
 /// # Safety
 /// AVX-512 F, BW, VL and BF16; the lengths `multiply_panels_on` checks.
 #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512vl,avx512bf16")]
-pub(super) unsafe fn pairs(tiles: &mut Tiles, panel: usize) {
-    let bias = tiles.bias(panel);
+pub(super) unsafe fn pairs(tiles: &Tiles, y: &mut [f32], panel: usize) {
+    let place = tiles.place(panel);
     let (rows, stride) = (tiles.x.rows, tiles.x.stride());
     let w = tiles.weight.panel(panel).as_ptr();
     let mut i = 0;
@@ -100,9 +98,7 @@ pub(super) unsafe fn pairs(tiles: &mut Tiles, panel: usize) {
                 _ => pairs_tile::<1>(x, w, stride, &mut sums),
             }
         }
-        for (r, row) in sums[..n].iter().enumerate() {
-            tiles.finish(panel, &bias, i + r, row);
-        }
+        place.put(y, i, n, |r| sums[r]);
         i += n;
     }
 }
@@ -134,7 +130,7 @@ unsafe fn pairs_tile<const R: usize>(x: *const u16, w: *const u16, k: usize, sum
 /// # Safety
 /// AMX tiles of `bf16`, AVX-512 F, BW and VL; the lengths `multiply_panels_on` checks; rows have space to whole tiles.
 #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512vl")]
-pub(super) unsafe fn amx(tiles: &mut Tiles, panels: Range<usize>) {
+pub(super) unsafe fn amx(tiles: &Tiles, y: &mut [f32], panels: Range<usize>) {
     let (rows, stride) = (tiles.x.rows, tiles.x.stride());
     if rows == 0 {
         return;
@@ -145,8 +141,8 @@ pub(super) unsafe fn amx(tiles: &mut Tiles, panels: Range<usize>) {
     for first in panels.clone().step_by(2) {
         let both = first + 1 < panels.end;
         let second = if both { first + 1 } else { first };
-        let (bias, numbers) = ([tiles.bias(first), tiles.bias(second)], [first, second]);
-        let w = numbers.map(|p| tiles.weight.panel(p).as_ptr());
+        let places = [tiles.place(first), tiles.place(second)];
+        let w = [first, second].map(|p| tiles.weight.panel(p).as_ptr());
         for i in (0..rows).step_by(2 * ROWS) {
             // SAFETY: rows from i on have space to a whole tile, two tiles where more than one begins; panels are whole.
             unsafe {
@@ -162,9 +158,10 @@ pub(super) unsafe fn amx(tiles: &mut Tiles, panels: Range<usize>) {
                     }
                 }
             }
-            for r in 0..(rows - i).min(2 * ROWS) {
-                for side in 0..1 + usize::from(both) {
-                    tiles.finish(numbers[side], &bias[side], i + r, &sums[2 * (r / ROWS) + side].0[r % ROWS]);
+            for (side, place) in places.iter().take(1 + usize::from(both)).enumerate() {
+                for (half, i) in (i..rows).step_by(ROWS).take(2).enumerate() {
+                    let sums = &sums[2 * half + side].0;
+                    place.put(y, i, (rows - i).min(ROWS), |r| sums[r]);
                 }
             }
         }

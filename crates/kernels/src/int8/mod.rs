@@ -31,7 +31,7 @@ pub use rows::ByteRows;
 
 use crate::Backend;
 use crate::dispatch::per_backend;
-use crate::gemm::{Epilogue, PANEL};
+use crate::gemm::{Epilogue, PANEL, Place, panel_part};
 use crate::lanes::{LANES, fold};
 
 /// Inputs are filled up to whole multiples of this with zeros: a row of an AMX tile.
@@ -186,19 +186,19 @@ impl ByteWeight {
         assert_eq!(y.len(), x.rows() * outputs, "y is [rows, outputs]");
         assert_eq!(epilogue.bias().len(), self.outputs, "a bias for every output");
         assert!(unit <= Unit::of(Backend::Avx512), "this CPU has no {}", unit.name());
-        let mut tiles = Tiles { weight: self, x, y, outputs, first: panels.start, epilogue };
+        let tiles = Tiles { weight: self, x, outputs, first: panels.start, epilogue };
         match unit {
-            Unit::Reference => panels.for_each(|panel| reference(&mut tiles, panel)),
+            Unit::Reference => panels.for_each(|panel| reference(&tiles, y, panel)),
             // SAFETY: the lengths were checked above, panels and rows are whole by construction, and the CPU was seen to
             // have the unit.
             #[cfg(target_arch = "x86_64")]
-            Unit::Avx2 => panels.for_each(|panel| unsafe { x86::avx2(&mut tiles, panel) }),
+            Unit::Avx2 => panels.for_each(|panel| unsafe { x86::avx2(&tiles, y, panel) }),
             // SAFETY: as above.
             #[cfg(target_arch = "x86_64")]
-            Unit::Vnni => panels.for_each(|panel| unsafe { x86::vnni(&mut tiles, panel) }),
+            Unit::Vnni => panels.for_each(|panel| unsafe { x86::vnni(&tiles, y, panel) }),
             // SAFETY: as above; space for whole tiles of rows is there by construction.
             #[cfg(target_arch = "x86_64")]
-            Unit::Amx => unsafe { x86::amx(&mut tiles, panels) },
+            Unit::Amx => unsafe { x86::amx(&tiles, y, panels) },
             #[cfg(not(target_arch = "x86_64"))]
             _ => unreachable!("only the reference is available here"),
         }
@@ -272,57 +272,57 @@ fn hold(eight: &mut [i8; 8]) {
 struct Tiles<'a> {
     weight: &'a ByteWeight,
     x: &'a ByteRows,
-    y: &'a mut [f32],
-    // Values in a row of y, and the panel its first one belongs to.
+    // Values in a row of the result, and the panel its first one belongs to.
     outputs: usize,
     first: usize,
     epilogue: Epilogue<'a>,
 }
 
-/// What turns the sums of one panel into values.
-struct Edge {
+/// What turns the sums of one panel into values, and where these go.
+struct Edge<'a> {
     panel: usize,
     scale: [f32; PANEL],
     sums: [f32; PANEL],
-    bias: [f32; PANEL],
+    place: Place<'a>,
 }
 
 impl Tiles<'_> {
-    #[inline(always)]
-    fn edge(&self, panel: usize) -> Edge {
-        let part = |from: &[f32]| -> [f32; PANEL] {
-            let mut out = [0.0; PANEL];
-            let from = &from[panel * PANEL..];
-            let n = from.len().min(PANEL);
-            out[..n].copy_from_slice(&from[..n]);
-            out
-        };
-        Edge { panel, scale: part(&self.weight.scale), sums: part(&self.weight.sums), bias: part(self.epilogue.bias()) }
+    fn edge(&self, panel: usize) -> Edge<'_> {
+        let bias = panel_part(self.epilogue.bias(), panel);
+        let column = (panel - self.first) * PANEL;
+        Edge {
+            panel,
+            scale: panel_part(&self.weight.scale, panel),
+            sums: panel_part(&self.weight.sums, panel),
+            place: Place { epilogue: self.epilogue, bias, outputs: self.outputs, column },
+        }
     }
 
-    /// Sums of row `i` and one panel to values in their place.
+    /// Sums of the rows from `first` on and one panel to values in their place.
     #[inline(always)]
-    fn finish(&mut self, edge: &Edge, i: usize, sums: &[i32; PANEL]) {
-        let (step, floor) = (self.x.step(i), self.x.floor(i));
-        let mut tile = [0.0f32; PANEL];
-        for j in 0..PANEL {
-            tile[j] = (sums[j] as f32).mul_add(step * edge.scale[j], floor * edge.sums[j]);
-        }
-        for &(input, value) in self.x.apart(i) {
-            let (group, place) = (input as usize / 4, input % 4);
-            let weights = self.weight.panel(edge.panel)[group * 4 * PANEL..][..4 * PANEL].as_chunks::<4>().0;
+    fn finish(&self, y: &mut [f32], edge: &Edge, first: usize, sums: &[[i32; PANEL]]) {
+        let (scale, floors) = (edge.scale, edge.sums);
+        edge.place.put(y, first, sums.len(), |r| {
+            let (step, floor) = (self.x.step(first + r), self.x.floor(first + r));
+            let mut tile = [0.0f32; PANEL];
             for j in 0..PANEL {
-                // The byte at its place, with its sign.
-                let w = (i32::from_le_bytes(weights[j].map(|b| b as u8)) << (24 - 8 * place)) >> 24;
-                tile[j] = (value * edge.scale[j]).mul_add(w as f32, tile[j]);
+                tile[j] = (sums[r][j] as f32).mul_add(step * scale[j], floor * floors[j]);
             }
-        }
-        self.epilogue.apply(&mut tile, &edge.bias);
-        crate::gemm::store(&tile, self.y, i, self.outputs, edge.panel - self.first);
+            for &(input, value) in self.x.apart(first + r) {
+                let (group, place) = (input as usize / 4, input % 4);
+                let weights = self.weight.panel(edge.panel)[group * 4 * PANEL..][..4 * PANEL].as_chunks::<4>().0;
+                for j in 0..PANEL {
+                    // The byte at its place, with its sign.
+                    let w = (i32::from_le_bytes(weights[j].map(|b| b as u8)) << (24 - 8 * place)) >> 24;
+                    tile[j] = (value * scale[j]).mul_add(w as f32, tile[j]);
+                }
+            }
+            tile
+        });
     }
 }
 
-fn reference(tiles: &mut Tiles, panel: usize) {
+fn reference(tiles: &Tiles, y: &mut [f32], panel: usize) {
     let edge = tiles.edge(panel);
     for i in 0..tiles.x.rows() {
         let mut sums = [0i32; PANEL];
@@ -333,6 +333,6 @@ fn reference(tiles: &mut Tiles, panel: usize) {
                 *sum += (0..4).map(|t| i32::from(q[t]) * i32::from(w[t])).sum::<i32>();
             }
         }
-        tiles.finish(&edge, i, &sums);
+        tiles.finish(y, &edge, i, &[sums]);
     }
 }

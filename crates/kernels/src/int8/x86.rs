@@ -13,7 +13,7 @@ const TILE: usize = 4;
 /// # Safety
 /// AVX2 and FMA; the lengths `multiply_panels_on` checks.
 #[target_feature(enable = "avx2,fma")]
-pub(super) unsafe fn avx2(tiles: &mut Tiles, panel: usize) {
+pub(super) unsafe fn avx2(tiles: &Tiles, y: &mut [f32], panel: usize) {
     let edge = tiles.edge(panel);
     let (rows, stride) = (tiles.x.rows(), tiles.x.stride());
     let w = tiles.weight.panel(panel).as_ptr();
@@ -31,9 +31,7 @@ pub(super) unsafe fn avx2(tiles: &mut Tiles, panel: usize) {
                 _ => avx2_tile::<1>(x, w, stride, &mut sums),
             }
         }
-        for (r, row) in sums[..n].iter().enumerate() {
-            tiles.finish(&edge, i + r, row);
-        }
+        tiles.finish(y, &edge, i, &sums[..n]);
         i += n;
     }
 }
@@ -79,7 +77,7 @@ const VNNI_TILE: usize = 12;
 /// # Safety
 /// AVX-512 F, BW, VL and VNNI; the lengths `multiply_panels_on` checks.
 #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512vl,avx512vnni")]
-pub(super) unsafe fn vnni(tiles: &mut Tiles, panel: usize) {
+pub(super) unsafe fn vnni(tiles: &Tiles, y: &mut [f32], panel: usize) {
     let edge = tiles.edge(panel);
     let (rows, stride) = (tiles.x.rows(), tiles.x.stride());
     let w = tiles.weight.panel(panel).as_ptr();
@@ -98,9 +96,7 @@ pub(super) unsafe fn vnni(tiles: &mut Tiles, panel: usize) {
                 _ => vnni_tile::<1>(x, w, stride, &mut sums),
             }
         }
-        for (r, row) in sums[..n].iter().enumerate() {
-            tiles.finish(&edge, i + r, row);
-        }
+        tiles.finish(y, &edge, i, &sums[..n]);
         i += n;
     }
 }
@@ -130,7 +126,7 @@ unsafe fn vnni_tile<const R: usize>(x: *const u8, w: *const i8, k: usize, sums: 
 /// # Safety
 /// AMX tiles of bytes, AVX-512 F, BW and VL; the lengths `multiply_panels_on` checks; rows have space to whole tiles.
 #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512vl")]
-pub(super) unsafe fn amx(tiles: &mut Tiles, panels: Range<usize>) {
+pub(super) unsafe fn amx(tiles: &Tiles, y: &mut [f32], panels: Range<usize>) {
     let (rows, stride) = (tiles.x.rows(), tiles.x.stride());
     if rows == 0 {
         return;
@@ -157,9 +153,9 @@ pub(super) unsafe fn amx(tiles: &mut Tiles, panels: Range<usize>) {
                     }
                 }
             }
-            for r in 0..(rows - i).min(2 * ROWS) {
-                for (side, edge) in edges.iter().take(1 + usize::from(both)).enumerate() {
-                    tiles.finish(edge, i + r, &sums[2 * (r / ROWS) + side].0[r % ROWS]);
+            for (side, edge) in edges.iter().take(1 + usize::from(both)).enumerate() {
+                for (half, i) in (i..rows).step_by(ROWS).take(2).enumerate() {
+                    tiles.finish(y, edge, i, &sums[2 * half + side].0[..(rows - i).min(ROWS)]);
                 }
             }
         }
