@@ -15,6 +15,8 @@ pub mod rows;
 pub mod scan;
 pub mod squares;
 
+#[cfg(target_arch = "x86_64")]
+mod amx;
 mod lanes;
 
 pub use dispatch::Backend;

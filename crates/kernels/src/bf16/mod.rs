@@ -1,10 +1,12 @@
-//! `y = x W^T` of values rounded to `bf16`, summed in `f32`, in the order Intel documents for AMX tiles (`TDPBF16PS`).
+//! `y = x W^T` of values rounded to `bf16`, summed in `f32` in one of two stated orders.
 //!
-//! Inputs go in steps of 32. In a step the even inputs are one chain of fused multiply-adds from zero and the odd ones
-//! another; their sum is added to the running one. A product of two `bf16` is exact in `f32`, so each link of a chain
-//! rounds once, on any CPU. There are no tiles here yet: a CPU with them could take this order's place bit for bit.
+//! [`Order::Tiles`] is that of AMX tiles, and of every CPU but those named next. Inputs go in steps of 32. In a step the even
+//! inputs are one chain of fused multiply-adds from zero and the odd ones another; their sum is added to the running one.
+//! [`Order::Pairs`] is that of `vdpbf16ps`, for CPUs that have it and no tiles: one chain over all inputs, of each pair the
+//! odd one first. A product of two `bf16` is exact in `f32`, so each link of a chain rounds once, on any CPU. (Both
+//! instructions take subnormal numbers for zero; none occur among states and weights of an encoder.)
 //!
-//! Weights lie in panels of sixteen outputs, `[panel][input / 2][16][2]`.
+//! Weights lie in panels of sixteen outputs, `[panel][input / 2][16][2]`: a row of a tile is one pair of inputs.
 
 #[cfg(target_arch = "x86_64")]
 mod x86;
@@ -17,18 +19,34 @@ use std::sync::OnceLock;
 
 use crate::Backend;
 use crate::dispatch::per_backend;
-use crate::gemm::{Epilogue, PANEL, store};
+use crate::gemm::{Epilogue, PANEL, Place, panel_part};
 
 /// Inputs of a step; rows and panels are filled up to whole ones with zeros.
 const STEP: usize = 32;
+
+/// Rows of an AMX tile: space is kept to whole multiples.
+const ROWS: usize = 16;
 
 /// The instructions a product runs on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Unit {
     /// Plain Rust.
     Reference,
-    /// `f32` instructions on widened values: no faster than `f32` itself.
+    /// `f32` instructions on widened values: no faster than `f32` itself, and the same bits as AMX.
     Avx2,
+    /// `vdpbf16ps` on 512 bits.
+    Pairs,
+    /// AMX tiles.
+    Amx,
+}
+
+/// The order of a sum: it decides the last bits of the result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// That of AMX tiles.
+    Tiles,
+    /// That of `vdpbf16ps`.
+    Pairs,
 }
 
 impl Unit {
@@ -37,14 +55,33 @@ impl Unit {
         match self {
             Unit::Reference => "reference",
             Unit::Avx2 => "avx2",
+            Unit::Pairs => "avx512bf16",
+            Unit::Amx => "amx",
         }
+    }
+
+    /// The order it sums in.
+    pub fn order(self) -> Order {
+        if self == Unit::Pairs { Order::Pairs } else { Order::Tiles }
     }
 
     /// The units this CPU has, slowest first.
     pub fn available() -> Vec<Unit> {
+        #[allow(unused_mut)]
         let mut all = vec![Unit::Reference];
-        if Backend::available().contains(&Backend::Avx2) {
-            all.push(Unit::Avx2);
+        #[cfg(target_arch = "x86_64")]
+        {
+            if Backend::available().contains(&Backend::Avx2) {
+                all.push(Unit::Avx2);
+            }
+            if Backend::available().contains(&Backend::Avx512) {
+                if std::arch::is_x86_feature_detected!("avx512bf16") {
+                    all.push(Unit::Pairs);
+                }
+                if crate::amx::tiles().bf16 {
+                    all.push(Unit::Amx);
+                }
+            }
         }
         all
     }
@@ -54,7 +91,8 @@ impl Unit {
         static UNITS: OnceLock<Vec<Unit>> = OnceLock::new();
         let most = match backend {
             Backend::Reference => Unit::Reference,
-            Backend::Avx2 | Backend::Avx512 => Unit::Avx2,
+            Backend::Avx2 => Unit::Avx2,
+            Backend::Avx512 => Unit::Amx,
         };
         let units = UNITS.get_or_init(Unit::available);
         *units.iter().rev().find(|u| **u <= most).expect("the reference is always there")
@@ -78,7 +116,7 @@ fn widen(v: u16) -> f32 {
 pub struct HalfRows {
     rows: usize,
     inputs: usize,
-    // [rows, inputs to whole steps]
+    // [rows to whole tiles, inputs to whole steps]
     values: Vec<u16>,
 }
 
@@ -90,7 +128,7 @@ impl HalfRows {
     pub fn fill(&mut self, backend: Backend, x: &[f32], inputs: usize) {
         assert!(inputs > 0 && x.len().is_multiple_of(inputs), "x is [rows, inputs]");
         self.rows = x.len() / inputs;
-        let size = self.rows * inputs.next_multiple_of(STEP);
+        let size = self.rows.next_multiple_of(ROWS) * inputs.next_multiple_of(STEP);
         if self.values.len() < size || self.inputs != inputs {
             self.values.clear();
             self.values.resize(size, 0);
@@ -190,13 +228,19 @@ impl HalfWeight {
         assert_eq!(y.len(), x.rows * outputs, "y is [rows, outputs]");
         assert_eq!(epilogue.bias().len(), self.outputs, "a bias for every output");
         assert!(unit <= Unit::of(Backend::Avx512), "this CPU has no {}", unit.name());
-        let mut tiles = Tiles { weight: self, x, y, outputs, first: panels.start, epilogue };
+        let tiles = Tiles { weight: self, x, outputs, first: panels.start, epilogue };
         match unit {
-            Unit::Reference => panels.for_each(|panel| reference(&mut tiles, panel)),
+            Unit::Reference => panels.for_each(|panel| reference(&tiles, y, panel, Order::Tiles)),
             // SAFETY: the lengths were checked above, panels and rows are whole by construction, and the CPU was seen to
             // have the unit.
             #[cfg(target_arch = "x86_64")]
-            Unit::Avx2 => panels.for_each(|panel| unsafe { x86::avx2(&mut tiles, panel) }),
+            Unit::Avx2 => panels.for_each(|panel| unsafe { x86::avx2(&tiles, y, panel) }),
+            // SAFETY: as above.
+            #[cfg(target_arch = "x86_64")]
+            Unit::Pairs => panels.for_each(|panel| unsafe { x86::pairs(&tiles, y, panel) }),
+            // SAFETY: as above; space for whole tiles of rows is there by construction.
+            #[cfg(target_arch = "x86_64")]
+            Unit::Amx => unsafe { x86::amx(&tiles, y, panels) },
             #[cfg(not(target_arch = "x86_64"))]
             _ => unreachable!("only the reference is available here"),
         }
@@ -212,33 +256,22 @@ impl HalfWeight {
 struct Tiles<'a> {
     weight: &'a HalfWeight,
     x: &'a HalfRows,
-    y: &'a mut [f32],
-    // Values in a row of y, and the panel its first one belongs to.
+    // Values in a row of the result, and the panel its first one belongs to.
     outputs: usize,
     first: usize,
     epilogue: Epilogue<'a>,
 }
 
 impl Tiles<'_> {
-    fn bias(&self, panel: usize) -> [f32; PANEL] {
-        let mut bias = [0.0; PANEL];
-        let from = &self.epilogue.bias()[panel * PANEL..];
-        let n = from.len().min(PANEL);
-        bias[..n].copy_from_slice(&from[..n]);
-        bias
-    }
-
-    #[inline(always)]
-    fn finish(&mut self, panel: usize, bias: &[f32; PANEL], i: usize, sums: &[f32; PANEL]) {
-        let mut tile = *sums;
-        self.epilogue.apply(&mut tile, bias);
-        store(&tile, self.y, i, self.outputs, panel - self.first);
+    fn place(&self, panel: usize) -> Place<'_> {
+        let bias = panel_part(self.epilogue.bias(), panel);
+        Place { epilogue: self.epilogue, bias, outputs: self.outputs, column: (panel - self.first) * PANEL }
     }
 }
 
-fn reference(tiles: &mut Tiles, panel: usize) {
-    let (bias, stride) = (tiles.bias(panel), tiles.x.stride());
-    for i in 0..tiles.x.rows {
+fn reference(tiles: &Tiles, y: &mut [f32], panel: usize, order: Order) {
+    let stride = tiles.x.stride();
+    tiles.place(panel).put(y, 0, tiles.x.rows, |i| {
         let row = &tiles.x.values[i * stride..(i + 1) * stride];
         let mut sums = [0.0f32; PANEL];
         let steps = row.chunks_exact(STEP).zip(tiles.weight.panel(panel).chunks_exact(STEP * PANEL));
@@ -247,12 +280,20 @@ fn reference(tiles: &mut Tiles, panel: usize) {
                 let (mut even, mut odd) = (0.0f32, 0.0f32);
                 for (t, pair) in values.as_chunks::<2>().0.iter().enumerate() {
                     let w = &weights[(t * PANEL + j) * 2..][..2];
-                    even = widen(pair[0]).mul_add(widen(w[0]), even);
-                    odd = widen(pair[1]).mul_add(widen(w[1]), odd);
+                    match order {
+                        Order::Tiles => {
+                            even = widen(pair[0]).mul_add(widen(w[0]), even);
+                            odd = widen(pair[1]).mul_add(widen(w[1]), odd);
+                        }
+                        Order::Pairs => {
+                            *sum = widen(pair[1]).mul_add(widen(w[1]), *sum);
+                            *sum = widen(pair[0]).mul_add(widen(w[0]), *sum);
+                        }
+                    }
                 }
                 *sum += even + odd;
             }
         }
-        tiles.finish(panel, &bias, i, &sums);
-    }
+        sums
+    });
 }

@@ -25,13 +25,17 @@ fn every_unit_gives_the_references_bits() {
             assert_eq!(same.values, rows.values, "{}", backend.name());
         }
         for epilogue in [Epilogue::Bias(&bias), Epilogue::BiasGelu(&bias)] {
-            let mut expected = vec![f32::NAN; n * outputs];
-            weight.multiply_panels_on(Unit::Reference, 0..weight.panels(), &rows, &mut expected, epilogue);
-            assert!(expected.iter().all(|v| v.is_finite()));
+            let expected = [Order::Tiles, Order::Pairs].map(|order| {
+                let mut y = vec![f32::NAN; n * outputs];
+                let tiles = Tiles { weight: &weight, x: &rows, outputs, first: 0, epilogue };
+                (0..weight.panels()).for_each(|panel| reference(&tiles, &mut y, panel, order));
+                assert!(y.iter().all(|v| v.is_finite()));
+                y
+            });
             for unit in Unit::available() {
                 let mut y = vec![f32::NAN; n * outputs];
                 weight.multiply_panels_on(unit, 0..weight.panels(), &rows, &mut y, epilogue);
-                assert_eq!(y, expected, "{} {n}x{outputs}x{inputs}", unit.name());
+                assert_eq!(y, expected[unit.order() as usize], "{} {n}x{outputs}x{inputs}", unit.name());
             }
         }
     }

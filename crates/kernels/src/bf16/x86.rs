@@ -1,8 +1,10 @@
-//! The tiles of AVX2.
+//! The tiles of AVX2, of AVX-512 BF16 and of AMX.
 
 use std::arch::x86_64::*;
+use std::ops::Range;
 
 use super::{STEP, Tiles};
+use crate::amx::{self, Configured, ROWS, Sums};
 use crate::gemm::PANEL;
 
 /// Rows of an AVX2 tile: even and odd chains of three rows and two registers of outputs fill twelve.
@@ -11,8 +13,8 @@ const TILE: usize = 3;
 /// # Safety
 /// AVX2 and FMA; the lengths `multiply_panels_on` checks.
 #[target_feature(enable = "avx2,fma")]
-pub(super) unsafe fn avx2(tiles: &mut Tiles, panel: usize) {
-    let bias = tiles.bias(panel);
+pub(super) unsafe fn avx2(tiles: &Tiles, y: &mut [f32], panel: usize) {
+    let place = tiles.place(panel);
     let (rows, stride) = (tiles.x.rows, tiles.x.stride());
     let w = tiles.weight.panel(panel).as_ptr();
     let mut i = 0;
@@ -28,9 +30,7 @@ pub(super) unsafe fn avx2(tiles: &mut Tiles, panel: usize) {
                 _ => avx2_tile::<1>(x, w, stride, &mut sums),
             }
         }
-        for (r, row) in sums[..n].iter().enumerate() {
-            tiles.finish(panel, &bias, i + r, row);
-        }
+        place.put(y, i, n, |r| sums[r]);
         i += n;
     }
 }
@@ -67,6 +67,101 @@ unsafe fn avx2_tile<const R: usize>(x: *const u16, w: *const u16, k: usize, sums
                     let to = sums[r].as_mut_ptr().add(8 * side);
                     let both = _mm256_add_ps(even[r][side], odd[r][side]);
                     _mm256_storeu_ps(to, _mm256_add_ps(_mm256_loadu_ps(to), both));
+                }
+            }
+        }
+    }
+}
+
+/// Rows of a tile of `vdpbf16ps`: twelve sums hide its latency of six cycles at one or two a cycle.
+const PAIRS_TILE: usize = 12;
+
+/// # Safety
+/// AVX-512 F, BW, VL and BF16; the lengths `multiply_panels_on` checks.
+#[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512vl,avx512bf16")]
+pub(super) unsafe fn pairs(tiles: &Tiles, y: &mut [f32], panel: usize) {
+    let place = tiles.place(panel);
+    let (rows, stride) = (tiles.x.rows, tiles.x.stride());
+    let w = tiles.weight.panel(panel).as_ptr();
+    let mut i = 0;
+    while i < rows {
+        let n = if rows - i >= PAIRS_TILE { PAIRS_TILE } else { (rows - i).min(4) };
+        let mut sums = [[0.0f32; PANEL]; PAIRS_TILE];
+        // SAFETY: rows i..i+n exist, each of whole steps, and the panel has as many pairs of inputs.
+        unsafe {
+            let x = tiles.x.values.as_ptr().add(i * stride);
+            match n {
+                12 => pairs_tile::<12>(x, w, stride, &mut sums),
+                4 => pairs_tile::<4>(x, w, stride, &mut sums),
+                3 => pairs_tile::<3>(x, w, stride, &mut sums),
+                2 => pairs_tile::<2>(x, w, stride, &mut sums),
+                _ => pairs_tile::<1>(x, w, stride, &mut sums),
+            }
+        }
+        place.put(y, i, n, |r| sums[r]);
+        i += n;
+    }
+}
+
+/// # Safety
+/// `x` points at R rows of `k` values, `w` at `k / 2` pairs of sixteen; `k` is even.
+#[target_feature(enable = "avx512f,avx512bf16")]
+#[inline]
+unsafe fn pairs_tile<const R: usize>(x: *const u16, w: *const u16, k: usize, sums: &mut [[f32; PANEL]; PAIRS_TILE]) {
+    // SAFETY: both are 64 bytes, and any bits are values of either.
+    let halves = |v: __m512i| unsafe { std::mem::transmute::<__m512i, __m512bh>(v) };
+    let mut all = [_mm512_setzero_ps(); R];
+    for t in (0..k).step_by(2) {
+        // SAFETY: t + 2 <= k, and the caller's promise.
+        unsafe {
+            let b = halves(_mm512_loadu_si512(w.add(t * PANEL).cast()));
+            for r in 0..R {
+                let a = halves(_mm512_set1_epi32(x.add(r * k + t).cast::<i32>().read_unaligned()));
+                all[r] = _mm512_dpbf16_ps(all[r], a, b);
+            }
+        }
+    }
+    for r in 0..R {
+        // SAFETY: a row of sums holds sixteen values.
+        unsafe { _mm512_storeu_ps(sums[r].as_mut_ptr(), all[r]) };
+    }
+}
+
+/// # Safety
+/// AMX tiles of `bf16`, AVX-512 F, BW and VL; the lengths `multiply_panels_on` checks; rows have space to whole tiles.
+#[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512vl")]
+pub(super) unsafe fn amx(tiles: &Tiles, y: &mut [f32], panels: Range<usize>) {
+    let (rows, stride) = (tiles.x.rows, tiles.x.stride());
+    if rows == 0 {
+        return;
+    }
+    // SAFETY: the CPU has tiles.
+    let _configured = unsafe { Configured::new() };
+    let mut sums = [const { Sums([[0.0; PANEL]; ROWS]) }; 4];
+    for first in panels.clone().step_by(2) {
+        let both = first + 1 < panels.end;
+        let second = if both { first + 1 } else { first };
+        let places = [tiles.place(first), tiles.place(second)];
+        let w = [first, second].map(|p| tiles.weight.panel(p).as_ptr());
+        for i in (0..rows).step_by(2 * ROWS) {
+            // SAFETY: rows from i on have space to a whole tile, two tiles where more than one begins; panels are whole.
+            unsafe {
+                let x = tiles.x.values.as_ptr().add(i * stride);
+                if both && rows - i > ROWS {
+                    amx::halves_2x2(x, 2 * stride, w, stride / STEP, &mut sums);
+                } else {
+                    for half in 0..1 + usize::from(rows - i > ROWS) {
+                        for (side, w) in w.iter().take(1 + usize::from(both)).enumerate() {
+                            let x = x.add(half * ROWS * stride);
+                            amx::halves_1x1(x, 2 * stride, *w, stride / STEP, &mut sums[2 * half + side]);
+                        }
+                    }
+                }
+            }
+            for (side, place) in places.iter().take(1 + usize::from(both)).enumerate() {
+                for (half, i) in (i..rows).step_by(ROWS).take(2).enumerate() {
+                    let sums = &sums[2 * half + side].0;
+                    place.put(y, i, (rows - i).min(ROWS), |r| sums[r]);
                 }
             }
         }

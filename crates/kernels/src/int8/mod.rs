@@ -1,16 +1,21 @@
-//! `y = x W^T` in bytes: weights of seven bits with a scale an output, rows of seven bits with a scale and a floor a row.
+//! `y = x W^T` in bytes: weights of eight bits with a scale an output, rows of seven bits with a step and a floor a row.
 //!
-//! A weight is `scale[output] * w`, `w` in [-64, 64]; a value of a row is `floor + step * q`, `q` in [0, 127]. So
+//! A weight is `scale[output] * w`, `w` in [-127, 127]; a value of a row is `floor + step * q`, `q` in [0, 127]. So
 //!
 //! ```text
 //! y[i, j] = step[i] scale[j] sum_k(q[i, k] w[j, k]) + floor[i] scale[j] sum_k(w[j, k])
 //! ```
 //!
-//! where the first sum is one of whole numbers: exact in any order, so every unit gives the same bits. Seven bits are what
-//! AVX2 can add without saturating: `vpmaddubsw` puts two products into sixteen bits, and 2 x 2 x 127 x 64 = 32,512 is the
-//! most that two of its results added make. That addition halves the widening (`vpmaddwd`) that follows.
+//! and a few terms more for values kept apart (`rows.rs`). The first sum is one of whole numbers: exact in any order, so
+//! every unit gives the same bits.
 //!
-//! Weights lie in panels of sixteen outputs, `[panel][input / 4][16][4]`: two registers of AVX2.
+//! It must not saturate. AVX2's `vpmaddubsw` puts two products into sixteen bits, at most 2 x 127 x 127, and we add two of
+//! its results before they are widened (`vpmaddwd`), which halves the widening. So of the four weights that meet there
+//! ([`QUADS`]) those of one sign are held to a sum of 258: 127 x 258 = 32,766. Few are above: a scale is set by the largest
+//! weight of a row, and four that are near it seldom meet. Holding all weights to seven bits instead made twice the error.
+//!
+//! Weights lie in panels of sixteen outputs, `[panel][input / 4][16][4]`: two registers of AVX2, one of AVX-512, one row of
+//! an AMX tile.
 
 mod rows;
 #[cfg(target_arch = "x86_64")]
@@ -26,14 +31,20 @@ pub use rows::ByteRows;
 
 use crate::Backend;
 use crate::dispatch::per_backend;
-use crate::gemm::{Epilogue, PANEL};
+use crate::gemm::{Epilogue, PANEL, Place, panel_part};
 use crate::lanes::{LANES, fold};
 
-/// Inputs are filled up to whole multiples of this with zeros.
+/// Inputs are filled up to whole multiples of this with zeros: a row of an AMX tile.
 const STEP: usize = 64;
 
-/// Largest magnitude of a weight; see the head of this file.
-const MOST: f32 = 64.0;
+/// Largest magnitude of a weight.
+const MOST: f32 = 127.0;
+
+/// Of eight neighbouring inputs, the four whose products AVX2 adds in sixteen bits, and the other four.
+const QUADS: [[usize; 4]; 2] = [[0, 1, 4, 5], [2, 3, 6, 7]];
+
+/// Largest sum of the weights of one sign in a quad; see the head of this file.
+const QUAD_MOST: i32 = 258;
 
 /// The instructions a product of bytes runs on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -42,6 +53,10 @@ pub enum Unit {
     Reference,
     /// `vpmaddubsw` and `vpmaddwd`.
     Avx2,
+    /// `vpdpbusd` on 512 bits.
+    Vnni,
+    /// AMX tiles.
+    Amx,
 }
 
 impl Unit {
@@ -50,14 +65,27 @@ impl Unit {
         match self {
             Unit::Reference => "reference",
             Unit::Avx2 => "avx2",
+            Unit::Vnni => "vnni",
+            Unit::Amx => "amx",
         }
     }
 
     /// The units this CPU has, slowest first.
     pub fn available() -> Vec<Unit> {
+        #[allow(unused_mut)]
         let mut all = vec![Unit::Reference];
-        if Backend::available().contains(&Backend::Avx2) {
-            all.push(Unit::Avx2);
+        #[cfg(target_arch = "x86_64")]
+        {
+            use std::arch::is_x86_feature_detected as has;
+            if Backend::available().contains(&Backend::Avx2) {
+                all.push(Unit::Avx2);
+            }
+            if Backend::available().contains(&Backend::Avx512) && has!("avx512vnni") {
+                all.push(Unit::Vnni);
+                if crate::amx::tiles().int8 {
+                    all.push(Unit::Amx);
+                }
+            }
         }
         all
     }
@@ -67,7 +95,8 @@ impl Unit {
         static UNITS: OnceLock<Vec<Unit>> = OnceLock::new();
         let most = match backend {
             Backend::Reference => Unit::Reference,
-            Backend::Avx2 | Backend::Avx512 => Unit::Avx2,
+            Backend::Avx2 => Unit::Avx2,
+            Backend::Avx512 => Unit::Amx,
         };
         let units = UNITS.get_or_init(Unit::available);
         *units.iter().rev().find(|u| **u <= most).expect("the reference is always there")
@@ -157,13 +186,19 @@ impl ByteWeight {
         assert_eq!(y.len(), x.rows() * outputs, "y is [rows, outputs]");
         assert_eq!(epilogue.bias().len(), self.outputs, "a bias for every output");
         assert!(unit <= Unit::of(Backend::Avx512), "this CPU has no {}", unit.name());
-        let mut tiles = Tiles { weight: self, x, y, outputs, first: panels.start, epilogue };
+        let tiles = Tiles { weight: self, x, outputs, first: panels.start, epilogue };
         match unit {
-            Unit::Reference => panels.for_each(|panel| reference(&mut tiles, panel)),
+            Unit::Reference => panels.for_each(|panel| reference(&tiles, y, panel)),
             // SAFETY: the lengths were checked above, panels and rows are whole by construction, and the CPU was seen to
             // have the unit.
             #[cfg(target_arch = "x86_64")]
-            Unit::Avx2 => panels.for_each(|panel| unsafe { x86::avx2(&mut tiles, panel) }),
+            Unit::Avx2 => panels.for_each(|panel| unsafe { x86::avx2(&tiles, y, panel) }),
+            // SAFETY: as above.
+            #[cfg(target_arch = "x86_64")]
+            Unit::Vnni => panels.for_each(|panel| unsafe { x86::vnni(&tiles, y, panel) }),
+            // SAFETY: as above; space for whole tiles of rows is there by construction.
+            #[cfg(target_arch = "x86_64")]
+            Unit::Amx => unsafe { x86::amx(&tiles, y, panels) },
             #[cfg(not(target_arch = "x86_64"))]
             _ => unreachable!("only the reference is available here"),
         }
@@ -184,7 +219,7 @@ per_backend! {
 fn pack_body(weight: &[f32], packed: &mut ByteWeight) {
     let inputs = packed.inputs;
     let size = PANEL * inputs.next_multiple_of(STEP);
-    let mut bytes = vec![0i8; inputs.next_multiple_of(4)];
+    let mut bytes = vec![0i8; inputs.next_multiple_of(8)];
     for (j, row) in weight.chunks_exact(inputs.max(1)).enumerate() {
         let mut most = [0.0f32; LANES];
         let (chunks, rest) = row.as_chunks::<LANES>();
@@ -200,11 +235,16 @@ fn pack_body(weight: &[f32], packed: &mut ByteWeight) {
         let (scale, inverse) = if most > 0.0 { (most / MOST, MOST / most) } else { (0.0, 0.0) };
         // 1.5 * 2^23: adding it rounds to the nearest whole number, which then stands in the low bits.
         const ROUND: f32 = 12_582_912.0;
-        let mut sum = 0i32;
         for (q, w) in bytes.iter_mut().zip(row) {
             *q = w.mul_add(inverse, ROUND).to_bits() as i8;
-            sum += i32::from(*q);
         }
+        for eight in bytes.as_chunks_mut::<8>().0 {
+            // Four below 64 cannot exceed it; 64 and more have this bit.
+            if eight.iter().fold(0, |all, q| all | q.unsigned_abs()) & 64 != 0 {
+                hold(eight);
+            }
+        }
+        let sum: i32 = bytes.iter().map(|q| i32::from(*q)).sum();
         let panel = &mut packed.panels[j / PANEL * size..][..size];
         for (group, four) in panel.chunks_exact_mut(4 * PANEL).zip(bytes.as_chunks::<4>().0) {
             group[j % PANEL * 4..][..4].copy_from_slice(four);
@@ -214,52 +254,75 @@ fn pack_body(weight: &[f32], packed: &mut ByteWeight) {
     }
 }
 
+/// Holds the quads of eight weights to their largest sums: the largest gives way.
+#[inline(never)]
+fn hold(eight: &mut [i8; 8]) {
+    for quad in QUADS {
+        for sign in [1, -1] {
+            let part = |q: i8| (sign * i32::from(q)).max(0);
+            while quad.iter().map(|&k| part(eight[k])).sum::<i32>() > QUAD_MOST {
+                let largest = quad.into_iter().max_by_key(|&k| part(eight[k])).expect("four");
+                eight[largest] -= sign as i8;
+            }
+        }
+    }
+}
+
 /// One product under way.
 struct Tiles<'a> {
     weight: &'a ByteWeight,
     x: &'a ByteRows,
-    y: &'a mut [f32],
-    // Values in a row of y, and the panel its first one belongs to.
+    // Values in a row of the result, and the panel its first one belongs to.
     outputs: usize,
     first: usize,
     epilogue: Epilogue<'a>,
 }
 
-/// What turns the sums of one panel into values.
-struct Edge {
+/// What turns the sums of one panel into values, and where these go.
+struct Edge<'a> {
     panel: usize,
     scale: [f32; PANEL],
     sums: [f32; PANEL],
-    bias: [f32; PANEL],
+    place: Place<'a>,
 }
 
 impl Tiles<'_> {
-    #[inline(always)]
-    fn edge(&self, panel: usize) -> Edge {
-        let part = |from: &[f32]| -> [f32; PANEL] {
-            let mut out = [0.0; PANEL];
-            let from = &from[panel * PANEL..];
-            let n = from.len().min(PANEL);
-            out[..n].copy_from_slice(&from[..n]);
-            out
-        };
-        Edge { panel, scale: part(&self.weight.scale), sums: part(&self.weight.sums), bias: part(self.epilogue.bias()) }
+    fn edge(&self, panel: usize) -> Edge<'_> {
+        let bias = panel_part(self.epilogue.bias(), panel);
+        let column = (panel - self.first) * PANEL;
+        Edge {
+            panel,
+            scale: panel_part(&self.weight.scale, panel),
+            sums: panel_part(&self.weight.sums, panel),
+            place: Place { epilogue: self.epilogue, bias, outputs: self.outputs, column },
+        }
     }
 
-    /// Sums of row `i` and one panel to values in their place.
+    /// Sums of the rows from `first` on and one panel to values in their place.
     #[inline(always)]
-    fn finish(&mut self, edge: &Edge, i: usize, sums: &[i32; PANEL]) {
-        let (step, floor) = (self.x.step(i), self.x.floor(i));
-        let mut tile = [0.0f32; PANEL];
-        for j in 0..PANEL {
-            tile[j] = (sums[j] as f32).mul_add(step * edge.scale[j], floor * edge.sums[j]);
-        }
-        self.epilogue.apply(&mut tile, &edge.bias);
-        crate::gemm::store(&tile, self.y, i, self.outputs, edge.panel - self.first);
+    fn finish(&self, y: &mut [f32], edge: &Edge, first: usize, sums: &[[i32; PANEL]]) {
+        let (scale, floors) = (edge.scale, edge.sums);
+        edge.place.put(y, first, sums.len(), |r| {
+            let (step, floor) = (self.x.step(first + r), self.x.floor(first + r));
+            let mut tile = [0.0f32; PANEL];
+            for j in 0..PANEL {
+                tile[j] = (sums[r][j] as f32).mul_add(step * scale[j], floor * floors[j]);
+            }
+            for &(input, value) in self.x.apart(first + r) {
+                let (group, place) = (input as usize / 4, input % 4);
+                let weights = self.weight.panel(edge.panel)[group * 4 * PANEL..][..4 * PANEL].as_chunks::<4>().0;
+                for j in 0..PANEL {
+                    // The byte at its place, with its sign.
+                    let w = (i32::from_le_bytes(weights[j].map(|b| b as u8)) << (24 - 8 * place)) >> 24;
+                    tile[j] = (value * scale[j]).mul_add(w as f32, tile[j]);
+                }
+            }
+            tile
+        });
     }
 }
 
-fn reference(tiles: &mut Tiles, panel: usize) {
+fn reference(tiles: &Tiles, y: &mut [f32], panel: usize) {
     let edge = tiles.edge(panel);
     for i in 0..tiles.x.rows() {
         let mut sums = [0i32; PANEL];
@@ -270,6 +333,6 @@ fn reference(tiles: &mut Tiles, panel: usize) {
                 *sum += (0..4).map(|t| i32::from(q[t]) * i32::from(w[t])).sum::<i32>();
             }
         }
-        tiles.finish(&edge, i, &sums);
+        tiles.finish(y, &edge, i, &[sums]);
     }
 }

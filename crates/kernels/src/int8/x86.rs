@@ -1,8 +1,10 @@
-//! The tiles of AVX2.
+//! The tiles of AVX2, of AVX-512 VNNI and of AMX.
 
 use std::arch::x86_64::*;
+use std::ops::Range;
 
-use super::Tiles;
+use super::{STEP, Tiles};
+use crate::amx::{self, Configured, ROWS, Sums};
 use crate::gemm::PANEL;
 
 /// Rows of an AVX2 tile.
@@ -11,7 +13,7 @@ const TILE: usize = 4;
 /// # Safety
 /// AVX2 and FMA; the lengths `multiply_panels_on` checks.
 #[target_feature(enable = "avx2,fma")]
-pub(super) unsafe fn avx2(tiles: &mut Tiles, panel: usize) {
+pub(super) unsafe fn avx2(tiles: &Tiles, y: &mut [f32], panel: usize) {
     let edge = tiles.edge(panel);
     let (rows, stride) = (tiles.x.rows(), tiles.x.stride());
     let w = tiles.weight.panel(panel).as_ptr();
@@ -29,9 +31,7 @@ pub(super) unsafe fn avx2(tiles: &mut Tiles, panel: usize) {
                 _ => avx2_tile::<1>(x, w, stride, &mut sums),
             }
         }
-        for (r, row) in sums[..n].iter().enumerate() {
-            tiles.finish(&edge, i + r, row);
-        }
+        tiles.finish(y, &edge, i, &sums[..n]);
         i += n;
     }
 }
@@ -67,6 +67,97 @@ unsafe fn avx2_tile<const R: usize>(x: *const u8, w: *const i8, k: usize, sums: 
             let to = sums[r].as_mut_ptr().cast::<__m256i>();
             _mm256_storeu_si256(to, low[r]);
             _mm256_storeu_si256(to.add(1), high[r]);
+        }
+    }
+}
+
+/// Rows of a VNNI tile: sixteen sums, a weight and a row's bytes leave registers over, and twelve hide the latency.
+const VNNI_TILE: usize = 12;
+
+/// # Safety
+/// AVX-512 F, BW, VL and VNNI; the lengths `multiply_panels_on` checks.
+#[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512vl,avx512vnni")]
+pub(super) unsafe fn vnni(tiles: &Tiles, y: &mut [f32], panel: usize) {
+    let edge = tiles.edge(panel);
+    let (rows, stride) = (tiles.x.rows(), tiles.x.stride());
+    let w = tiles.weight.panel(panel).as_ptr();
+    let mut i = 0;
+    while i < rows {
+        let n = if rows - i >= VNNI_TILE { VNNI_TILE } else { (rows - i).min(4) };
+        let mut sums = [[0i32; PANEL]; VNNI_TILE];
+        // SAFETY: rows i..i+n exist, each of whole steps, and the panel has as many groups of four inputs.
+        unsafe {
+            let x = tiles.x.values().as_ptr().add(i * stride);
+            match n {
+                12 => vnni_tile::<12>(x, w, stride, &mut sums),
+                4 => vnni_tile::<4>(x, w, stride, &mut sums),
+                3 => vnni_tile::<3>(x, w, stride, &mut sums),
+                2 => vnni_tile::<2>(x, w, stride, &mut sums),
+                _ => vnni_tile::<1>(x, w, stride, &mut sums),
+            }
+        }
+        tiles.finish(y, &edge, i, &sums[..n]);
+        i += n;
+    }
+}
+
+/// # Safety
+/// `x` points at R rows of `k` bytes, `w` at `k / 4` groups of sixteen times four; `k` is a multiple of four.
+#[target_feature(enable = "avx512f,avx512vnni")]
+#[inline]
+unsafe fn vnni_tile<const R: usize>(x: *const u8, w: *const i8, k: usize, sums: &mut [[i32; PANEL]; VNNI_TILE]) {
+    let mut all = [_mm512_setzero_si512(); R];
+    for t in (0..k).step_by(4) {
+        // SAFETY: t + 4 <= k, and the caller's promise.
+        unsafe {
+            let b = _mm512_loadu_si512(w.add(t * PANEL).cast());
+            for r in 0..R {
+                let a = _mm512_set1_epi32(x.add(r * k + t).cast::<i32>().read_unaligned());
+                all[r] = _mm512_dpbusd_epi32(all[r], a, b);
+            }
+        }
+    }
+    for r in 0..R {
+        // SAFETY: a row of sums holds sixteen numbers.
+        unsafe { _mm512_storeu_si512(sums[r].as_mut_ptr().cast(), all[r]) };
+    }
+}
+
+/// # Safety
+/// AMX tiles of bytes, AVX-512 F, BW and VL; the lengths `multiply_panels_on` checks; rows have space to whole tiles.
+#[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512vl")]
+pub(super) unsafe fn amx(tiles: &Tiles, y: &mut [f32], panels: Range<usize>) {
+    let (rows, stride) = (tiles.x.rows(), tiles.x.stride());
+    if rows == 0 {
+        return;
+    }
+    // SAFETY: the CPU has tiles.
+    let _configured = unsafe { Configured::new() };
+    let mut sums = [const { Sums([[0; PANEL]; ROWS]) }; 4];
+    for first in panels.clone().step_by(2) {
+        let both = first + 1 < panels.end;
+        let edges = [tiles.edge(first), tiles.edge(if both { first + 1 } else { first })];
+        let w = [tiles.weight.panel(first).as_ptr(), tiles.weight.panel(edges[1].panel).as_ptr()];
+        for i in (0..rows).step_by(2 * ROWS) {
+            // SAFETY: rows from i on have space to a whole tile, two tiles where more than one begins; panels are whole.
+            unsafe {
+                let x = tiles.x.values().as_ptr().add(i * stride);
+                if both && rows - i > ROWS {
+                    amx::bytes_2x2(x, stride, w, stride / STEP, &mut sums);
+                } else {
+                    for half in 0..1 + usize::from(rows - i > ROWS) {
+                        for (side, w) in w.iter().take(1 + usize::from(both)).enumerate() {
+                            let x = x.add(half * ROWS * stride);
+                            amx::bytes_1x1(x, stride, *w, stride / STEP, &mut sums[2 * half + side]);
+                        }
+                    }
+                }
+            }
+            for (side, edge) in edges.iter().take(1 + usize::from(both)).enumerate() {
+                for (half, i) in (i..rows).step_by(ROWS).take(2).enumerate() {
+                    tiles.finish(y, edge, i, &sums[2 * half + side].0[..(rows - i).min(ROWS)]);
+                }
+            }
         }
     }
 }

@@ -19,6 +19,7 @@ mod tests;
 
 use std::path::{Path, PathBuf};
 
+use kernels::{Backend, bf16};
 use rayon::prelude::*;
 
 pub use bert::Dropout;
@@ -116,7 +117,13 @@ impl Encoder {
 
     /// What its vectors are computed in: part of the name kept vectors go by. A GPU's are not the CPU's bits.
     pub fn arithmetic(&self) -> &'static str {
-        if self.gpu.is_some() { device::ARITHMETIC } else { self.precision.name() }
+        let pairs = || bf16::Unit::of(Backend::active()).order() == bf16::Order::Pairs;
+        match self.precision {
+            _ if self.gpu.is_some() => device::ARITHMETIC,
+            // A CPU with `vdpbf16ps` and no AMX sums in another order, and the last bits differ.
+            Precision::Bf16 if pairs() => "bf16-pairs",
+            precision => precision.name(),
+        }
     }
 
     /// Sequences worth encoding in one call: what keeps a GPU busy, or 0 where it does not matter.
