@@ -341,12 +341,10 @@ fn turns(device: &Device, encoder: &Encoder, tokens: &Tokens, options: &Options)
     }
     let sequences = tokens.sequences();
     let numbers: Vec<u64> = (0..sequences.len() as u64).collect();
-    let mut key = 0;
     let mut out = vec![0f32; sequences.len() * encoder.shape.hidden];
-    for line in std::io::stdin().lines() {
+    for (key, line) in (0..).zip(std::io::stdin().lines()) {
         let line = line?;
         let pooling = if line.starts_with("cls") { Pooling::Cls } else { Pooling::Mean };
-        key += 1;
         let dropout = line.ends_with("0.3").then_some(Dropout { rate: 0.3, key, documents: &numbers });
         let start = Instant::now();
         bert.encode(&sequences, pooling, dropout, &mut out)?;
