@@ -6,7 +6,7 @@ use cudarc::driver::{result as driver, sys};
 use cudarc::nvrtc::{result as nvrtc, sys as nvrtc_sys};
 
 use crate::device::{Device, said};
-use crate::hopper::{Site, fits};
+use crate::hopper::fits;
 use crate::memory::Stream;
 use crate::{Activation, Error, Precision, Result, Shape};
 
@@ -16,8 +16,8 @@ const HOPPER: &str = include_str!("hopper.cu");
 /// Machine code, or the assembly the driver makes it from.
 pub(crate) struct Image {
     bytes: Vec<u8>,
-    /// Products among the kernels.
-    products: Vec<Site>,
+    /// Whether `feed_in` is among the kernels.
+    fused: bool,
 }
 
 /// Options that make the source one encoder's.
@@ -47,11 +47,10 @@ pub(crate) fn compile(shape: &Shape, precision: Precision, capability: (i32, i32
     let known = known_chips()?;
     let mut options = options(shape, precision);
     let exact = known.contains(&chip);
-    let products: Vec<Site> =
-        if exact { Site::ALL.into_iter().filter(|s| fits(*s, shape, capability)).collect() } else { Vec::new() };
+    let fused = exact && fits(shape, capability);
     if exact {
         // Instructions of one chip alone are asked for by an `a`.
-        options.push(format!("--gpu-architecture=sm_{chip}{}", if products.is_empty() { "" } else { "a" }));
+        options.push(format!("--gpu-architecture=sm_{chip}{}", if fused { "a" } else { "" }));
     } else {
         let below = known.iter().copied().filter(|&c| c < chip).max().ok_or_else(|| {
             Error::Unsupported(format!(
@@ -60,7 +59,7 @@ pub(crate) fn compile(shape: &Shape, precision: Precision, capability: (i32, i32
         })?;
         options.push(format!("--gpu-architecture=compute_{below}"));
     }
-    let source = if products.is_empty() { SOURCE.into() } else { format!("{SOURCE}{HOPPER}") };
+    let source = if fused { format!("{SOURCE}{HOPPER}") } else { SOURCE.into() };
     let source = CString::new(source).map_err(|_| Error::Unsupported("the kernel source holds a zero byte".into()))?;
     let program = refused("making a program", nvrtc::create_program(&source, Some(c"kernels.cu")))?;
     // SAFETY: `program` is live until the end of this block and `source` outlives it; the buffers have the sizes asked for.
@@ -77,14 +76,14 @@ pub(crate) fn compile(shape: &Shape, precision: Precision, capability: (i32, i32
             }
             if !exact {
                 let text = refused("reading the compiled kernels", nvrtc::get_ptx(program))?;
-                return Ok(Image { bytes: text.iter().map(|c| *c as u8).collect(), products: Vec::new() });
+                return Ok(Image { bytes: text.iter().map(|c| *c as u8).collect(), fused });
             }
             let mut size = 0;
             refused("sizing the compiled kernels", nvrtc_sys::nvrtcGetCUBINSize(program, &mut size).result())?;
             let mut bytes = vec![0u8; size];
             let to = bytes.as_mut_ptr().cast();
             refused("reading the compiled kernels", nvrtc_sys::nvrtcGetCUBIN(program, to).result())?;
-            Ok(Image { bytes, products })
+            Ok(Image { bytes, fused })
         })();
         let _ = nvrtc::destroy_program(program);
         image
@@ -123,7 +122,8 @@ pub(crate) struct Kernels {
     pub add_norm: Pair,
     pub activation: Kernel,
     pub pool: Kernel,
-    products: Vec<(Site, Kernel)>,
+    /// The feed-forward part's first product with its activation, where the chip has it.
+    pub feed_in: Option<Kernel>,
 }
 
 /// One kernel.
@@ -177,7 +177,7 @@ impl Kernels {
                 add_norm: pair("add_norm")?,
                 activation: find("activation")?,
                 pool: find("pool")?,
-                products: image.products.iter().map(|s| Ok((*s, find(s.name())?))).collect::<Result<_>>()?,
+                feed_in: image.fused.then(|| find("feed_in")).transpose()?,
             })
         })();
         if found.is_err() {
@@ -185,13 +185,6 @@ impl Kernels {
             let _ = unsafe { driver::module::unload(module) };
         }
         found
-    }
-}
-
-impl Kernels {
-    /// The kernel of a product, where the chip has one.
-    pub fn product(&self, site: Site) -> Option<Kernel> {
-        self.products.iter().find(|(s, _)| *s == site).map(|(_, kernel)| *kernel)
     }
 }
 
@@ -292,7 +285,7 @@ mod tests {
         for (shape, precision, capability) in cases {
             let image = guarded("compiling", || compile(&shape, precision, capability)).unwrap();
             assert!(image.bytes.len() > 1000);
-            assert_eq!(!image.products.is_empty(), capability == (9, 0));
+            assert_eq!(image.fused, capability == (9, 0));
             assert_eq!(image.bytes.starts_with(b"\x7fELF"), capability.0 != 99);
         }
     }

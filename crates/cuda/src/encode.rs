@@ -28,8 +28,6 @@ pub struct Bert {
 
 struct Lanes {
     lanes: Vec<Lane>,
-    /// Lanes there are to be.
-    count: usize,
     tokens: usize,
     halved: u32,
 }
@@ -96,9 +94,8 @@ impl Bert {
                 Err(error) if error.is_memory() => load(None)?,
                 other => other?,
             };
-            let processors = device.info().processors;
-            let model = Model { shape, precision, weights, products, kernels, own: true, processors };
-            let lanes = Mutex::new(Lanes { lanes: Vec::new(), count: LANES, tokens, halved: 0 });
+            let model = Model { shape, precision, weights, products, kernels, own: true };
+            let lanes = Mutex::new(Lanes { lanes: Vec::new(), tokens, halved: 0 });
             Ok(Bert { lanes, model, device: device.clone() })
         })
     }
@@ -109,15 +106,7 @@ impl Bert {
         self
     }
 
-    /// The same with another number of batches under way, and products of our own on so many multiprocessors: to measure
-    /// what the defaults are worth.
-    pub fn arranged(mut self, lanes: usize, processors: usize) -> Self {
-        self.lanes.get_mut().unwrap_or_else(PoisonError::into_inner).count = lanes.max(1);
-        self.model.processors = processors.min(self.device.info().processors);
-        self
-    }
-
-    /// What was found out about its products: microseconds by cuBLASLt's first choice, its best, and ours.
+    /// What was found out about its products: the time of cuBLASLt's first choice, of its best, and of ours.
     pub fn choices(&self) -> Vec<String> {
         self.model.products.choices()
     }
@@ -297,13 +286,12 @@ impl Bert {
 impl Lanes {
     /// Makes lanes that hold the longest sequence, halving the batch while the GPU's memory is short.
     fn reserve(&mut self, device: &Device, model: &Model, longest: usize) -> Result<()> {
-        if self.lanes.len() == self.count && self.lanes[0].capacity().tokens >= longest {
+        if self.lanes.len() == LANES && self.lanes[0].capacity().tokens >= longest {
             return Ok(());
         }
         self.lanes.clear();
-        let count = self.count;
         let (lanes, tokens, halved) = shrinking(self.tokens.max(longest), longest, |tokens| {
-            (0..count).map(|_| Lane::new(device, model, Capacity::new(tokens))).collect()
+            (0..LANES).map(|_| Lane::new(device, model, Capacity::new(tokens))).collect()
         })?;
         (self.lanes, self.tokens) = (lanes, tokens);
         self.halved += halved;

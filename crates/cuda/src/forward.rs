@@ -22,10 +22,8 @@ pub(crate) struct Model {
     pub weights: Weights,
     pub products: Products,
     pub kernels: Kernels,
-    /// Whether products of our own are taken where they are the faster ones.
+    /// Whether a product of our own is taken where it is the faster one.
     pub own: bool,
-    /// Multiprocessors that products of our own take.
-    pub processors: usize,
 }
 
 /// Told after each kernel is queued what it does.
@@ -58,18 +56,11 @@ pub(crate) struct Lane {
     row_keys: Buffer,
     attention_keys: Buffer,
     workspace: Buffer,
-    maps: Option<Maps>,
+    /// `states` and `compact` as a product of our own reads them.
+    maps: Option<(Map, Map)>,
     slots: Vec<Slot>,
     pending: VecDeque<Pending>,
     launched: usize,
-}
-
-/// Operands as products of our own read them.
-struct Maps {
-    states: Map,
-    compact: Map,
-    context: Map,
-    wide: Map,
 }
 
 struct Slot {
@@ -109,16 +100,10 @@ impl Lane {
             })
             .collect::<Result<Vec<_>>>()?;
         let (states, compact) = (buffer(narrow)?, buffer(2 * documents * shape.hidden)?);
-        let (context, wide) = (buffer(narrow)?, buffer(2 * tokens * shape.intermediate.max(3 * shape.hidden))?);
-        let map = |buffer: &Buffer, rows, inputs| Map::operand(buffer.at(), rows, inputs, *precision);
-        let maps = match model.weights.any_own() {
-            false => None,
-            true => Some(Maps {
-                states: map(&states, tokens, shape.hidden)?,
-                compact: map(&compact, documents, shape.hidden)?,
-                context: map(&context, tokens, shape.hidden)?,
-                wide: map(&wide, tokens, shape.intermediate)?,
-            }),
+        let map = |buffer: &Buffer, rows| Map::operand(buffer.at(), rows, shape.hidden, *precision);
+        let maps = match model.kernels.feed_in {
+            Some(_) => Some((map(&states, tokens)?, map(&compact, documents)?)),
+            None => None,
         };
         Ok(Lane {
             stream: Stream::new(device)?,
@@ -128,9 +113,9 @@ impl Lane {
             uploaded: Event::new(device)?,
             batch: buffer(4 * capacity.words())?,
             states,
-            wide,
+            wide: buffer(2 * tokens * shape.intermediate.max(3 * shape.hidden))?,
             narrow: buffer(narrow)?,
-            context,
+            context: buffer(narrow)?,
             compact,
             row_keys: buffer(8 * (2 * shape.layers + 1) * tokens)?,
             attention_keys: buffer(8 * shape.layers * documents)?,
@@ -236,7 +221,6 @@ impl Lane {
         let (ids, places, starts, all_items) =
             (part(sections.ids), part(sections.places), part(sections.starts), part(sections.items));
         let (states, wide, narrow, context) = (self.states.at(), self.wide.at(), self.narrow.at(), self.context.at());
-        let maps = self.maps.as_ref();
         let drop = dropout.is_some();
         let rate = dropout.map_or(Rate::default(), |d| d.rate());
         let (count, rows_of_documents) = (tokens as i32, documents as i32);
@@ -286,12 +270,8 @@ impl Lane {
             )?;
             mark(stream, "embeddings")?;
             for (l, layer) in weights.layers.iter().enumerate() {
-                // Tells whether the product has applied its activation.
-                let linear = |linear: &Linear, x: u64, map: Option<&Map>, y: u64, rows: usize| {
-                    if let (Some(own), Some(x)) = (linear.own(), map.filter(|_| model.own)) {
-                        return own.launch(x, y, rows, model.processors, stream).map(|()| own.activates);
-                    }
-                    linear.multiply(products, x, y, rows, &self.workspace, stream).map(|()| false)
+                let linear = |linear: &Linear, x: u64, y: u64, rows: usize| {
+                    linear.multiply(products, x, y, rows, &self.workspace, stream)
                 };
                 let add_norm = |from: u64, at: u64, to: u64, norm: &Norm, rows: usize, site: usize, key_at: u64| {
                     let count = rows as i32;
@@ -313,7 +293,7 @@ impl Lane {
                         ],
                     )
                 };
-                linear(&layer.attention_in, states, maps.map(|m| &m.states), wide, tokens)?;
+                linear(&layer.attention_in, states, wide, tokens)?;
                 mark(stream, "product, attention in")?;
                 // After the last layer only the first tokens are asked for, so only theirs are computed.
                 let first_only = pooling == Pooling::Cls && l + 1 == shape.layers;
@@ -343,19 +323,27 @@ impl Lane {
                     )?;
                 }
                 mark(stream, "attention")?;
-                linear(&layer.attention_out, context, maps.map(|m| &m.context), narrow, rows)?;
+                linear(&layer.attention_out, context, narrow, rows)?;
                 mark(stream, "product, attention out")?;
                 add_norm(states, first_at, to, &layer.attention_norm, rows, 1 + 2 * l, first_at)?;
                 mark(stream, "residual and norm")?;
-                let x = maps.map(|m| if first_only { &m.compact } else { &m.states });
-                let activated = linear(&layer.feed_in, to, x, wide, rows)?;
-                mark(stream, "product, feed in")?;
-                if !activated && !weights.activated {
-                    let words = (rows * shape.intermediate / 8) as u64;
-                    kernels.activation.launch(stream, words.div_ceil(256) as usize, 256, arguments![wide, words])?;
-                    mark(stream, "activation")?;
+                match (layer.feed_in.own().filter(|_| model.own), &self.maps) {
+                    (Some(own), Some((all, first))) => {
+                        own.launch(if first_only { first } else { all }, wide, rows, stream)?;
+                        mark(stream, "product, feed in")?;
+                    }
+                    _ => {
+                        linear(&layer.feed_in, to, wide, rows)?;
+                        mark(stream, "product, feed in")?;
+                        if !weights.activated {
+                            let words = (rows * shape.intermediate / 8) as u64;
+                            let blocks = words.div_ceil(256) as usize;
+                            kernels.activation.launch(stream, blocks, 256, arguments![wide, words])?;
+                            mark(stream, "activation")?;
+                        }
+                    }
                 }
-                linear(&layer.feed_out, wide, maps.map(|m| &m.wide), narrow, rows)?;
+                linear(&layer.feed_out, wide, narrow, rows)?;
                 mark(stream, "product, feed out")?;
                 add_norm(to, 0, to, &layer.feed_norm, rows, 2 + 2 * l, first_at)?;
                 mark(stream, "residual and norm")?;

@@ -10,7 +10,7 @@ use cudarc::cublaslt::sys::{self, cublasLtEpilogue_t as Epilogue};
 
 use crate::compile::{Kernels, arguments};
 use crate::device::Device;
-use crate::hopper::{Map, Product, Site};
+use crate::hopper::{Map, Product};
 use crate::memory::{Buffer, Stream};
 use crate::weights::bits;
 use crate::{Error, Precision, Result, Shape};
@@ -26,6 +26,30 @@ const TYPICAL_ROWS: usize = 16 * 1024;
 const TRIED: usize = 24;
 /// Rows in which an algorithm must give the first one's bits.
 const COMPARED_ROWS: usize = 300;
+
+/// The products of a layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Site {
+    AttentionIn,
+    AttentionOut,
+    FeedIn,
+    FeedOut,
+}
+
+impl Site {
+    const ALL: [Site; 4] = [Site::AttentionIn, Site::AttentionOut, Site::FeedIn, Site::FeedOut];
+
+    /// Inputs and outputs.
+    pub fn size(self, shape: &Shape) -> (usize, usize) {
+        let (hidden, inner) = (shape.hidden, shape.intermediate);
+        match self {
+            Site::AttentionIn => (hidden, 3 * hidden),
+            Site::AttentionOut => (hidden, hidden),
+            Site::FeedIn => (hidden, inner),
+            Site::FeedOut => (inner, hidden),
+        }
+    }
+}
 
 /// The library's handle, and what was found out about products of a shape.
 pub(crate) struct Products {
@@ -184,7 +208,12 @@ impl Linear {
         let weight = Buffer::filled(device, weight, "the encoder's weights")?;
         let bias = Buffer::filled(device, bias, "the encoder's weights")?;
         let plan = Plan::new(products, *precision, inputs, outputs, epilogue, bias.at())?;
-        let own = Product::new(kernels, site, shape, *precision, weight.at(), bias.at())?;
+        let own = match (site, kernels.feed_in) {
+            (Site::FeedIn, Some(kernel)) => {
+                Some(Product::new(device, kernel, shape, *precision, weight.at(), bias.at())?)
+            }
+            _ => None,
+        };
         let mut linear = Linear { weight, _bias: bias, plan, own, inputs, outputs };
         let known = products.found.lock().unwrap_or_else(PoisonError::into_inner).get(&site).copied();
         let choice = match (known, &products.trial) {
@@ -202,7 +231,7 @@ impl Linear {
         Ok(linear)
     }
 
-    /// Our own kernel, where it is the one to take.
+    /// Our own kernel with the activation, where it is the one to take.
     pub fn own(&self) -> Option<&Product> {
         self.own.as_ref()
     }
@@ -210,7 +239,6 @@ impl Linear {
     /// Finds the fastest of the ways that give the same bits as the library's first choice: a search that decides the
     /// time and nothing else, so that a run on another day gives the same vectors.
     fn choose(&mut self, products: &Products, kernels: &Kernels, trial: &Trial) -> Result<Choice> {
-        let activates = self.own.as_ref().is_some_and(|own| own.activates);
         let mut best: Option<(Vec<u16>, Duration, Choice)> = None;
         for algorithm in refused("asking for algorithms", self.plan.candidates(products, TRIED))? {
             self.plan.algorithm = algorithm;
@@ -220,7 +248,8 @@ impl Linear {
                 // SAFETY: the trial's operands are as wide as the widest product and `TYPICAL_ROWS` long.
                 unsafe {
                     self.multiply(products, x, y, TYPICAL_ROWS, workspace, stream)?;
-                    if activates {
+                    // Ours applies the activation too.
+                    if self.own.is_some() {
                         let blocks = words.div_ceil(256) as usize;
                         kernels.activation.launch(stream, blocks, 256, arguments![y, words])?;
                     }
@@ -248,10 +277,9 @@ impl Linear {
             )));
         };
         if let Some(own) = &self.own {
-            let processors = products.device.info().processors;
             let x = Map::operand(trial.x.at(), TYPICAL_ROWS, self.inputs, products.precision)?;
             // SAFETY: as above.
-            let product = || unsafe { own.launch(&x, trial.y.at(), TYPICAL_ROWS, processors, &trial.stream) };
+            let product = || unsafe { own.launch(&x, trial.y.at(), TYPICAL_ROWS, &trial.stream) };
             let (ours, took) = trial.run(self.outputs, &product)?;
             choice.took.2 = Some(took);
             choice.own = ours == rows && took < choice.took.1;

@@ -1,9 +1,9 @@
-//! Products of our own (`hopper.cu`) for the chip they are written for, beside those of cuBLASLt.
+//! The feed-forward part's first product with its activation in one kernel (`hopper.cu`), on the chip it is written for.
 
 use cudarc::driver::{result as driver, sys};
 
-use crate::compile::{Kernel, Kernels, arguments};
-use crate::device::said;
+use crate::compile::{Kernel, arguments};
+use crate::device::{Device, said};
 use crate::memory::Stream;
 use crate::{Activation, Precision, Result, Shape};
 
@@ -15,54 +15,18 @@ const STAGES: usize = 3;
 const PAIR: usize = 2;
 const THREADS: u32 = 384;
 
-/// The products of a layer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Site {
-    AttentionIn,
-    AttentionOut,
-    FeedIn,
-    FeedOut,
-}
-
-impl Site {
-    pub const ALL: [Site; 4] = [Site::AttentionIn, Site::AttentionOut, Site::FeedIn, Site::FeedOut];
-
-    /// Its kernel.
-    pub fn name(self) -> &'static str {
-        match self {
-            Site::AttentionIn => "attention_in",
-            Site::AttentionOut => "attention_out",
-            Site::FeedIn => "feed_in",
-            Site::FeedOut => "feed_out",
-        }
-    }
-
-    /// Inputs and outputs.
-    pub fn size(self, shape: &Shape) -> (usize, usize) {
-        let (hidden, inner) = (shape.hidden, shape.intermediate);
-        match self {
-            Site::AttentionIn => (hidden, 3 * hidden),
-            Site::AttentionOut => (hidden, hidden),
-            Site::FeedIn => (hidden, inner),
-            Site::FeedOut => (inner, hidden),
-        }
-    }
-}
-
 /// Shared memory of a block: stages, a finished tile, the bias, alignment and barriers.
 fn shared_bytes(outputs: usize) -> usize {
     STAGES * (TILE_ROWS + TILE_COLUMNS) * STEP * 2 + TILE_ROWS * (TILE_COLUMNS * 2 + 16) + 2 * outputs + 1280
 }
 
-/// Whether there is a kernel for a product of this encoder on this chip. Of activations it knows erf's alone; the others
-/// are cuBLASLt's own.
-pub(crate) fn fits(site: Site, shape: &Shape, capability: (i32, i32)) -> bool {
-    let (inputs, outputs) = site.size(shape);
+/// Whether the kernel is for this encoder on this chip. Of activations it knows erf's alone; the others are cuBLASLt's own.
+pub(crate) fn fits(shape: &Shape, capability: (i32, i32)) -> bool {
     capability == (9, 0)
-        && (site != Site::FeedIn || shape.activation == Activation::Gelu)
-        && inputs.is_multiple_of(STEP)
-        && outputs.is_multiple_of(TILE_COLUMNS)
-        && shared_bytes(outputs) <= 227 * 1024
+        && shape.activation == Activation::Gelu
+        && shape.hidden.is_multiple_of(STEP)
+        && shape.intermediate.is_multiple_of(TILE_COLUMNS)
+        && shared_bytes(shape.intermediate) <= 227 * 1024
 }
 
 /// How the copy engine finds boxes of a matrix of 16-bit values.
@@ -105,44 +69,42 @@ impl Map {
     }
 }
 
-/// A product with its weights.
+/// The product of one layer.
 pub(crate) struct Product {
     kernel: Kernel,
     weight: Map,
     bias: u64,
+    /// Blocks that fill the GPU.
+    blocks: usize,
     shared: u32,
-    /// Whether it also applies the activation.
-    pub activates: bool,
 }
 
 impl Product {
-    /// The product of a site where there is a kernel for it. `weight` is the address of `[outputs, inputs]`.
+    /// `weight` is the address of `[intermediate, hidden]`, `bias` of `[intermediate]`.
     pub fn new(
-        kernels: &Kernels,
-        site: Site,
+        device: &Device,
+        kernel: Kernel,
         shape: &Shape,
         precision: Precision,
         weight: u64,
         bias: u64,
-    ) -> Result<Option<Self>> {
-        let Some(kernel) = kernels.product(site) else { return Ok(None) };
-        let (inputs, outputs) = site.size(shape);
-        let shared = shared_bytes(outputs) as u32;
+    ) -> Result<Self> {
+        let shared = shared_bytes(shape.intermediate) as u32;
         let which = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
         // SAFETY: a live function of this device.
         said("giving a kernel its shared memory", unsafe {
             driver::function::set_function_attribute(kernel.handle(), which, shared as i32)
         })?;
-        let weight = Map::new(weight, outputs, inputs, TILE_COLUMNS / PAIR, precision)?;
-        Ok(Some(Product { kernel, weight, bias, shared, activates: site == Site::FeedIn }))
+        let weight = Map::new(weight, shape.intermediate, shape.hidden, TILE_COLUMNS / PAIR, precision)?;
+        Ok(Product { kernel, weight, bias, blocks: device.info().processors / PAIR * PAIR, shared })
     }
 
-    /// Queues the product on so many multiprocessors.
+    /// Queues the product and the activation.
     ///
     /// # Safety
-    /// `x` describes at least `rows` rows of the product's inputs, and `y` has room for as many of its outputs; both live,
-    /// with weights and bias, until the stream has passed this point.
-    pub unsafe fn launch(&self, x: &Map, y: u64, rows: usize, processors: usize, stream: &Stream) -> Result<()> {
+    /// `x` describes at least `rows` rows, and `y` has room for as many of the result; both live, with weights and bias,
+    /// until the stream has passed this point.
+    pub unsafe fn launch(&self, x: &Map, y: u64, rows: usize, stream: &Stream) -> Result<()> {
         if rows == 0 {
             return Ok(());
         }
@@ -151,7 +113,7 @@ impl Product {
         unsafe {
             self.kernel.launch_wide(
                 stream,
-                (processors / PAIR).max(1) * PAIR,
+                self.blocks,
                 THREADS,
                 self.shared,
                 arguments![x.0, self.weight.0, self.bias, y, count],
@@ -176,16 +138,13 @@ mod tests {
             epsilon: 1e-12,
             activation: Activation::Gelu,
         };
-        let mini = Shape { hidden: 384, intermediate: 1536, ..base };
-        let sites = |shape: &Shape, chip| Site::ALL.map(|site| fits(site, shape, chip));
-        assert_eq!(sites(&base, (9, 0)), [true; 4]);
-        assert_eq!(sites(&mini, (9, 0)), [false, false, true, false]);
-        assert_eq!((sites(&base, (8, 0)), sites(&base, (10, 0))), ([false; 4], [false; 4]));
-        let tanh = Shape { activation: Activation::GeluTanh, ..base };
-        assert_eq!(sites(&tanh, (9, 0)), [true, true, false, true]);
-        assert_eq!(sites(&Shape { intermediate: 3000, ..base }, (9, 0)), [true, true, false, false]);
+        assert!(fits(&base, (9, 0)) && fits(&Shape { hidden: 384, intermediate: 1536, ..base }, (9, 0)));
+        assert!(!fits(&base, (8, 0)) && !fits(&base, (10, 0)));
+        assert!(!fits(&Shape { activation: Activation::GeluTanh, ..base }, (9, 0)));
+        assert!(!fits(&Shape { intermediate: 3000, ..base }, (9, 0)));
+        assert!(!fits(&Shape { hidden: 96, ..base }, (9, 0)));
         // The bias must fit beside the stages.
-        assert!(!fits(Site::FeedIn, &Shape { intermediate: 1 << 14, ..base }, (9, 0)));
+        assert!(!fits(&Shape { intermediate: 1 << 14, ..base }, (9, 0)));
         assert_eq!(shared_bytes(3072), 147_456 + 67_584 + 6_144 + 1_280);
     }
 }

@@ -5,8 +5,7 @@ use half::{bf16, f16};
 
 use crate::compile::Kernels;
 use crate::device::Device;
-use crate::gemm::{Linear, Products};
-use crate::hopper::Site;
+use crate::gemm::{Linear, Products, Site};
 use crate::memory::Buffer;
 use crate::{Activation, Error, Precision, Result, Shape};
 
@@ -112,15 +111,6 @@ impl Weights {
             layers,
             activated: shape.activation != Activation::Gelu,
         })
-    }
-}
-
-impl Weights {
-    /// Whether some product is our own.
-    pub fn any_own(&self) -> bool {
-        let own =
-            |l: &Layer| [&l.attention_in, &l.attention_out, &l.feed_in, &l.feed_out].iter().any(|p| p.own().is_some());
-        self.layers.iter().any(own)
     }
 }
 

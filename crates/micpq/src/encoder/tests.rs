@@ -83,7 +83,7 @@ fn bert_base_agrees_with_its_goldens() {
 /// The engine's own way to a GPU, against the same goldens and against the CPU's views.
 ///
 /// `tolerance` is for texts, `empty` for the text without a word. f16 weights and states cost BERT-base 0.8e-3 on news (the
-/// median of CLS vectors; transformers in f16 1.2e-3) and MiniLM 1.6e-3 at most. What is left of an empty text is [CLS] and
+/// median of CLS vectors; transformers in f16 1.2e-3) and MiniLM 1.0e-3 at most. What is left of an empty text is [CLS] and
 /// [SEP], and BERT-base amplifies any rounding there: f32 is three times as far from the golden as elsewhere, f16 weights
 /// alone 4.4e-3, and which of two f16 programs is nearer is chance.
 fn goldens_on_a_gpu(name: &str, tolerance: f64, empty: f64) {
@@ -122,8 +122,9 @@ fn goldens_on_a_gpu(name: &str, tolerance: f64, empty: f64) {
         println!(
             "{name}, {part}, f16 on a GPU: {golden:.1e} from the goldens, views {dropped:.1e} from the CPU's; the empty text {golden_empty:.1e} and {dropped_empty:.1e}"
         );
-        assert!(golden < tolerance && dropped < tolerance, "{worst:?}");
-        assert!(golden_empty < empty && dropped_empty < empty, "{worst:?}");
+        // Dropout takes three tenths of the sums away and scales the rest up: more of the rounding shows.
+        assert!(golden < tolerance && dropped < 1.5 * tolerance, "{worst:?}");
+        assert!(golden_empty < empty && dropped_empty < 1.5 * empty, "{worst:?}");
     }
 }
 
