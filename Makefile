@@ -16,7 +16,7 @@ help:  ## what there is to do
 
 build:  ## the release binary, target/release/micpq
 	@command -v $(CARGO) >/dev/null || { echo "Rust is needed: install rustup, then 'rustup toolchain install stable'"; exit 1; }
-	$(CARGO) build --release -p micpq-cli
+	$(CARGO) build --release --workspace
 
 demo: build  ## fetch news of 1987, train, index, answer questions, leave you at a prompt
 	@scripts/demo
@@ -67,10 +67,10 @@ bench-serve: .venv-peers/made  ## the server under load, beside pgvector and mil
 	.venv-peers/bin/pip install --quiet --disable-pip-version-check -r $<
 	@touch $@
 
-# The wheel of the build that is there, in an environment of its own beside the packages it is tested against.
+# One wheel for every Python from 3.10 on, in an environment of its own beside the packages it is tested against.
 python: .venv/python  ## the Python package: wheel, types, tests, and every command of the guide
-	$(CARGO) build --release --workspace
-	$(PYTHON) crates/python/pack.py
+	rm -rf target/wheels
+	$(PYTHON) -m maturin build --quiet --release --manifest-path crates/python/Cargo.toml --out target/wheels
 	$(PYTHON) -m pip install --quiet --disable-pip-version-check --no-deps --force-reinstall target/wheels/micpq-*.whl
 	cd crates/python && MYPYPATH=python $(PYTHON) -m mypy --strict python/micpq tests/typed.py && $(PYTHON) -m pytest -q
 
