@@ -694,6 +694,13 @@ pub struct Paper {
     /// Cells at a time
     #[arg(long, value_name = "N")]
     pub jobs: Option<usize>,
+    /// Run only cells whose name holds this text, such as AGNews, "32 bits" or tfidf; given several times. The report
+    /// shows every cell that is done
+    #[arg(long, value_name = "TEXT")]
+    pub only: Vec<String>,
+    /// Leave out cells whose name holds this text; given several times
+    #[arg(long, value_name = "TEXT")]
+    pub skip: Vec<String>,
     /// Where vectors, views and checkpoints are kept between runs (under the user's cache unless said)
     #[arg(long, value_name = "DIR")]
     pub cache: Option<PathBuf>,

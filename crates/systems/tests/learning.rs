@@ -1,6 +1,6 @@
 //! Every learned system on real text: better than its own code before training, the same again under the same seed.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use micpq::corpus::{Corpus, CorpusConfig};
@@ -9,9 +9,9 @@ use micpq::model::Model;
 use micpq::search::Flat;
 use micpq::text::Clean;
 use micpq::{Matrix, Silent};
-use systems::inputs::{Inputs, Words, refined};
+use systems::inputs::{Built, Inputs, Words, refined};
 use systems::job::{self, Job};
-use systems::learn::Learner;
+use systems::learn::{Learner, Validation};
 use systems::{Input, Method, SystemConfig};
 use train::dataset::{Dataset, LabelNames};
 use train::evaluate::code_search;
@@ -21,28 +21,34 @@ use train::passes::Passes;
 const DOCUMENTS: usize = 2000;
 const QUERIES: usize = 300;
 
-/// Web snippets of eight kinds, split into documents and queries.
-fn snippets() -> Option<(Dataset, Dataset)> {
+fn shared() -> PathBuf {
     let beside = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared"));
-    let shared = std::env::var_os("MICPQ_SHARED").map_or(beside, PathBuf::from);
-    let path = shared.join("data/short/searchsnippets.csv.gz");
-    if !path.exists() {
-        println!("skipped: no {}; name the folder above data in MICPQ_SHARED", path.display());
-        return None;
-    }
+    std::env::var_os("MICPQ_SHARED").map_or(beside, PathBuf::from)
+}
+
+/// A sample of a corpus, split into documents and queries.
+fn split(path: &Path, documents: usize, queries: usize) -> (Dataset, Dataset) {
     let mut names = LabelNames::default();
-    let mut corpus = Corpus::open(&path, &CorpusConfig::default()).unwrap();
-    let mut all = Dataset::sample(&mut corpus, DOCUMENTS + QUERIES, 3, &mut names, &Silent).unwrap();
+    let mut corpus = Corpus::open(path, &CorpusConfig { unique_ids: false, ..CorpusConfig::default() }).unwrap();
+    let all = Dataset::sample(&mut corpus, documents + queries, 3, &mut names, &Silent).unwrap();
     let order: Vec<u32> =
         train::random::Stream::new(0, train::random::Purpose::Sample, &[]).permutation(all.texts.len());
-    let take = |part: &[u32], all: &Dataset| Dataset {
+    let take = |part: &[u32]| Dataset {
         texts: part.iter().map(|&i| all.texts[i as usize].clone()).collect(),
         labels: all.labels.select(part),
         seen: part.len(),
     };
-    let (documents, queries) = (take(&order[..DOCUMENTS], &all), take(&order[DOCUMENTS..], &all));
-    all.texts.clear();
-    Some((documents, queries))
+    (take(&order[..documents]), take(&order[documents..]))
+}
+
+/// Web snippets of eight kinds.
+fn snippets() -> Option<(Dataset, Dataset)> {
+    let path = shared().join("data/short/searchsnippets.csv.gz");
+    if !path.exists() {
+        println!("skipped: no {}; name the folder above data in MICPQ_SHARED", path.display());
+        return None;
+    }
+    Some(split(&path, DOCUMENTS, QUERIES))
 }
 
 fn encoder() -> Option<Features> {
@@ -55,56 +61,57 @@ fn encoder() -> Option<Features> {
     }
 }
 
-fn precision(learner: &Learner, queries: &Inputs, labels: (&Dataset, &Dataset)) -> f64 {
-    let (built, vectors) = learner.built().unwrap();
+fn precision(built: &Built, documents: &Inputs, queries: &Inputs, labels: (&Dataset, &Dataset)) -> f64 {
+    let vectors = refined(&built.front, &built.refine, documents).unwrap();
     let flat = Flat::new(built.codebooks.shape(), built.codebooks.assign(&vectors)).unwrap();
     let asked = refined(&built.front, &built.refine, queries).unwrap();
     let found = code_search(&flat, &built.codebooks, &asked, built.distance, 100).unwrap();
     Scores::of(&found, &labels.1.labels, &labels.0.labels).unwrap().precision.at_100
 }
 
-/// P@100 before and after some epochs.
-fn gain(
-    config: &SystemConfig,
-    inputs: &Inputs,
-    queries: &Inputs,
-    sets: (&Dataset, &Dataset),
-    epochs: usize,
-) -> (f64, f64) {
+/// P@100 before and after training.
+fn gain(config: &SystemConfig, inputs: &Inputs, queries: &Inputs, sets: (&Dataset, &Dataset)) -> (f64, f64) {
     let system = job::system(config, inputs.width()).unwrap();
-    let mut learner = Learner::new(system.as_ref(), config, inputs, None);
-    let before = precision(&learner, queries, sets);
-    for epoch in 1..=epochs {
-        let order = train::random::Stream::new(0, train::random::Purpose::Shuffle, &[epoch as u64]);
-        for batch in order.permutation(inputs.len()).chunks(config.batch) {
-            let loss = learner.step(batch, epoch);
-            assert!(loss.is_finite(), "{} diverged in epoch {epoch}", config.method);
-        }
+    let (untrained, _) = Learner::new(system.as_ref(), config, inputs, None).built().unwrap();
+    let validation = Validation { queries, query_labels: &sets.1.labels, document_labels: &sets.0.labels };
+    let fitted = job::fit(config, inputs, Some(&validation), None, &Silent).unwrap();
+    (precision(&untrained, inputs, queries, sets), precision(&fitted.built, inputs, queries, sets))
+}
+
+/// Half a hundredth of the news corpus: documents and queries.
+fn news() -> Option<(Dataset, Dataset)> {
+    let path = shared().join("data/agnews/train.csv.gz");
+    if !path.exists() {
+        println!("skipped: no {}; name the folder above data in MICPQ_SHARED", path.display());
+        return None;
     }
-    (before, precision(&learner, queries, sets))
+    Some(split(&path, 4000, 400))
 }
 
 #[test]
 fn words_are_learned_by_every_generative_system() {
-    let Some((documents, queries)) = snippets() else { return };
-    let lexicon = SystemConfig::new(Method::Nash, 32).lexicon;
-    let vocabulary = Arc::new(lexicon.fit(&documents.texts, Clean::None).unwrap());
-    for (method, epochs) in [
-        (Method::Vdsh, 8),
-        (Method::Nash, 8),
-        (Method::Wish, 8),
-        (Method::Bmsh, 8),
-        (Method::Corrsh, 8),
-        (Method::Ammi, 8),
+    let Some((documents, queries)) = news() else { return };
+    // 4,000 texts are few steps: a small vocabulary, and larger steps where the published ones are small. P@100 of four
+    // even classes is 25 by chance.
+    for (method, epochs, rate, least) in [
+        (Method::Vdsh, 4, 3e-3, 50.0),
+        (Method::Nash, 8, 3e-3, 50.0),
+        (Method::Wish, 5, 1e-2, 50.0),
+        (Method::Bmsh, 5, 1e-2, 50.0),
+        (Method::Corrsh, 9, 1e-2, 50.0),
+        (Method::Ammi, 2, 1e-2, 50.0),
     ] {
-        let config = SystemConfig { input: Input::Tfidf, ..SystemConfig::new(method, 32) };
+        let mut config =
+            SystemConfig { input: Input::Tfidf, epochs, learning_rate: rate, ..SystemConfig::new(method, 32) };
+        config.lexicon.vocabulary = 2000;
+        let vocabulary = Arc::new(config.lexicon.fit(&documents.texts, Clean::None).unwrap());
         let inputs = |set: &Dataset| {
             let tokens = set.texts.iter().map(|t| vocabulary.terms(t)).collect();
             Inputs::Words(Words::new(vocabulary.clone(), config.weighting, tokens))
         };
-        let (before, after) = gain(&config, &inputs(&documents), &inputs(&queries), (&documents, &queries), epochs);
+        let (before, after) = gain(&config, &inputs(&documents), &inputs(&queries), (&documents, &queries));
         println!("{method} words: {before:.1} -> {after:.1}");
-        assert!(after > before + 5.0, "{method}: {before} before, {after} after");
+        assert!(after > before + 10.0 && after > least, "{method}: {before} before, {after} after");
     }
 }
 
@@ -116,11 +123,19 @@ fn vectors_are_learned_by_every_system() {
         Passes::new(&features, &set.texts, 0.0, Some(cache.path()), &Silent).unwrap().into_clean()
     };
     let (x, q) = (Inputs::Vectors(vectors(&documents)), Inputs::Vectors(vectors(&queries)));
-    for method in [Method::Vdsh, Method::Nash, Method::Wish, Method::Bmsh, Method::Corrsh, Method::Ammi, Method::Aepq] {
-        let config = SystemConfig { hidden: 256, ..SystemConfig::new(method, 32) };
-        let (before, after) = gain(&config, &x, &q, (&documents, &queries), 6);
+    for (method, epochs, rate) in [
+        (Method::Vdsh, 4, 3e-3),
+        (Method::Nash, 6, 3e-3),
+        (Method::Wish, 8, 1e-2),
+        (Method::Bmsh, 6, 3e-3),
+        (Method::Corrsh, 6, 5e-3),
+        (Method::Ammi, 4, 1e-2),
+        (Method::Aepq, 8, 1e-3),
+    ] {
+        let config = SystemConfig { epochs, learning_rate: rate, hidden: 256, ..SystemConfig::new(method, 32) };
+        let (before, after) = gain(&config, &x, &q, (&documents, &queries));
         println!("{method} vectors: {before:.1} -> {after:.1}");
-        assert!(after > before, "{method}: {before} before, {after} after");
+        assert!(after > before + 3.0 && after > 40.0, "{method}: {before} before, {after} after");
     }
     // Through the whole way, from texts: those that compare views, and those that are fitted.
     for (method, least) in

@@ -31,7 +31,8 @@ pub fn run(args: args::Paper, json: bool, quiet: bool, progress: &Progress) -> R
     let jobs = args.jobs.unwrap_or_else(|| rayon::current_num_threads().min(4)).max(1);
     let device = if super::device() == Device::Auto { plan.device } else { super::device() };
     let cache = super::cache_dir(args.cache.as_deref())?;
-    let paper = Paper { plan, data, output: args.output.clone(), cache, device, jobs };
+    let paper =
+        Paper { plan, data, output: args.output.clone(), cache, device, jobs, only: args.only, skip: args.skip };
     let board = Terminal::new(&paper.plan, quiet);
     let results = paper.run(progress, &board)?;
     progress.finish();

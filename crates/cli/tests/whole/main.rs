@@ -8,5 +8,6 @@ mod formats;
 mod search;
 mod serve;
 mod several;
+mod systems;
 mod upkeep;
 mod usage;

@@ -10,6 +10,7 @@ use rayon::prelude::*;
 use train::dataset::{Dataset, LabelNames};
 use train::float;
 use train::passes::Passes;
+use train::random::{Purpose, Stream};
 use train::views::{ViewChoice, Views};
 
 use super::plan::{CorpusPlan, Plan, locate};
@@ -45,6 +46,19 @@ impl Sets {
         let validation = read(&files[1], plan.validation)?;
         let queries = read(&files[2], None)?;
         Ok(Some(Sets { documents, validation, queries, classes: names.len() }))
+    }
+}
+
+impl Sets {
+    /// With at most so many documents, drawn evenly.
+    pub fn sampled(&self, most: usize) -> Sets {
+        let mut order = Stream::new(0, Purpose::Sample, &[1]).permutation(self.documents.texts.len());
+        order.truncate(most);
+        order.sort_unstable();
+        let texts = order.iter().map(|&i| self.documents.texts[i as usize].clone()).collect();
+        let documents = Dataset { texts, labels: self.documents.labels.select(&order), seen: self.documents.seen };
+        let same = |set: &Dataset| Dataset { texts: set.texts.clone(), labels: set.labels.clone(), seen: set.seen };
+        Sets { documents, validation: same(&self.validation), queries: same(&self.queries), classes: self.classes }
     }
 }
 

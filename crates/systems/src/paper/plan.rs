@@ -101,6 +101,9 @@ pub struct SystemPlan {
     /// Seeds, where they are others than the plan's.
     #[serde(default)]
     pub seeds: Option<Vec<u64>>,
+    /// A sentence on the row, for the report.
+    #[serde(default)]
+    pub note: Option<String>,
     /// Options by the names `--set` knows them by.
     #[serde(default)]
     pub set: BTreeMap<String, serde_json::Value>,

@@ -1,12 +1,13 @@
 //! The run of a plan: cells that are not done yet, several side by side, each kept as soon as it is finished.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use micpq::encoder::{Device, Features, Pooling, Weighting};
 use micpq::{Error, Result, Watch};
-use train::views::Views;
+use train::views::{ViewChoice, Views};
 use train::{TrainConfig, trainer};
 
 use super::bench::{Seen, Sets, encoder, views};
@@ -31,6 +32,10 @@ pub struct Paper {
     pub device: Device,
     /// Cells at a time.
     pub jobs: usize,
+    /// Only cells whose name holds one of these words are run; all where there are none.
+    pub only: Vec<String>,
+    /// Cells whose name holds one of these words are not run.
+    pub skip: Vec<String>,
 }
 
 /// How far a cell is.
@@ -84,10 +89,48 @@ struct Ready {
     sets: Sets,
     encoders: BTreeMap<&'static str, Features>,
     vectors: BTreeMap<&'static str, Seen>,
-    views: BTreeMap<&'static str, Box<dyn Views>>,
+    views: BTreeMap<String, Box<dyn Views>>,
     words: Option<Seen>,
     weighted: Option<Seen>,
-    tokens: Option<Seen>,
+    // Token states are fifty times a vector: of a part of the documents where there are many.
+    tokens: Option<(Seen, Sets)>,
+}
+
+/// Views by pooling and kind.
+fn viewed(pooling: Pooling, choice: ViewChoice) -> String {
+    format!("{} {choice}", name(pooling))
+}
+
+impl Work<'_> {
+    /// What is run first: what the tables cannot do without, and of that the longest.
+    fn order(&self) -> (u64, std::cmp::Reverse<u64>) {
+        let (bits, seed) = match &self.task {
+            Task::System { bits, seed, .. } => (*bits as u64, *seed),
+            Task::Clustering { .. } => (32, 0),
+            Task::Sensitivity { .. } => (32, 1),
+        };
+        // Relative costs as measured, of one epoch where there are several.
+        let (later, cost) = match &self.what {
+            What::Float(_) => (0, 30),
+            What::Clustering(_) => (0, 60),
+            What::Micpq(_, config, _) if config.words == 2 => (seed, 60 + 2 * bits),
+            What::Micpq(system, ..) if system.method == "micpq" && system.pooling.is_none() => {
+                (u64::from(matches!(self.task, Task::Sensitivity { .. })), 50 + bits)
+            }
+            What::Micpq(..) => (seed, 40 + bits),
+            What::System(_, config) => {
+                let each = match (config.method, config.input) {
+                    (Method::Dhim, _) => 400,
+                    (Method::Ammi, _) => 60,
+                    (_, Input::Tfidf) => 90 + bits,
+                    (Method::Pq | Method::Opq | Method::Lopq, _) => 20,
+                    _ => 40 + bits / 2,
+                };
+                (seed, each)
+            }
+        };
+        (later, std::cmp::Reverse(cost))
+    }
 }
 
 fn name(pooling: Pooling) -> &'static str {
@@ -168,6 +211,12 @@ impl Paper {
         Ok(all)
     }
 
+    fn wanted(&self, task: &Task) -> bool {
+        let name = task.to_string();
+        let holds = |words: &[String]| words.iter().any(|word| name.contains(word.as_str()));
+        (self.only.is_empty() || holds(&self.only)) && !holds(&self.skip)
+    }
+
     /// MICPQ as published for a corpus, under the plan's first seed.
     fn base(&self, corpus: usize, bits: usize) -> Result<TrainConfig> {
         let plain = SystemPlan {
@@ -176,6 +225,7 @@ impl Paper {
             pooling: None,
             label: None,
             seeds: None,
+            note: None,
             set: BTreeMap::new(),
         };
         plain.micpq(&self.plan, &self.plan.corpus[corpus], bits, self.plan.seeds[0])
@@ -197,8 +247,11 @@ impl Paper {
         let mut interrupted = false;
         // One corpus at a time: its vectors are the memory a run needs.
         for number in 0..self.plan.corpus.len() {
-            let open: VecDeque<usize> =
-                (0..work.len()).filter(|&i| work[i].corpus == number && cells[i].is_none()).collect();
+            let mut open: Vec<usize> = (0..work.len())
+                .filter(|&i| work[i].corpus == number && cells[i].is_none() && self.wanted(&work[i].task))
+                .collect();
+            open.sort_by_key(|&i| work[i].order());
+            let open = VecDeque::from(open);
             if open.is_empty() {
                 continue;
             }
@@ -302,22 +355,24 @@ impl Paper {
     ) -> Result<Option<Ready>> {
         let (plan, corpus) = (&self.plan, &self.plan.corpus[number]);
         let Some(sets) = Sets::read(plan, corpus, &self.data, watch)? else { return Ok(None) };
-        let (mut poolings, mut viewed, mut words, mut weighted, mut tokens) =
+        let (mut poolings, mut wanted, mut words, mut weighted, mut tokens) =
             (Vec::new(), Vec::new(), None, false, None);
         for work in open {
             let (system, with_views) = match &work.what {
-                What::Float(system) => (Some(*system), false),
-                What::Micpq(system, _, dropout) => (Some(*system), *dropout == plan.dropout),
+                What::Float(system) => (Some(*system), None),
+                What::Micpq(system, config, dropout) => {
+                    (Some(*system), (*dropout == plan.dropout).then_some(config.views))
+                }
                 What::System(system, config) => {
                     if config.input == Input::Tfidf {
                         words = Some((config.lexicon, config.weighting));
                     }
                     if config.method == Method::Dhim {
-                        tokens = Some(system.pooling(plan));
+                        tokens = Some((system.pooling(plan), config.sample));
                     }
-                    (Some(*system), config.method.takes_views())
+                    (Some(*system), config.method.takes_views().then_some(config.views))
                 }
-                What::Clustering(_) => (None, true),
+                What::Clustering(config) => (None, Some(config.views)),
             };
             if system.is_some_and(|s| s.input == Input::Tfidf) {
                 weighted |= matches!(work.what, What::Float(_));
@@ -325,9 +380,7 @@ impl Paper {
             }
             let pooling = system.map_or(plan.pooling, |s| s.pooling(plan));
             poolings.push(pooling);
-            if with_views {
-                viewed.push(pooling);
-            }
+            wanted.extend(with_views.map(|choice| (pooling, choice)));
         }
         let mut ready = Ready {
             sets,
@@ -345,15 +398,20 @@ impl Paper {
                 ready.encoders.insert(name(pooling), features);
             }
         }
-        for pooling in viewed {
-            if !ready.views.contains_key(name(pooling)) {
+        for (pooling, choice) in wanted {
+            let key = viewed(pooling, choice);
+            if let Entry::Vacant(place) = ready.views.entry(key) {
                 let features = &ready.encoders[name(pooling)];
-                let made = views(features, &ready.sets, plan.views, plan.dropout, &self.cache, watch)?;
-                ready.views.insert(name(pooling), made);
+                place.insert(views(features, &ready.sets, choice, plan.dropout, &self.cache, watch)?);
             }
         }
-        if let Some(pooling) = tokens {
-            ready.tokens = Some(Seen::tokens(&ready.encoders[name(pooling)], &ready.sets, watch)?);
+        for seen in ready.vectors.values() {
+            // Once and by all threads, not by every cell at the same time.
+            seen.nearest(watch)?;
+        }
+        if let Some((pooling, most)) = tokens {
+            let sets = ready.sets.sampled(most);
+            ready.tokens = Some((Seen::tokens(&ready.encoders[name(pooling)], &sets, watch)?, sets));
         }
         if let Some((lexicon, weighting)) = words {
             ready.words = Some(Seen::words(plan, &ready.sets, lexicon, weighting)?);
@@ -380,25 +438,26 @@ impl Paper {
                 let seen = &ready.vectors[pooling];
                 let own;
                 let views: &dyn Views = if *dropout == plan.dropout {
-                    ready.views[pooling].as_ref()
+                    ready.views[&viewed(system.pooling(plan), config.views)].as_ref()
                 } else {
-                    own = views(&ready.encoders[pooling], sets, plan.views, *dropout, &self.cache, watch)?;
+                    own = views(&ready.encoders[pooling], sets, config.views, *dropout, &self.cache, watch)?;
                     own.as_ref()
                 };
                 micpq(config, views, seen, sets, &self.cache.join("runs"), watch)
             }
             What::System(system, config) => {
-                let (seen, views) = match config.input {
-                    Input::Tfidf => (ready.words.as_ref().expect("it was made ready"), None),
+                let (seen, sets) = match config.input {
+                    Input::Tfidf => (ready.words.as_ref().expect("it was made ready"), sets),
                     Input::Encoder if config.method == Method::Dhim => {
-                        (ready.tokens.as_ref().expect("it was made ready"), None)
+                        let (seen, sets) = ready.tokens.as_ref().expect("it was made ready");
+                        (seen, sets)
                     }
-                    Input::Encoder => {
-                        let pooling = name(system.pooling(plan));
-                        (&ready.vectors[pooling], ready.views.get(pooling).map(AsRef::as_ref))
-                    }
+                    Input::Encoder => (&ready.vectors[name(system.pooling(plan))], sets),
                 };
-                let views = views.filter(|_| config.method.takes_views());
+                let views = match config.method.takes_views() {
+                    true => Some(ready.views[&viewed(system.pooling(plan), config.views)].as_ref()),
+                    false => None,
+                };
                 let validation = Validation {
                     queries: &seen.validation,
                     query_labels: &sets.validation.labels,
@@ -418,7 +477,7 @@ impl Paper {
             What::Clustering(config) => {
                 let pooling = name(plan.pooling);
                 let clustering = plan.clustering.as_ref().expect("the plan names it");
-                let views = ready.views[pooling].as_ref();
+                let views = ready.views[&viewed(plan.pooling, config.views)].as_ref();
                 cluster::run(clustering, config, views, &ready.vectors[pooling], sets, watch)
             }
         }

@@ -166,6 +166,12 @@ impl<'a> Gathered<'a> {
             "",
             &self.rows(|s| s.input == Input::Encoder && pooled.contains(&s.method.as_str())),
         );
+        let mut main = main;
+        for system in &self.plan.system {
+            if let Some(note) = &system.note {
+                main.note += &format!(" {}: {note}.", system.label(self.plan));
+            }
+        }
         let mut all = vec![main];
         all.extend([ablation, binary].into_iter().filter(|t| t.rows.len() > 1));
         all.extend((!pooled.is_empty()).then_some(pooling));

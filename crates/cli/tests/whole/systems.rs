@@ -1,0 +1,147 @@
+//! The other systems of the paper, from a flag to an answer, and the paper's tables from a plan.
+
+use crate::bench::{Bench, TINY, corpus};
+
+#[test]
+fn every_method_makes_an_index_that_is_searched() {
+    let bench = Bench::new();
+    // Not every system has a hidden layer.
+    let flags = TINY.replace("--hidden 32 ", "");
+    for method in
+        ["pq", "opq", "lopq", "two-stage", "aepq", "csh", "dhim", "vdsh", "nash", "wish", "bmsh", "corrsh", "ammi", "cl"]
+    {
+        let epochs = if matches!(method, "pq" | "opq" | "lopq") { "" } else { "--epochs 2" };
+        let views = if matches!(method, "two-stage" | "csh" | "cl") { "--views noise:3" } else { "" };
+        bench.ok(&format!("build news.jsonl {flags} --method {method} {epochs} {views} -o {method}.micpq"));
+        let hits = bench.json(&format!("search {method}.micpq 'crude oil barrel price' -k 20"));
+        assert_eq!(hits.len(), 20, "{method}");
+        let info = &bench.json(&format!("index info {method}.micpq"))[0];
+        assert_eq!(info["documents"], 400, "{method}");
+    }
+}
+
+#[test]
+fn words_alone_make_an_index_that_finds_its_kind() {
+    let bench = Bench::new();
+    std::fs::write(bench.path("val.jsonl"), corpus(400, 460)).unwrap();
+    let words = "--bits 16 --method ammi --input tfidf --set min_documents=1 --set vocabulary=200";
+    bench.ok(&format!("train news.jsonl {words} --validation val.jsonl --test val.jsonl --epochs 20 --cache cache -o words"));
+    let card = String::from_utf8(bench.bytes("words/README.md")).unwrap();
+    assert!(card.contains("words, weighted by presence") && card.contains("| method | \"ammi\" |"), "{card}");
+    bench.ok("index create words.micpq news.jsonl --model words");
+    let hits = bench.json("search words.micpq 'crude oil barrel price' -k 20 --rerank off");
+    let kind = hits.iter().filter(|h| h["labels"][0] == "oil").count();
+    assert!(kind >= 12, "{kind} of 20 hits are about oil");
+    assert_eq!(bench.json("index verify words.micpq")[0]["sound"], true);
+}
+
+#[test]
+fn a_build_says_what_its_codes_keep() {
+    let bench = Bench::new();
+    std::fs::write(bench.path("many.jsonl"), corpus(0, 1500)).unwrap();
+    let of = |method: &str, rest: &str| -> serde_json::Value {
+        let flags = TINY.replace("--hidden 32 ", "");
+        let line = format!("build many.jsonl {flags} --method {method} {rest} -o {method}.micpq");
+        bench.json(&line)[0]["metrics"]["fidelity"].clone()
+    };
+    let (opq, micpq) = (of("opq", ""), of("micpq", "--epochs 2 --views noise:3"));
+    assert_eq!(opq["model"], opq["opq"]);
+    assert!(micpq["opq"].as_f64() > Some(0.0) && micpq["queries"].as_u64() == Some(150), "{micpq}");
+}
+
+#[test]
+fn what_a_method_cannot_take_is_said() {
+    let bench = Bench::new();
+    for (line, word) in [
+        ("train news.jsonl --encoder tiny --method mipcq -o m", "two-stage"),
+        ("train news.jsonl --encoder tiny --method opq --tau 3 -o m", "opq has no option called tau"),
+        ("train news.jsonl --encoder tiny --method csh --input tfidf -o m", "cannot take words"),
+        ("train news.jsonl --encoder tiny --method micpq --input tfidf -o m", "needs an encoder"),
+        ("paper --plan nowhere.toml --data . -o p", "nowhere.toml"),
+    ] {
+        let code = if line.starts_with("paper") { 1 } else { 2 };
+        let said = bench.fails(line, code);
+        assert!(said.contains(word), "{line}: {said}");
+    }
+}
+
+const PLAN: &str = r#"
+title = "a small paper"
+encoder = "tiny"
+pooling = "mean"
+views = "noise:3"
+bits = [16]
+seeds = [0]
+epochs = 2
+[[corpus]]
+name = "News"
+documents = "news.jsonl"
+validation = "val.jsonl"
+queries = "val.jsonl"
+max_tokens = 16
+published = "agnews"
+[[corpus]]
+name = "NYT"
+documents = "nyt.csv"
+validation = "nyt.csv"
+queries = "nyt.csv"
+max_tokens = 16
+published = "nyt"
+[[system]]
+method = "float"
+[[system]]
+method = "float"
+input = "tfidf"
+[[system]]
+method = "nash"
+input = "tfidf"
+set = { min_documents = 1 }
+[[system]]
+method = "opq"
+[[system]]
+method = "csh"
+seeds = [0, 1]
+[[system]]
+method = "micpq"
+note = "a remark"
+[clustering]
+books = 2
+epochs = 1
+tau = 5.0
+[[sensitivity]]
+option = "tau"
+bits = 16
+values = [1.0, 10.0]
+"#;
+
+#[test]
+fn a_plan_becomes_a_report_and_is_not_run_twice() {
+    let bench = Bench::new();
+    std::fs::write(bench.path("val.jsonl"), corpus(400, 460)).unwrap();
+    std::fs::write(bench.path("plan.toml"), PLAN).unwrap();
+    let line = "paper --plan plan.toml --data . -o paper --cache cache --jobs 2";
+    let first = &bench.json(&format!("{line} --only tfidf"))[0];
+    assert_eq!(first["cells"], 2);
+    let whole = &bench.json(line)[0];
+    // Two of float search, nash, opq, csh twice, micpq, clustering, two of sensitivity; NYT is not there.
+    assert_eq!(whole["cells"], 10, "{whole}");
+    assert!(whole["missing"].as_array().unwrap().iter().all(|m| m["why"].as_str().unwrap().contains("not there")));
+    let cells = || std::fs::read_dir(bench.path("paper/cells")).unwrap().flatten().count();
+    assert_eq!(cells(), 10);
+    let written = |name: &str| std::fs::metadata(bench.path(name)).unwrap().modified().unwrap();
+    let cell = std::fs::read_dir(bench.path("paper/cells")).unwrap().flatten().next().unwrap();
+    let name = format!("paper/cells/{}", cell.file_name().to_string_lossy());
+    let before = written(&name);
+    bench.ok(line);
+    assert_eq!(written(&name), before, "a finished cell is not run again");
+    let text = |name: &str| String::from_utf8(bench.bytes(name)).unwrap();
+    let (html, md, csv) = (text("paper/report.html"), text("paper/report.md"), text("paper/report.csv"));
+    assert!(html.contains("<svg") && html.contains("a small paper") && !html.contains("http://") && html.contains("a remark"));
+    assert!(md.contains("80.36") && md.contains("NYT: not at hand"), "the published figure stands beside ours: {md}");
+    assert!(csv.lines().any(|l| l.starts_with("main,\"csh\",\"News 16\",") && l.ends_with(",2,79.1400")), "{csv}");
+    assert!(text("paper/report.tex").contains("\\toprule"));
+    // Another option is another cell, and only that one.
+    std::fs::write(bench.path("plan.toml"), PLAN.replace("values = [1.0, 10.0]", "values = [1.0, 20.0]")).unwrap();
+    bench.ok(line);
+    assert_eq!(cells(), 11);
+}
