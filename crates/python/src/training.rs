@@ -34,9 +34,7 @@ pub fn train(
     stop: Option<&Stop>,
 ) -> PyResult<Model> {
     let options = Training::parse(options).map_err(raise)?;
-    work::run(py, report, stop, |watch| {
-        Ok(fit(&options, documents, validation, watch)?.0)
-    })
+    work::run(py, report, stop, |watch| Ok(fit(&options, documents, validation, watch)?.0))
 }
 
 /// Trains on vectors of any encoder, with views of them where the user has some.

@@ -207,7 +207,9 @@ impl ServeConfig {
         if self.tls_certificate.is_some() != self.tls_key.is_some() {
             return refuse("TLS needs both tls_certificate and tls_key".into());
         }
-        if let Some(address) = self.telemetry.as_deref().filter(|a| !a.starts_with("http://") && !a.starts_with("https://")) {
+        if let Some(address) =
+            self.telemetry.as_deref().filter(|a| !a.starts_with("http://") && !a.starts_with("https://"))
+        {
             return refuse(format!(
                 "telemetry = {address:?} is no address of a collector; write it like http://127.0.0.1:4318/v1/traces"
             ));

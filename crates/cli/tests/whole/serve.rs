@@ -371,7 +371,9 @@ fn a_request_is_part_of_its_callers_trace() {
     let sent = traces.join().unwrap();
     let trace = 0x4bf9_2f35_77b3_4da6_a3ce_929d_0e0e_4736_u128.to_be_bytes();
     let caller = 0x00f0_67aa_0ba9_02b7_u64.to_be_bytes();
-    for part in [&b"POST /v1/indexes/{index}/query"[..], b"http.response.status_code", b"wait", b"scan", &trace, &caller] {
+    for part in
+        [&b"POST /v1/indexes/{index}/query"[..], b"http.response.status_code", b"wait", b"scan", &trace, &caller]
+    {
         let found = sent.windows(part.len()).filter(|w| *w == part).count();
         assert!(found > 0, "{:?} is in what was sent: {:?}", part, String::from_utf8_lossy(&sent));
     }

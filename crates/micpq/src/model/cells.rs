@@ -9,8 +9,8 @@
 //! axes of the cell's own. A query is placed in its own cell: documents of that cell are compared with it exactly as local
 //! quantization compares them, and book 0 puts the documents of other cells behind, the nearer cells first.
 
-use kernels::squares::squared;
 use crate::{Error, Result};
+use kernels::squares::squared;
 
 /// Heads, centres and rotations of the cells.
 #[derive(Clone, Debug, PartialEq)]
