@@ -13,8 +13,8 @@ use crate::lanes::{LANES, fold};
 /// Largest value of a byte; see the head of the module.
 const MOST: f32 = 127.0;
 
-/// Times the mean magnitude of a row: what lies beyond is kept apart. Of normally distributed values one in ten thousand
-/// million does.
+/// Times the mean magnitude of a row: what lies beyond is kept apart. Of normally distributed values one in some
+/// thousand million does.
 const FAR: f32 = 8.0;
 
 /// Most values of a row that are kept apart; where more lie beyond, the limit is moved out.

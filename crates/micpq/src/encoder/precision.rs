@@ -22,7 +22,8 @@ pub enum Precision {
     /// below the speed of `f32`.
     Bf16,
     /// Bytes: weights of eight bits with a scale an output, states of seven with a step and a floor a token and what is far
-    /// above the rest kept apart. On the golden texts vectors are at most 0.1 of their length off, with either encoder.
+    /// above the rest kept apart. On the golden texts MiniLM's vectors were at most 0.1 of their length off; of bert-base's the
+    /// worst was 0.3.
     Int8,
 }
 
