@@ -7,9 +7,22 @@ fn every_method_makes_an_index_that_is_searched() {
     let bench = Bench::new();
     // Not every system has a hidden layer.
     let flags = TINY.replace("--hidden 32 ", "");
-    for method in
-        ["pq", "opq", "lopq", "two-stage", "aepq", "csh", "dhim", "vdsh", "nash", "wish", "bmsh", "corrsh", "ammi", "cl"]
-    {
+    for method in [
+        "pq",
+        "opq",
+        "lopq",
+        "two-stage",
+        "aepq",
+        "csh",
+        "dhim",
+        "vdsh",
+        "nash",
+        "wish",
+        "bmsh",
+        "corrsh",
+        "ammi",
+        "cl",
+    ] {
         let epochs = if matches!(method, "pq" | "opq" | "lopq") { "" } else { "--epochs 2" };
         let views = if matches!(method, "two-stage" | "csh" | "cl") { "--views noise:3" } else { "" };
         bench.ok(&format!("build news.jsonl {flags} --method {method} {epochs} {views} -o {method}.micpq"));
@@ -25,7 +38,9 @@ fn words_alone_make_an_index_that_finds_its_kind() {
     let bench = Bench::new();
     std::fs::write(bench.path("val.jsonl"), corpus(400, 460)).unwrap();
     let words = "--bits 16 --method ammi --input tfidf --set min_documents=1 --set vocabulary=200";
-    bench.ok(&format!("train news.jsonl {words} --validation val.jsonl --test val.jsonl --epochs 20 --cache cache -o words"));
+    bench.ok(&format!(
+        "train news.jsonl {words} --validation val.jsonl --test val.jsonl --epochs 20 --cache cache -o words"
+    ));
     let card = String::from_utf8(bench.bytes("words/README.md")).unwrap();
     assert!(card.contains("words, weighted by presence") && card.contains("| method | \"ammi\" |"), "{card}");
     bench.ok("index create words.micpq news.jsonl --model words");
@@ -68,7 +83,7 @@ fn what_a_method_cannot_take_is_said() {
 const PLAN: &str = r#"
 title = "a small paper"
 encoder = "tiny"
-pooling = "mean"
+pooling = "cls"
 views = "noise:3"
 bits = [16]
 seeds = [0]
@@ -136,7 +151,12 @@ fn a_plan_becomes_a_report_and_is_not_run_twice() {
     assert_eq!(written(&name), before, "a finished cell is not run again");
     let text = |name: &str| String::from_utf8(bench.bytes(name)).unwrap();
     let (html, md, csv) = (text("paper/report.html"), text("paper/report.md"), text("paper/report.csv"));
-    assert!(html.contains("<svg") && html.contains("a small paper") && !html.contains("http://") && html.contains("a remark"));
+    assert!(
+        html.contains("<svg")
+            && html.contains("a small paper")
+            && !html.contains("http://")
+            && html.contains("a remark")
+    );
     assert!(md.contains("80.36") && md.contains("NYT: not at hand"), "the published figure stands beside ours: {md}");
     assert!(csv.lines().any(|l| l.starts_with("main,\"csh\",\"News 16\",") && l.ends_with(",2,79.1400")), "{csv}");
     assert!(text("paper/report.tex").contains("\\toprule"));
