@@ -83,7 +83,7 @@ fn what_a_method_cannot_take_is_said() {
 const PLAN: &str = r#"
 title = "a small paper"
 encoder = "tiny"
-pooling = "mean"
+pooling = "cls"
 views = "noise:3"
 bits = [16]
 seeds = [0]
