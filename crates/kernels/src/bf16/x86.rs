@@ -115,9 +115,9 @@ unsafe fn pairs_tile<const R: usize>(x: *const u16, w: *const u16, k: usize, sum
         // SAFETY: t + 2 <= k, and the caller's promise.
         unsafe {
             let b = halves(_mm512_loadu_si512(w.add(t * PANEL).cast()));
-            for r in 0..R {
+            for (r, sum) in all.iter_mut().enumerate() {
                 let a = halves(_mm512_set1_epi32(x.add(r * k + t).cast::<i32>().read_unaligned()));
-                all[r] = _mm512_dpbf16_ps(all[r], a, b);
+                *sum = _mm512_dpbf16_ps(*sum, a, b);
             }
         }
     }

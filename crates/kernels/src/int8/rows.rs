@@ -163,8 +163,8 @@ impl Range {
         };
         let (chunks, rest) = row.as_chunks::<LANES>();
         for c in chunks {
-            for l in 0..LANES {
-                take(l, c[l]);
+            for (l, v) in c.iter().enumerate() {
+                take(l, *v);
             }
         }
         for (l, v) in rest.iter().enumerate() {

@@ -111,9 +111,9 @@ unsafe fn vnni_tile<const R: usize>(x: *const u8, w: *const i8, k: usize, sums: 
         // SAFETY: t + 4 <= k, and the caller's promise.
         unsafe {
             let b = _mm512_loadu_si512(w.add(t * PANEL).cast());
-            for r in 0..R {
+            for (r, sum) in all.iter_mut().enumerate() {
                 let a = _mm512_set1_epi32(x.add(r * k + t).cast::<i32>().read_unaligned());
-                all[r] = _mm512_dpbusd_epi32(all[r], a, b);
+                *sum = _mm512_dpbusd_epi32(*sum, a, b);
             }
         }
     }

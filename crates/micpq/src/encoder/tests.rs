@@ -122,9 +122,10 @@ fn goldens_on_a_gpu(name: &str, tolerance: f64, empty: f64) {
         println!(
             "{name}, {part}, f16 on a GPU: {golden:.1e} from the goldens, views {dropped:.1e} from the CPU's; the empty text {golden_empty:.1e} and {dropped_empty:.1e}"
         );
-        // Dropout takes three tenths of the sums away and scales the rest up: more of the rounding shows.
-        assert!(golden < tolerance && dropped < 1.5 * tolerance, "{worst:?}");
-        assert!(golden_empty < empty && dropped_empty < 1.5 * empty, "{worst:?}");
+        // Dropout takes three tenths of the sums away and scales the rest up: more of the rounding shows. Of 64 news texts
+        // the worst was 5.4e-3 off on an H200, their median is 1e-3; a wrong mask would be off by 0.1 and more.
+        assert!(golden < tolerance && dropped < 2.5 * tolerance, "{worst:?}");
+        assert!(golden_empty < empty && dropped_empty < empty, "{worst:?}");
     }
 }
 
