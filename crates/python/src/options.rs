@@ -155,7 +155,9 @@ impl Training {
             Some(name) => TrainConfig::preset(name, bits)?,
             None => TrainConfig { views, ..TrainConfig::new(bits) },
         };
-        method.vary(&mut base);
+        if method.is_micpq() {
+            method.vary(&mut base);
+        }
         let mut training = Training {
             method,
             system: None,
