@@ -198,26 +198,34 @@ def postgres(args, work):
     import pgserver
     import psycopg
     vectors, queries = arrays(work)
-    place = work / "postgres"
-    shutil.rmtree(place, ignore_errors=True)
+    place, before = work / "postgres", work / "postgres.json"
     server = pgserver.get_server(place)
     try:
         uri = server.get_uri()
         text = lambda v: "[" + ",".join(f"{x:.5f}" for x in v) + "]"
+        lists = max(10, len(vectors) // 1000)
         with psycopg.connect(uri, autocommit=True) as db:
-            db.execute("CREATE EXTENSION vector")
+            # Loading takes ten minutes: what an earlier run loaded is taken again, without what it wrote.
+            db.execute("CREATE EXTENSION IF NOT EXISTS vector")
+            db.execute(f"CREATE TABLE IF NOT EXISTS d (id bigint PRIMARY KEY, v vector({vectors.shape[1]}))")
+            db.execute("DELETE FROM d WHERE id >= %s", (len(vectors),))
             version = db.execute("SHOW server_version").fetchone()[0]
             extension = db.execute("SELECT extversion FROM pg_extension WHERE extname = 'vector'").fetchone()[0]
-            db.execute(f"CREATE TABLE d (id bigint PRIMARY KEY, v vector({vectors.shape[1]}))")
-            begun = time.monotonic()
-            with db.cursor().copy("COPY d (id, v) FROM STDIN") as copy:
-                for i, v in enumerate(vectors):
-                    copy.write_row((i, text(v)))
-            db.execute("SET maintenance_work_mem = '2GB'")
-            lists = max(10, len(vectors) // 1000)
-            db.execute(f"CREATE INDEX ON d USING ivfflat (v vector_l2_ops) WITH (lists = {lists})")
-            db.execute("ANALYZE d")
-            built = time.monotonic() - begun
+            loaded = db.execute("SELECT count(*) FROM d").fetchone()[0] == len(vectors)
+            if loaded and before.exists():
+                db.execute("VACUUM ANALYZE d")
+                built = json.loads(before.read_text())["build_seconds"]
+            else:
+                db.execute("TRUNCATE d")
+                db.execute("DROP INDEX IF EXISTS d_v")
+                begun = time.monotonic()
+                with db.cursor().copy("COPY d (id, v) FROM STDIN") as copy:
+                    for i, v in enumerate(vectors):
+                        copy.write_row((i, text(v)))
+                db.execute("SET maintenance_work_mem = '2GB'")
+                db.execute(f"CREATE INDEX d_v ON d USING ivfflat (v vector_l2_ops) WITH (lists = {lists})")
+                db.execute("ANALYZE d")
+                built = time.monotonic() - begun
             size = db.execute("SELECT pg_total_relation_size('d')").fetchone()[0]
             ask = f"SELECT id FROM d ORDER BY v <-> %s::vector LIMIT {K}"
             truth = exact(vectors, queries[:100], K)
@@ -347,7 +355,9 @@ def report(args, work):
         out.append(f"- NDJSON stream, one connection, texts encoded by the server: {s['documents']:,} documents in {s['seconds']:.1f} s, "
                    f"{s['per_second']:,.0f} a second, all of them on disk.")
     out += ["", "pgvector and milvus-lite are asked through their own Python clients, a thread a connection, and encode no text; "
-            "PostgreSQL's limit is 100 connections."]
+            "PostgreSQL's limit is 100 connections. wrk counts what a stalled connection would have sent too; those clients do not. "
+            "Recall: the codes and the second stage answer by kind before they answer by neighbour (docs/search.md); pgvector "
+            "compares whole vectors, at several times the bytes a document."]
     results = ROOT / "benchmarks/results"
     (results / "serve.md").write_text("\n".join(out) + "\n")
     (results / "serve.json").write_text(json.dumps(kept, indent=1) + "\n")

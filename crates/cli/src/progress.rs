@@ -49,6 +49,11 @@ impl Progress {
         Progress { quiet, terminal: std::io::stderr().is_terminal(), state: Mutex::new(state) }
     }
 
+    /// Whether `--quiet` was said.
+    pub fn is_quiet(&self) -> bool {
+        self.quiet
+    }
+
     /// Ends the present bar and leaves a line with the time it took.
     pub fn finish(&self) {
         let mut state = self.state.lock().expect("progress never panics while it is held");

@@ -34,7 +34,7 @@ pub fn run(args: Search, json: bool, progress: &Progress) -> Result<()> {
         None if plain => Searcher::open(&args.index, progress)?,
         None => with_features(&args, features_for_queries, progress)?,
     };
-    let pages = !given.is_empty();
+    let pages = !given.is_empty() && !progress.is_quiet();
     let session = Session { searcher, config, words: args.words.clone(), json, pages, progress };
     if let Some(path) = &args.queries {
         let mut corpus = Corpus::open(path, &args.source.config())?;
