@@ -10,7 +10,7 @@ use micpq::model::{CodeShape, Distance};
 use micpq::query::{Cursor, Rerank, SearchConfig};
 use micpq::text::Clean;
 use micpq::{Result, Watch};
-use systems::{Input, Method, SystemConfig};
+use systems::{Input, Method, SystemConfig, Training};
 use train::config::TrainConfig;
 use train::views::ViewChoice;
 
@@ -269,48 +269,14 @@ pub struct TrainingArgs {
     pub cache: Option<PathBuf>,
 }
 
-/// What is to be trained.
-pub enum Training {
-    /// MICPQ or a variant of it.
-    Micpq(Method, Box<TrainConfig>),
-    /// Another system.
-    System(Box<SystemConfig>),
-}
-
-impl Training {
-    /// Bits of the code.
-    pub fn bits(&self) -> usize {
-        match self {
-            Training::Micpq(_, config) => config.bits,
-            Training::System(config) => config.bits,
-        }
-    }
-
-    /// Seed of the run.
-    pub fn seed(&self) -> u64 {
-        match self {
-            Training::Micpq(_, config) => config.seed,
-            Training::System(config) => config.seed,
-        }
-    }
-
-    /// MICPQ's own options, where it is MICPQ or a variant.
-    pub fn micpq(&self) -> Option<&TrainConfig> {
-        match self {
-            Training::Micpq(_, config) => Some(config),
-            Training::System(_) => None,
-        }
-    }
-
-    /// Whether an encoder has to be there.
-    pub fn needs_encoder(&self) -> bool {
-        !matches!(self, Training::System(config) if config.input == Input::Tfidf)
-    }
-}
-
 impl TrainingArgs {
     /// Rate of dropout where none is given: the authors'.
     pub const DROPOUT: f64 = 0.3;
+
+    /// Rate of dropout in views.
+    pub fn dropout(&self) -> f64 {
+        self.dropout.unwrap_or(Self::DROPOUT)
+    }
 
     /// What is to be trained, of one model.
     pub fn training(&self, pooling: Pooling) -> Result<Training> {
@@ -360,7 +326,7 @@ impl TrainingArgs {
             return Ok(Training::Micpq(self.method, Box::new(self.model(bits, seed, pooling)?)));
         }
         let mut config = SystemConfig { input: self.input, seed, ..SystemConfig::new(self.method, bits) };
-        config.views = Self::views(pooling);
+        config.views = ViewChoice::suited_to(pooling);
         let named = [
             ("views", self.views.clone().map(Into::into)),
             ("epochs", self.epochs.map(Into::into)),
@@ -387,18 +353,12 @@ impl TrainingArgs {
         Ok(Training::System(Box::new(config)))
     }
 
-    /// Views where none are named: the noise model with mean pooling, where it loses nothing, and full passes with CLS,
-    /// where it does.
-    fn views(pooling: Pooling) -> ViewChoice {
-        if pooling == Pooling::Mean { ViewChoice::default() } else { ViewChoice::Full(16) }
-    }
-
     /// The options of MICPQ and its variants.
     fn model(&self, bits: usize, seed: u64, pooling: Pooling) -> Result<TrainConfig> {
         CodeShape::micpq(bits)?;
         let mut config = match &self.preset {
             Some(name) => TrainConfig::preset(name, bits)?,
-            None => TrainConfig { views: Self::views(pooling), ..TrainConfig::new(bits) },
+            None => TrainConfig { views: ViewChoice::suited_to(pooling), ..TrainConfig::new(bits) },
         };
         self.method.vary(&mut config);
         if let Some(views) = &self.views {

@@ -114,11 +114,8 @@ pub fn corpus(text: &str) -> Result<CorpusConfig> {
 
 /// Everything `build` and `train` can be told.
 pub struct Training {
-    /// The system; `config` is of MICPQ and its variants.
-    pub method: Method,
-    pub config: TrainConfig,
-    /// Options of another system.
-    pub system: Option<SystemConfig>,
+    /// The method and its options.
+    pub training: systems::Training,
     pub encoder: String,
     pub pooling: Pooling,
     pub max_tokens: Option<usize>,
@@ -145,23 +142,8 @@ impl Training {
         let pooling = o.word("pooling")?.unwrap_or(Pooling::Mean);
         let method = o.word("method")?.unwrap_or(Method::Micpq);
         let input = o.word("input")?.unwrap_or(Input::Encoder);
-        if method.is_micpq() && input != Input::Encoder {
-            return Err(Error::config(format!("{method} needs an encoder; input=\"tfidf\" is for others")));
-        }
         let preset = o.text("preset")?;
-        // The noise model gives up nothing with mean pooling, and does with CLS.
-        let views = if pooling == Pooling::Mean { ViewChoice::default() } else { ViewChoice::Full(16) };
-        let mut base = match &preset {
-            Some(name) => TrainConfig::preset(name, bits)?,
-            None => TrainConfig { views, ..TrainConfig::new(bits) },
-        };
-        if method.is_micpq() {
-            method.vary(&mut base);
-        }
-        let mut training = Training {
-            method,
-            system: None,
-            config: base,
+        Ok(Training {
             encoder: o.text("encoder")?.unwrap_or_else(|| pull::DEFAULT.to_owned()),
             pooling,
             max_tokens: o.count("max_tokens")?,
@@ -176,28 +158,9 @@ impl Training {
             store: o.word("store")?.unwrap_or_default(),
             keep: o.word("keep")?.unwrap_or(Keep::Int8),
             replace: o.flag("replace")?.unwrap_or(false),
-        };
-        if !method.is_micpq() {
-            let defaults = SystemConfig { input, views, ..SystemConfig::new(method, bits) };
-            let system = o.given.iter().try_fold(defaults, |config, (name, value)| config.with(name, value.clone()))?;
-            system.validate()?;
-            training.config.seed = system.seed;
-            training.system = Some(system);
-            return Ok(training);
-        }
-        for (name, value) in o.given {
-            training.config = training.config.with_option(&name, value)?;
-        }
-        if training.config.words == 16 {
-            CodeShape::micpq(training.config.bits)?;
-        }
-        training.config.validate()?;
-        Ok(training)
-    }
-
-    /// Whether an encoder has to be there.
-    pub fn needs_encoder(&self) -> bool {
-        self.system.as_ref().is_none_or(|system| system.input == Input::Encoder)
+            // What is left is the method's.
+            training: trainer(o.given, method, input, bits, preset, pooling)?,
+        })
     }
 
     /// Loads the encoder, fetching a registered one that is not here yet.
@@ -219,6 +182,42 @@ impl Training {
         std::fs::create_dir_all(&dir).map_err(Error::io(&dir))?;
         Ok(dir)
     }
+}
+
+/// The method with its options by name.
+fn trainer(
+    given: Map<String, Value>,
+    method: Method,
+    input: Input,
+    bits: usize,
+    preset: Option<String>,
+    pooling: Pooling,
+) -> Result<systems::Training> {
+    let views = ViewChoice::suited_to(pooling);
+    if !method.is_micpq() {
+        let mut config = SystemConfig { input, views, ..SystemConfig::new(method, bits) };
+        for (name, value) in given.into_iter().chain(preset.map(|name| ("preset".to_owned(), name.into()))) {
+            config = config.with(&name, value)?;
+        }
+        config.validate()?;
+        return Ok(systems::Training::System(Box::new(config)));
+    }
+    if input != Input::Encoder {
+        return Err(Error::config(format!("{method} needs an encoder; input=\"tfidf\" is for others")));
+    }
+    let mut config = match &preset {
+        Some(name) => TrainConfig::preset(name, bits)?,
+        None => TrainConfig { views, ..TrainConfig::new(bits) },
+    };
+    method.vary(&mut config);
+    for (name, value) in given {
+        config = config.with_option(&name, value)?;
+    }
+    if config.words == 16 {
+        CodeShape::micpq(config.bits)?;
+    }
+    config.validate()?;
+    Ok(systems::Training::Micpq(method, Box::new(config)))
 }
 
 /// How a search is done.

@@ -4,7 +4,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use ::train::dataset::LabelNames;
-use ::train::job::Job;
 use ::train::vectors::{VectorJob, VectorViews};
 use micpq::corpus::Document;
 use micpq::encoder::Features;
@@ -13,6 +12,7 @@ use micpq::model::Model as EngineModel;
 use micpq::{Error, Matrix, Result, Watch};
 use numpy::PyReadonlyArray2;
 use pyo3::prelude::*;
+use systems::training::{Task, named};
 
 use crate::arrays::floats;
 use crate::documents::Documents;
@@ -65,41 +65,26 @@ fn fit(
     validation: Option<&Documents>,
     watch: &dyn Watch,
 ) -> Result<(Model, Matrix)> {
-    let features = if options.needs_encoder() { Some(Arc::new(options.features(watch)?)) } else { None };
+    let features = if options.training.needs_encoder() { Some(Arc::new(options.features(watch)?)) } else { None };
     let mut names = LabelNames::default();
-    let corpus = documents.dataset(options.sample, options.config.seed, &mut names, watch)?;
+    let corpus = documents.dataset(options.sample, options.training.seed(), &mut names, watch)?;
     let validation =
-        validation.map(|set| set.dataset(usize::MAX, options.config.seed, &mut names, watch)).transpose()?;
+        validation.map(|set| set.dataset(usize::MAX, options.training.seed(), &mut names, watch)).transpose()?;
     let cache = options.cache()?;
-    let (mut trained, (clean, _)) = match (&options.system, &features) {
-        (Some(config), _) => systems::job::Job {
-            config: config.clone(),
-            features: features.as_deref(),
-            clean: options.clean,
-            dropout: options.dropout,
-            corpus: &corpus,
-            validation: validation.as_ref(),
-            test: None,
-            cache: &cache,
-        }
-        .run(watch)?,
-        (None, Some(features)) => Job {
-            views: options.config.views,
-            dropout: options.dropout,
-            features,
-            corpus: &corpus,
-            validation: validation.as_ref(),
-            test: None,
-            cache: &cache,
-        }
-        .fit(&options.config, watch)?,
-        (None, None) => return Err(Error::config(format!("{} needs an encoder", options.method))),
+    let task = Task {
+        features: features.as_deref(),
+        clean: options.clean,
+        dropout: options.dropout,
+        corpus: &corpus,
+        validation: validation.as_ref(),
+        test: None,
+        cache: &cache,
     };
+    let (trained, (clean, _)) = task.fit(&options.training, watch)?;
     // Who asked to stop gets the exception; the checkpoint stays, and the same call goes on from it.
     if trained.interrupted {
         return Err(Error::Interrupted);
     }
-    trained.model.config.method = options.method.name().into();
     // Words, or a pooling learned on the way, are read back from the model.
     let same = |features: &Arc<Features>| trained.model.config.features.as_ref() == Some(features.config());
     let features = features.filter(same);
@@ -113,24 +98,26 @@ fn fit_vectors(
     views: Option<Vec<&[f32]>>,
     watch: &dyn Watch,
 ) -> Result<(EngineModel, serde_json::Value)> {
-    if let Some(config) = &options.system {
-        if views.is_some() {
-            return Err(Error::config(format!("{} takes no views; leave them out", options.method)));
+    let trained = match &options.training {
+        systems::Training::System(config) => {
+            if views.is_some() {
+                return Err(Error::config(format!("{} takes no views; leave them out", config.method)));
+            }
+            systems::job::of_vectors(config, Matrix::from_vec(width, values.to_vec()), watch)?
         }
-        let trained = systems::job::of_vectors(config, Matrix::from_vec(width, values.to_vec()), watch)?;
-        return if trained.interrupted { Err(Error::Interrupted) } else { Ok((trained.model, trained.metrics)) };
-    }
-    let cache = options.cache()?;
-    let job = VectorJob {
-        config: options.config.clone(),
-        vectors: values,
-        width,
-        views: views.map_or(VectorViews::Noise(options.noise), VectorViews::Given),
-        cache: Some(&cache),
+        systems::Training::Micpq(method, config) => {
+            let cache = options.cache()?;
+            let job = VectorJob {
+                config: (**config).clone(),
+                vectors: values,
+                width,
+                views: views.map_or(VectorViews::Noise(options.noise), VectorViews::Given),
+                cache: Some(&cache),
+            };
+            named(::train::vectors::run(&job, watch)?, *method)
+        }
     };
-    let mut fitted = ::train::vectors::run(&job, watch)?;
-    fitted.model.config.method = options.method.name().into();
-    if fitted.interrupted { Err(Error::Interrupted) } else { Ok((fitted.model, fitted.metrics)) }
+    if trained.interrupted { Err(Error::Interrupted) } else { Ok((trained.model, trained.metrics)) }
 }
 
 /// Trains where no model is given, and indexes. With `temporary` the index goes with its object.

@@ -140,7 +140,7 @@ impl SystemConfig {
             Input::Tfidf => &["weighting", "vocabulary", "stop_words", "max_share", "min_documents"],
             Input::Encoder => &[],
         };
-        let names = [&["method", "bits", "seed", "input"], self.method.options(), words].concat();
+        let names = [&["method", "bits", "seed", "input"], &self.method.options()[..], words].concat();
         let named = names.into_iter().map(|name| (name.to_owned(), all[name].clone()));
         serde_json::Value::Object(named.collect())
     }

@@ -78,16 +78,7 @@ impl Job<'_> {
             let problem = format!("has {} documents; training needs at least 2", self.corpus.texts.len());
             return Err(Error::input("corpus", problem));
         }
-        for (name, set) in [("validation", self.validation), ("test", self.test)] {
-            if set.is_some_and(|set| !set.labelled() || !self.corpus.labelled()) {
-                return Err(Error::input(
-                    name,
-                    format!(
-                        "both the corpus and the {name} set need a label on every document; leave --{name} out to do without labels"
-                    ),
-                ));
-            }
-        }
+        self.corpus.check_labels(self.validation, self.test)?;
         match config.input {
             Input::Tfidf => self.words(watch),
             Input::Encoder if config.method == Method::Dhim => self.tokens(watch),

@@ -5,7 +5,7 @@
 //! [`pq`], [`opq`] and [`lopq`]. The others are learned: [`tfidf`] or an encoder gives the [`inputs`], [`entry`] is the first
 //! layer, [`graph`] what the losses are written in, [`learn`] the run, and each system is a file that reads like its
 //! equations: [`vdsh`], [`nash`], [`wish`], [`bmsh`], [`corrsh`], [`ammi`], [`csh`], [`dhim`], [`aepq`], [`two_stage`]. [`job`] goes from
-//! texts to a model; [`fidelity`], [`clustering`] and [`yardstick`] measure, and [`paper`] runs the whole evaluation.
+//! texts to a model, [`training`] chooses between it and MICPQ's own; [`fidelity`], [`clustering`] and [`yardstick`] measure, and [`paper`] runs the whole evaluation.
 //!
 //! Nothing here is needed to search: a model reaches the engine as a directory.
 #![deny(unsafe_code)]
@@ -13,6 +13,7 @@
 pub mod config;
 pub mod job;
 pub mod method;
+pub mod training;
 
 pub mod kmeans;
 pub mod rotation;
@@ -48,3 +49,4 @@ pub mod paper;
 
 pub use config::SystemConfig;
 pub use method::{Input, Method};
+pub use training::Training;

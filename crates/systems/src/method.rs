@@ -192,77 +192,31 @@ impl Method {
     }
 
     /// Names of the options that count for it, beside method, bits, seed and input.
-    pub(crate) fn options(self) -> &'static [&'static str] {
-        match self {
+    pub(crate) fn options(self) -> Vec<&'static str> {
+        if self.is_micpq() {
+            return Vec::new();
+        }
+        let own: &[&str] = match self {
             Method::Pq => &["dim", "iterations", "sample", "whiten"],
             Method::Opq => &["dim", "iterations", "rounds", "sample"],
             Method::Lopq => &["iterations", "sample"],
-            Method::TwoStage => &[
-                "dim",
-                "iterations",
-                "sample",
-                "hidden",
-                "contrast_temperature",
-                "views",
-                "clean_first_epoch",
-                "epochs",
-                "patience",
-                "batch",
-                "learning_rate",
-                "held_out",
-            ],
-            Method::Csh => &[
-                "hidden",
-                "contrast_temperature",
-                "views",
-                "clean_first_epoch",
-                "epochs",
-                "patience",
-                "batch",
-                "learning_rate",
-                "held_out",
-            ],
-            Method::Aepq => &["dim", "hidden", "tau", "epochs", "patience", "batch", "learning_rate", "held_out"],
-            Method::Vdsh => &["hidden", "kl_weight", "epochs", "patience", "batch", "learning_rate", "held_out"],
-            Method::Nash => &["noise_hidden", "kl_weight", "epochs", "patience", "batch", "learning_rate", "held_out"],
-            Method::Wish => &[
-                "topics",
-                "orthogonal_weight",
-                "kl_weight",
-                "epochs",
-                "patience",
-                "batch",
-                "learning_rate",
-                "held_out",
-            ],
-            Method::Bmsh => {
-                &["components", "noise_hidden", "kl_weight", "epochs", "patience", "batch", "learning_rate", "held_out"]
-            }
-            Method::Corrsh => {
-                &["hidden", "rank", "samples", "kl_weight", "epochs", "patience", "batch", "learning_rate", "held_out"]
-            }
-            Method::Ammi => &[
-                "entropy_weight",
-                "prior_steps",
-                "prior_rate",
-                "epochs",
-                "patience",
-                "batch",
-                "learning_rate",
-                "held_out",
-            ],
-            Method::Dhim => &[
-                "sample",
-                "sharpness",
-                "regulariser_weight",
-                "epochs",
-                "patience",
-                "batch",
-                "learning_rate",
-                "held_out",
-            ],
+            Method::TwoStage => &["dim", "iterations", "sample", "hidden"],
+            Method::Csh => &["hidden"],
+            Method::Aepq => &["dim", "hidden", "tau"],
+            Method::Vdsh => &["hidden", "kl_weight"],
+            Method::Nash => &["noise_hidden", "kl_weight"],
+            Method::Wish => &["topics", "orthogonal_weight", "kl_weight"],
+            Method::Bmsh => &["components", "noise_hidden", "kl_weight"],
+            Method::Corrsh => &["hidden", "rank", "samples", "kl_weight"],
+            Method::Ammi => &["entropy_weight", "prior_steps", "prior_rate"],
+            Method::Dhim => &["sample", "sharpness", "regulariser_weight"],
             Method::Micpq | Method::Cl | Method::Softmax | Method::MicpqEh | Method::MicpqEa => &[],
-        }
+        };
+        let views: &[&str] =
+            if self.takes_views() { &["contrast_temperature", "views", "clean_first_epoch"] } else { &[] };
+        let epochs: &[&str] =
+            if self.is_fitted() { &[] } else { &["epochs", "patience", "batch", "learning_rate", "held_out"] };
+        [own, views, epochs].concat()
     }
 }
 

@@ -102,6 +102,21 @@ impl Dataset {
     pub fn labelled(&self) -> bool {
         !self.texts.is_empty() && (0..self.labels.len()).all(|i| !self.labels.get(i).is_empty())
     }
+
+    /// Refuses queries of a run on this corpus that cannot be scored: a label is missing on either side.
+    pub fn check_labels(&self, validation: Option<&Dataset>, test: Option<&Dataset>) -> Result<()> {
+        for (name, set) in [("validation", validation), ("test", test)] {
+            if set.is_some_and(|set| !set.labelled() || !self.labelled()) {
+                return Err(Error::input(
+                    name,
+                    format!(
+                        "both the corpus and the {name} set need a label on every document; leave --{name} out to do without labels"
+                    ),
+                ));
+            }
+        }
+        Ok(())
+    }
 }
 
 #[cfg(test)]

@@ -81,16 +81,7 @@ impl<'a> Job<'a> {
                 ),
             ));
         }
-        for (name, set) in [("validation", self.validation), ("test", self.test)] {
-            if set.is_some_and(|set| !set.labelled() || !self.corpus.labelled()) {
-                return Err(Error::input(
-                    name,
-                    format!(
-                        "both the corpus and the {name} set need a label on every document; leave --{name} out to do without labels"
-                    ),
-                ));
-            }
-        }
+        self.corpus.check_labels(self.validation, self.test)?;
         let begun = Instant::now();
         let passes = Passes::new(self.features, &self.corpus.texts, self.dropout, Some(self.cache), watch)?;
         let encoding = begun.elapsed().as_secs_f64();

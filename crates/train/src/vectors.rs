@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
-use micpq::model::Model;
 use micpq::{Error, Result, Watch};
 
 use crate::config::TrainConfig;
+use crate::job::Trained;
 use crate::selection::Validation;
 use crate::trainer::train;
 use crate::views::{BroughtViews, Views};
@@ -39,18 +39,8 @@ pub struct VectorJob<'a> {
     pub cache: Option<&'a Path>,
 }
 
-/// What a run gives.
-pub struct VectorTrained {
-    /// The best model of the run.
-    pub model: Model,
-    /// Curves, codeword usage, seconds.
-    pub metrics: serde_json::Value,
-    /// Whether the user stopped it before its end.
-    pub interrupted: bool,
-}
-
 /// Runs a job. Its model takes vectors, not text.
-pub fn run(job: &VectorJob, watch: &dyn Watch) -> Result<VectorTrained> {
+pub fn run(job: &VectorJob, watch: &dyn Watch) -> Result<Trained> {
     job.config.validate()?;
     watch.stage("preparing views", None);
     let (views, record) = match &job.views {
@@ -74,5 +64,5 @@ pub fn run(job: &VectorJob, watch: &dyn Watch) -> Result<VectorTrained> {
     metrics["training_documents"] = views.documents().into();
     let mut model = outcome.model(&job.config, None)?;
     model.config.training["views"] = record.into();
-    Ok(VectorTrained { model, metrics, interrupted: outcome.interrupted })
+    Ok(Trained { model, metrics, interrupted: outcome.interrupted })
 }

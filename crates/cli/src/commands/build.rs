@@ -12,6 +12,7 @@ use micpq::index::{Index, IndexConfig};
 use micpq::model::Model;
 use micpq::{Error, Matrix, Watch};
 use systems::fidelity::Fidelity;
+use systems::training::Task;
 use train::dataset::{Dataset, LabelNames};
 use train::job::Trained;
 
@@ -47,13 +48,15 @@ pub fn run(args: Build, json: bool, progress: &Progress) -> Result<()> {
         None => {
             let encoder = training::encoder(&training, &args.features, progress)?;
             let corpus = read(path, &source, &args, progress)?;
-            let task = training::Task {
-                args: &args.training,
+            let cache = super::cache_dir(args.training.cache.as_deref())?;
+            let task = Task {
                 features: encoder.as_ref(),
                 clean: args.features.clean,
+                dropout: args.training.dropout(),
                 corpus: &corpus,
                 validation: None,
                 test: None,
+                cache: &cache,
             };
             let (mut trained, (clean, tokens)) = task.fit(&training, progress)?;
             if trained.interrupted {

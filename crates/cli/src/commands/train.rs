@@ -6,14 +6,13 @@ use anyhow::Result;
 use micpq::Error;
 use micpq::corpus::{Corpus, CorpusConfig};
 use micpq::encoder::Features;
-use micpq::text::Clean;
-use systems::{Method, SystemConfig};
+use systems::Training;
+use systems::training::{Task, named};
 use train::config::TrainConfig;
 use train::dataset::{Dataset, LabelNames};
-use train::job::{Job, Trained, Vectors};
-use train::views::ViewChoice;
+use train::job::Trained;
 
-use crate::args::{FeatureArgs, Train, Training, TrainingArgs};
+use crate::args::{FeatureArgs, Train};
 use crate::output;
 use crate::progress::Progress;
 
@@ -34,13 +33,15 @@ pub fn run(args: Train, json: bool, progress: &Progress) -> Result<()> {
     let corpus = read(&args.corpus, args.training.sample)?;
     let validation = args.validation.as_deref().map(|path| read(path, usize::MAX)).transpose()?;
     let test = args.test.as_deref().map(|path| read(path, usize::MAX)).transpose()?;
+    let cache = super::cache_dir(args.training.cache.as_deref())?;
     let task = Task {
-        args: &args.training,
         features: features.as_ref(),
         clean: args.features.clean,
+        dropout: args.training.dropout(),
         corpus: &corpus,
         validation: validation.as_ref(),
         test: test.as_ref(),
+        cache: &cache,
     };
     let place = |training: &Training| match &trainings[..] {
         [_] => args.output.clone(),
@@ -52,7 +53,7 @@ pub fn run(args: Train, json: bool, progress: &Progress) -> Result<()> {
             Err(other) => Error::input("standard output", other.to_string()),
         })
     };
-    task.fit_all(&trainings, args.jobs, &each, progress)?;
+    fit_all(&task, &trainings, args.jobs, &each, progress)?;
     progress.finish();
     Ok(())
 }
@@ -86,93 +87,31 @@ pub fn encoder(training: &Training, args: &FeatureArgs, progress: &Progress) -> 
     Ok(if training.needs_encoder() { Some(args.load(progress)?) } else { None })
 }
 
-/// What to train from; `build` takes the same way.
-pub struct Task<'a> {
-    pub args: &'a TrainingArgs,
-    pub features: Option<&'a Features>,
-    pub clean: Clean,
-    pub corpus: &'a Dataset,
-    pub validation: Option<&'a Dataset>,
-    pub test: Option<&'a Dataset>,
-}
-
-impl Task<'_> {
-    /// One model, with the corpus's vectors.
-    pub fn fit(&self, training: &Training, progress: &Progress) -> Result<(Trained, Vectors)> {
-        let cache = super::cache_dir(self.args.cache.as_deref())?;
-        match training {
-            Training::Micpq(method, config) => {
-                let job = self.job(config.views, &cache)?;
-                let (trained, vectors) = job.fit(config, progress)?;
-                Ok((named(trained, *method), vectors))
-            }
-            Training::System(config) => Ok(self.system(config, &cache).run(progress)?),
+/// Every model, told of as it is finished. Those of MICPQ share one copy of their views and may run side by side.
+fn fit_all(
+    task: &Task,
+    trainings: &[Training],
+    jobs: Option<usize>,
+    each: &(dyn Fn(&Training, Trained) -> micpq::Result<()> + Sync),
+    progress: &Progress,
+) -> Result<()> {
+    let Training::Micpq(method, first) = &trainings[0] else {
+        for training in trainings {
+            let (trained, _) = task.fit(training, progress)?;
+            each(training, trained)?;
         }
+        return Ok(());
+    };
+    let job = task.job(*method, first.views)?;
+    let prepared = job.prepare(progress)?;
+    if trainings.len() == 1 {
+        let trained = prepared.train(first, progress)?;
+        progress.finish();
+        return Ok(each(&trainings[0], named(trained, *method))?);
     }
-
-    /// Every model, told of as it is finished. Those of MICPQ share one copy of their views and may run side by side.
-    fn fit_all(
-        &self,
-        trainings: &[Training],
-        jobs: Option<usize>,
-        each: &(dyn Fn(&Training, Trained) -> micpq::Result<()> + Sync),
-        progress: &Progress,
-    ) -> Result<()> {
-        let cache = super::cache_dir(self.args.cache.as_deref())?;
-        let Training::Micpq(method, first) = &trainings[0] else {
-            for training in trainings {
-                let (trained, _) = self.fit(training, progress)?;
-                each(training, trained)?;
-            }
-            return Ok(());
-        };
-        let job = self.job(first.views, &cache)?;
-        let prepared = job.prepare(progress)?;
-        if trainings.len() == 1 {
-            let trained = prepared.train(first, progress)?;
-            progress.finish();
-            return Ok(each(&trainings[0], named(trained, *method))?);
-        }
-        let configs: Vec<TrainConfig> = trainings.iter().filter_map(Training::micpq).cloned().collect();
-        let told = |place: usize, trained: Trained| each(&trainings[place], named(trained, *method));
-        Ok(prepared.train_all(&configs, jobs.unwrap_or(configs.len()), &told, progress)?)
-    }
-
-    fn job<'a>(&'a self, views: ViewChoice, cache: &'a Path) -> Result<Job<'a>> {
-        let features = self.features.ok_or_else(|| Error::config("an encoder is needed; name one with --encoder"))?;
-        Ok(Job {
-            views,
-            dropout: self.dropout(),
-            features,
-            corpus: self.corpus,
-            validation: self.validation,
-            test: self.test,
-            cache,
-        })
-    }
-
-    fn system<'a>(&'a self, config: &SystemConfig, cache: &'a Path) -> systems::job::Job<'a> {
-        systems::job::Job {
-            config: config.clone(),
-            features: self.features,
-            clean: self.clean,
-            dropout: self.dropout(),
-            corpus: self.corpus,
-            validation: self.validation,
-            test: self.test,
-            cache,
-        }
-    }
-
-    fn dropout(&self) -> f64 {
-        self.args.dropout.unwrap_or(TrainingArgs::DROPOUT)
-    }
-}
-
-/// A variant of MICPQ says which it is.
-fn named(mut trained: Trained, method: Method) -> Trained {
-    trained.model.config.method = method.name().into();
-    trained
+    let configs: Vec<TrainConfig> = trainings.iter().filter_map(Training::micpq).cloned().collect();
+    let told = |place: usize, trained: Trained| each(&trainings[place], named(trained, *method));
+    Ok(prepared.train_all(&configs, jobs.unwrap_or(configs.len()), &told, progress)?)
 }
 
 /// The run in half a line.

@@ -16,6 +16,7 @@ use std::ops::Range;
 use std::path::Path;
 use std::str::FromStr;
 
+use micpq::encoder::Pooling;
 use micpq::{Error, Matrix, Result, Watch};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
@@ -87,6 +88,14 @@ pub enum ViewChoice {
     Full(u32),
     /// One clean pass for every document; passes with dropout for a sample, to fit the noise.
     Noise(u32),
+}
+
+impl ViewChoice {
+    /// What to take where nothing is said: the noise model with mean pooling, where it loses nothing, and full passes with
+    /// CLS, where it does.
+    pub fn suited_to(pooling: Pooling) -> ViewChoice {
+        if pooling == Pooling::Mean { ViewChoice::default() } else { ViewChoice::Full(16) }
+    }
 }
 
 impl Default for ViewChoice {
