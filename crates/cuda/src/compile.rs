@@ -40,17 +40,28 @@ fn options(shape: &Shape, precision: Precision) -> Vec<String> {
     ]
 }
 
+/// Compiles an encoder's kernels for a compute capability.
+pub(crate) fn compile(shape: &Shape, precision: Precision, capability: (i32, i32)) -> Result<Image> {
+    let fused = fits(shape, capability) && known_chips()?.contains(&(capability.0 * 10 + capability.1));
+    let source = if fused { format!("{SOURCE}{HOPPER}") } else { SOURCE.into() };
+    // Instructions of one chip alone are asked for by an `a`.
+    let bytes = assemble(&source, options(shape, precision), capability, if fused { "a" } else { "" })?;
+    Ok(Image { bytes, fused })
+}
+
 /// Compiles for a compute capability: to machine code where the compiler knows the chip, else to the newest assembly
 /// below it, which the driver finishes.
-pub(crate) fn compile(shape: &Shape, precision: Precision, capability: (i32, i32)) -> Result<Image> {
+pub(crate) fn assemble(
+    source: &str,
+    mut options: Vec<String>,
+    capability: (i32, i32),
+    variant: &str,
+) -> Result<Vec<u8>> {
     let chip = capability.0 * 10 + capability.1;
     let known = known_chips()?;
-    let mut options = options(shape, precision);
     let exact = known.contains(&chip);
-    let fused = exact && fits(shape, capability);
     if exact {
-        // Instructions of one chip alone are asked for by an `a`.
-        options.push(format!("--gpu-architecture=sm_{chip}{}", if fused { "a" } else { "" }));
+        options.push(format!("--gpu-architecture=sm_{chip}{variant}"));
     } else {
         let below = known.iter().copied().filter(|&c| c < chip).max().ok_or_else(|| {
             Error::Unsupported(format!(
@@ -59,7 +70,6 @@ pub(crate) fn compile(shape: &Shape, precision: Precision, capability: (i32, i32
         })?;
         options.push(format!("--gpu-architecture=compute_{below}"));
     }
-    let source = if fused { format!("{SOURCE}{HOPPER}") } else { SOURCE.into() };
     let source = CString::new(source).map_err(|_| Error::Unsupported("the kernel source holds a zero byte".into()))?;
     let program = refused("making a program", nvrtc::create_program(&source, Some(c"kernels.cu")))?;
     // SAFETY: `program` is live until the end of this block and `source` outlives it; the buffers have the sizes asked for.
@@ -76,14 +86,14 @@ pub(crate) fn compile(shape: &Shape, precision: Precision, capability: (i32, i32
             }
             if !exact {
                 let text = refused("reading the compiled kernels", nvrtc::get_ptx(program))?;
-                return Ok(Image { bytes: text.iter().map(|c| *c as u8).collect(), fused });
+                return Ok(text.iter().map(|c| *c as u8).collect());
             }
             let mut size = 0;
             refused("sizing the compiled kernels", nvrtc_sys::nvrtcGetCUBINSize(program, &mut size).result())?;
             let mut bytes = vec![0u8; size];
             let to = bytes.as_mut_ptr().cast();
             refused("reading the compiled kernels", nvrtc_sys::nvrtcGetCUBIN(program, to).result())?;
-            Ok(Image { bytes, fused })
+            Ok(bytes)
         })();
         let _ = nvrtc::destroy_program(program);
         image
@@ -112,8 +122,7 @@ fn refused<T>(doing: &str, answer: std::result::Result<T, nvrtc::NvrtcError>) ->
 
 /// The kernels, loaded.
 pub(crate) struct Kernels {
-    device: Device,
-    module: sys::CUmodule,
+    _module: Module,
     pub keys: Kernel,
     pub embed: Pair,
     pub attend: Pair,
@@ -148,51 +157,58 @@ impl Pair {
     }
 }
 
-// SAFETY: the driver's handles may be used from any thread.
-unsafe impl Send for Kernels {}
-// SAFETY: as above.
-unsafe impl Sync for Kernels {}
-
 impl Kernels {
     pub fn load(device: &Device, image: &Image) -> Result<Self> {
-        device.bind()?;
-        // SAFETY: the image is whole, from the compiler; text ends with the zero the compiler gives.
-        let module =
-            said("loading the GPU kernels", unsafe { driver::module::load_data(image.bytes.as_ptr().cast()) })?;
-        let find = |name: &str| {
-            let name = CString::new(name).expect("kernel names hold no zero");
-            // SAFETY: the module is live.
-            said("finding a GPU kernel", unsafe { driver::module::get_function(module, name) }).map(Kernel)
-        };
+        let module = Module::load(device, &image.bytes)?;
+        let find = |name: &str| module.find(name);
         let pair = |name: &str| Ok::<_, Error>(Pair { clean: find(name)?, drop: find(&format!("{name}_drop"))? });
-        let found = (|| {
-            Ok(Kernels {
-                device: device.clone(),
-                module,
-                keys: find("keys")?,
-                embed: pair("embed")?,
-                attend: pair("attend")?,
-                attend_short: pair("attend_short")?,
-                attend_first: pair("attend_first")?,
-                add_norm: pair("add_norm")?,
-                activation: find("activation")?,
-                pool: find("pool")?,
-                feed_in: image.fused.then(|| find("feed_in")).transpose()?,
-            })
-        })();
-        if found.is_err() {
-            // SAFETY: nothing of the module is in use.
-            let _ = unsafe { driver::module::unload(module) };
-        }
-        found
+        Ok(Kernels {
+            keys: find("keys")?,
+            embed: pair("embed")?,
+            attend: pair("attend")?,
+            attend_short: pair("attend_short")?,
+            attend_first: pair("attend_first")?,
+            add_norm: pair("add_norm")?,
+            activation: find("activation")?,
+            pool: find("pool")?,
+            feed_in: image.fused.then(|| find("feed_in")).transpose()?,
+            _module: module,
+        })
     }
 }
 
-impl Drop for Kernels {
+/// A loaded image; its kernels live as long as it.
+pub(crate) struct Module {
+    device: Device,
+    handle: sys::CUmodule,
+}
+
+// SAFETY: the driver's handles may be used from any thread.
+unsafe impl Send for Module {}
+// SAFETY: as above.
+unsafe impl Sync for Module {}
+
+impl Module {
+    /// `image` is what [`assemble`] gave.
+    pub fn load(device: &Device, image: &[u8]) -> Result<Self> {
+        device.bind()?;
+        // SAFETY: the image is whole, from the compiler; text ends with the zero the compiler gives.
+        let handle = said("loading the GPU kernels", unsafe { driver::module::load_data(image.as_ptr().cast()) })?;
+        Ok(Module { device: device.clone(), handle })
+    }
+
+    pub fn find(&self, name: &str) -> Result<Kernel> {
+        let name = CString::new(name).expect("kernel names hold no zero");
+        // SAFETY: the module is live.
+        said("finding a GPU kernel", unsafe { driver::module::get_function(self.handle, name) }).map(Kernel)
+    }
+}
+
+impl Drop for Module {
     fn drop(&mut self) {
         if self.device.bind().is_ok() {
             // SAFETY: loaded by `load`, unloaded once; streams that used it were waited for when they were dropped.
-            let _ = unsafe { driver::module::unload(self.module) };
+            let _ = unsafe { driver::module::unload(self.handle) };
         }
     }
 }

@@ -1,9 +1,9 @@
-//! The encoder's forward pass on an NVIDIA GPU.
+//! The encoder's forward pass and the steps of training on an NVIDIA GPU.
 //!
 //! CUDA is loaded when it is first asked for: nothing of it is needed to build, and a machine without a GPU gets an
 //! [`Error`] that says what is missing. Token ids go in and features come out; this crate knows no documents and no
 //! files. [`library`] finds the vendor's libraries, [`Device`] is an opened GPU, [`Bert`] holds an encoder's weights on
-//! it and [`Bert::encode_views`] takes batches through it.
+//! it and [`Bert::encode_views`] takes batches through it; [`Trainer`] is a model in training.
 //!
 //! A row of the result depends on its own tokens (and, with dropout, on its own number) alone. Dropout masks are those
 //! of the CPU, bit for bit: a (key, document) pair is one view wherever it is computed.
@@ -27,8 +27,11 @@ mod forward;
 
 mod encode;
 
+mod training;
+
 pub use device::{Device, DeviceInfo, devices};
 pub use encode::{Bert, Report};
 pub use error::{Error, Result};
 pub use shape::{Activation, Dropout, Pooling, Precision, Shape};
+pub use training::{Trainer, TrainingAdam, TrainingLosses, TrainingObjective, TrainingShape};
 pub use weights::Source;

@@ -33,6 +33,7 @@ pub mod untrained;
 
 mod checkpoint;
 mod cholesky;
+mod gpu;
 pub mod product;
 
 pub use checkpoint::Epoch;
@@ -40,5 +41,5 @@ pub use config::TrainConfig;
 pub use evaluate::{Corpus, EvaluateConfig, Evaluation, evaluate};
 pub use metrics::Labels;
 pub use selection::Validation;
-pub use trainer::{Metrics, Outcome, Stopped, train};
+pub use trainer::{Metrics, Outcome, Stopped, train, train_on};
 pub use views::{Encode, ViewChoice, Views};

@@ -49,6 +49,11 @@ impl Stream {
         Stream { key }
     }
 
+    /// What its draws follow from, for whoever draws elsewhere.
+    pub(crate) fn key(self) -> u64 {
+        self.key
+    }
+
     /// Sixty-four random bits.
     #[inline]
     pub fn bits(self, number: u64) -> u64 {

@@ -65,6 +65,18 @@ impl Adam {
     /// Added to the root.
     pub const EPSILON: f64 = 1e-8;
 
+    /// The update's numbers in single precision.
+    pub fn numbers(&self) -> elementwise::Adam {
+        let (rate, scale) = self.corrected();
+        elementwise::Adam {
+            keep_first: Adam::FIRST as f32,
+            keep_second: Adam::SECOND as f32,
+            rate: rate as f32,
+            scale: scale as f32,
+            epsilon: Adam::EPSILON as f32,
+        }
+    }
+
     /// Rate over the first moment's bias correction, one over the root of the second's.
     fn corrected(&self) -> (f64, f64) {
         let power = |share: f64| 1.0 - share.powf(self.number as f64);
@@ -105,15 +117,7 @@ impl Real for f32 {
     }
 
     fn adam_all(x: &mut [f32], gradient: &[f32], first: &mut [f32], second: &mut [f32], by: &Adam) {
-        let (rate, scale) = by.corrected();
-        let by = elementwise::Adam {
-            keep_first: Adam::FIRST as f32,
-            keep_second: Adam::SECOND as f32,
-            rate: rate as f32,
-            scale: scale as f32,
-            epsilon: Adam::EPSILON as f32,
-        };
-        elementwise::adam(Backend::active(), x, gradient, first, second, by);
+        elementwise::adam(Backend::active(), x, gradient, first, second, by.numbers());
     }
 }
 

@@ -33,6 +33,9 @@ const CHUNK: usize = 4096;
 /// The draw of the views that ask for held-out documents: no epoch has this number.
 const QUESTION: u64 = u64::MAX;
 
+/// Packed codes of vectors.
+pub(crate) type Coder<'a> = dyn FnMut(&Matrix) -> Result<Vec<u8>> + 'a;
+
 /// A figure; `higher` says which way is better.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Figure {
@@ -133,23 +136,23 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// Codes of the documents in `order`.
-    fn codes(&self, refine: &Refine, codebooks: &Codebooks, order: &[u32]) -> Result<Vec<u8>> {
-        let mut codes = Vec::with_capacity(order.len() * codebooks.shape().code_bytes());
+    /// Codes of the documents in `order`, by whatever computes them.
+    fn codes(&self, order: &[u32], code: &mut Coder) -> Result<Vec<u8>> {
+        let mut codes = Vec::new();
         for documents in order.chunks(CHUNK) {
             let mut clean = Matrix::zeros(documents.len(), self.views.width());
             self.views.clean(documents, clean.as_mut_slice());
-            codes.extend(codebooks.assign(&refine.apply(&clean)?));
+            codes.extend(code(&clean)?);
         }
         Ok(codes)
     }
 
-    /// The figure of a model, and how its codes use their words.
-    pub fn measure(&self, refine: &Refine, codebooks: &Codebooks) -> Result<(Figure, Usage)> {
+    /// The figure of a model, and how its codes use their words; `code` gives the packed codes of clean vectors.
+    pub fn measure(&self, refine: &Refine, codebooks: &Codebooks, code: &mut Coder) -> Result<(Figure, Usage)> {
         let shape = codebooks.shape();
         match &self.kind {
             Kind::Labelled { queries, query_labels, order, labels } => {
-                let codes = self.codes(refine, codebooks, order)?;
+                let codes = self.codes(order, code)?;
                 let usage = Usage::of(shape, &codes);
                 let flat = Flat::new(shape, codes)?;
                 let results = code_search(&flat, codebooks, &refine.apply(queries)?, self.distance, DEPTH)?;
@@ -158,7 +161,7 @@ impl<'a> Judge<'a> {
             }
             Kind::HeldOut { documents, questions } => {
                 let order: Vec<u32> = (0..self.views.documents() as u32).collect();
-                let codes = self.codes(refine, codebooks, &order)?;
+                let codes = self.codes(&order, code)?;
                 let usage = Usage::of(shape, &codes);
                 let refined = refine.apply(questions)?;
                 let logs: Vec<f64> = documents

@@ -9,6 +9,7 @@ use serde::Serialize;
 
 use crate::checkpoint::{Best, Checkpoint, Epoch, State};
 use crate::config::TrainConfig;
+use crate::gpu::Gpu;
 use crate::metrics::{Precision, Usage};
 use crate::parameters::{Moments, Parameters};
 use crate::random::{Purpose, Stream};
@@ -18,6 +19,8 @@ use crate::views::{Draw, Views};
 
 /// Length the first gradient is clipped to, where that is asked for.
 const CLIP: f64 = 10.0;
+/// Steps on a GPU after which their losses are looked at.
+const LOOKED_AFTER: usize = 64;
 /// Before so many epochs and updates a code may still be finding its words: at the start nearly all documents share one.
 const SETTLED_EPOCHS: usize = 5;
 const SETTLED_UPDATES: u64 = 500;
@@ -64,6 +67,9 @@ pub struct Metrics {
     pub codewords: Usage,
     /// Documents trained on.
     pub documents: usize,
+    /// The GPU the steps ran on, where one did.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gpu: Option<String>,
     /// Why it ended.
     pub stopped: Stopped,
     /// Where the time went.
@@ -99,12 +105,24 @@ impl Outcome {
     }
 }
 
-/// Trains a model.
+/// Trains a model on the CPU: see [`train_on`].
+pub fn train(
+    config: &TrainConfig,
+    views: &dyn Views,
+    validation: Validation,
+    checkpoint: Option<&Path>,
+    watch: &dyn Watch,
+) -> Result<Outcome> {
+    train_on(None, config, views, validation, checkpoint, watch)
+}
+
+/// Trains a model, on a GPU where one is given and has room for it.
 ///
 /// With a `checkpoint` directory the state is kept after every epoch, and the same call goes on where a killed one stopped,
 /// to the same model byte for byte. Asked to stop, it returns the best model of the epochs finished, or
 /// [`Error::Interrupted`] when there is none yet.
-pub fn train(
+pub fn train_on(
+    gpu: Option<&cuda::Device>,
     config: &TrainConfig,
     views: &dyn Views,
     validation: Validation,
@@ -119,8 +137,15 @@ pub fn train(
         let problem = format!("{} to train on: contrast needs at least two, and one more is held out", documents.len());
         return Err(Error::input("documents", problem));
     }
+    let gpu = gpu.and_then(|device| match Gpu::new(device, config, sizes) {
+        Ok(gpu) => Some(gpu),
+        Err(problem) => {
+            watch.note(&format!("training on the CPU: {problem}"));
+            None
+        }
+    });
     let checkpoint = match checkpoint {
-        Some(dir) => Some(Checkpoint::open(dir, fingerprint(config, views, &judge))?),
+        Some(dir) => Some(Checkpoint::open(dir, fingerprint(config, views, &judge, gpu.is_some()))?),
         None => None,
     };
     let fresh = || State {
@@ -143,8 +168,13 @@ pub fn train(
         views,
         judge,
         documents,
-        gradient: Parameters::zeros(sizes),
-        workspace: Workspace::default(),
+        place: match gpu {
+            None => Place::Cpu { gradient: Parameters::zeros(sizes), workspace: Workspace::default() },
+            Some(mut gpu) => {
+                gpu.load(&state.parameters, &state.moments)?;
+                Place::Gpu(gpu)
+            }
+        },
         features: Vec::new(),
         state,
     };
@@ -168,10 +198,12 @@ pub fn train(
 }
 
 /// Everything that decides the states a run passes through; how many of them it makes does not.
-fn fingerprint(config: &TrainConfig, views: &dyn Views, judge: &Judge) -> String {
+fn fingerprint(config: &TrainConfig, views: &dyn Views, judge: &Judge, gpu: bool) -> String {
     let deciding = TrainConfig { epochs: 0, patience: 0, ..config.clone() };
     let text = serde_json::to_string(&deciding).expect("options have a JSON form");
-    format!("{text} {} {}", views.fingerprint(), judge.fingerprint())
+    // A GPU sums in another order.
+    let place = if gpu { " cuda" } else { "" };
+    format!("{text} {} {}{place}", views.fingerprint(), judge.fingerprint())
 }
 
 struct Run<'a> {
@@ -179,10 +211,15 @@ struct Run<'a> {
     views: &'a dyn Views,
     judge: Judge<'a>,
     documents: Vec<u32>,
-    gradient: Parameters<f32>,
-    workspace: Workspace<f32>,
+    place: Place,
     features: Vec<f32>,
     state: State,
+}
+
+/// Where steps are computed.
+enum Place {
+    Cpu { gradient: Parameters<f32>, workspace: Workspace<f32> },
+    Gpu(Gpu),
 }
 
 impl Run<'_> {
@@ -192,6 +229,9 @@ impl Run<'_> {
         let start = Instant::now();
         watch.stage(&format!("epoch {number} of {}", self.config.epochs), Some(self.documents.len() as u64));
         let losses = self.steps(number, watch)?;
+        if let Place::Gpu(gpu) = &self.place {
+            gpu.save(&mut self.state.parameters, &mut self.state.moments)?;
+        }
         let trained = start.elapsed().as_secs_f64();
         let (refine, codebooks) = self.state.parameters.model_parts().map_err(|e| {
             Error::input(
@@ -199,7 +239,10 @@ impl Run<'_> {
                 format!("{e}: the run has diverged; lower the learning rate"),
             )
         })?;
-        let (figure, usage) = self.judge.measure(&refine, &codebooks)?;
+        let (figure, usage) = self.judge.measure(&refine, &codebooks, &mut |clean| match &mut self.place {
+            Place::Cpu { .. } => Ok(codebooks.assign(&refine.apply(clean)?)),
+            Place::Gpu(gpu) => gpu.codes(clean),
+        })?;
         if watch.interrupted() {
             return Err(Error::Interrupted);
         }
@@ -254,10 +297,9 @@ impl Run<'_> {
 
     /// The steps of an epoch; returns the mean losses.
     fn steps(&mut self, number: usize, watch: &dyn Watch) -> Result<Losses> {
-        let (config, width) = (self.config, self.views.width());
+        let config = self.config;
         let order = Stream::new(config.seed, Purpose::Shuffle, &[number as u64]).permutation(self.documents.len());
         let order: Vec<u32> = order.into_iter().map(|i| self.documents[i as usize]).collect();
-        let draw = Draw { seed: config.seed, epoch: number as u64 };
         let mut total = Losses::default();
         for (i, batch) in order.chunks(config.batch).enumerate() {
             if watch.interrupted() {
@@ -268,38 +310,82 @@ impl Run<'_> {
             if batch.len() < 2 {
                 continue;
             }
-            let half = batch.len() * width;
-            self.features.resize(2 * half, 0.0);
-            if number == 1 && config.clean_first_epoch {
-                let (first, second) = self.features.split_at_mut(half);
-                self.views.clean(batch, first);
-                second.copy_from_slice(first);
-            } else {
-                self.views.pair(batch, draw, &mut self.features);
-            }
-            let state = &mut self.state;
-            let noise = Noise::Drawn { seed: config.seed, step: state.moments.updates };
-            let losses =
-                self.workspace.step(&state.parameters, &config.objective, &self.features, noise, &mut self.gradient);
-            if !losses.loss.is_finite() {
-                return Err(self.diverged(number, i, batch));
-            }
-            if config.clip_first_step && state.moments.updates == 0 {
-                self.gradient.clip(CLIP);
-            }
-            state.moments.update(&mut state.parameters, &self.gradient, config.learning_rate);
-            let share = batch.len() as f64 / order.len() as f64;
-            total.loss += share * losses.loss;
-            total.contrastive += share * losses.contrastive;
-            total.information += share * losses.information;
-            if i % 16 == 0 {
+            self.gather(number, batch);
+            let (state, share) = (&mut self.state, batch.len() as f64 / order.len() as f64);
+            let first = config.clip_first_step && state.moments.updates == 0;
+            let losses = match &mut self.place {
+                Place::Cpu { gradient, workspace } => {
+                    let noise = Noise::Drawn { seed: config.seed, step: state.moments.updates };
+                    let losses = workspace.step(&state.parameters, &config.objective, &self.features, noise, gradient);
+                    if !losses.loss.is_finite() {
+                        return Err(self.diverged(number, i, batch));
+                    }
+                    if first {
+                        gradient.clip(CLIP);
+                    }
+                    state.moments.update(&mut state.parameters, gradient, config.learning_rate);
+                    total.loss += share * losses.loss;
+                    total.contrastive += share * losses.contrastive;
+                    total.information += share * losses.information;
+                    (i % 16 == 0).then_some(losses)
+                }
+                Place::Gpu(gpu) => {
+                    gpu.step(&self.features, config.seed, state.moments.updates, share, i as u64 + 1)?;
+                    if first {
+                        gpu.clip(state.parameters.sizes, CLIP)?;
+                    }
+                    state.moments.updates += 1;
+                    gpu.update(config.learning_rate, state.moments.updates)?;
+                    // Asking waits for the steps on their way, and so is done now and then.
+                    if i % LOOKED_AFTER == LOOKED_AFTER - 1 {
+                        let sums = self.looked_at(number, &order, false)?;
+                        let done = ((i + 1) * config.batch) as f64 / order.len() as f64;
+                        Some(Losses {
+                            loss: sums.loss / done,
+                            contrastive: sums.contrastive / done,
+                            information: sums.information / done,
+                        })
+                    } else {
+                        None
+                    }
+                }
+            };
+            if let Some(losses) = losses {
                 watch.detail(&format!(
                     "loss {:.3} (contrastive {:.3}, information {:.3})",
                     losses.loss, losses.contrastive, losses.information
                 ));
             }
         }
-        Ok(total)
+        match self.place {
+            Place::Cpu { .. } => Ok(total),
+            Place::Gpu(_) => self.looked_at(number, &order, true),
+        }
+    }
+
+    /// Losses of an epoch's steps on a GPU so far; of all of them at its `end`.
+    fn looked_at(&mut self, number: usize, order: &[u32], end: bool) -> Result<Losses> {
+        let Place::Gpu(gpu) = &mut self.place else { unreachable!("the CPU's losses are known at once") };
+        let (sums, failed) = gpu.losses(end)?;
+        let Some(step) = failed else { return Ok(sums) };
+        let step = step as usize - 1;
+        let batch = order.chunks(self.config.batch).nth(step).expect("a step of this epoch");
+        self.gather(number, batch);
+        Err(self.diverged(number, step, batch))
+    }
+
+    /// Two views of a batch into `features`.
+    fn gather(&mut self, number: usize, batch: &[u32]) {
+        let half = batch.len() * self.views.width();
+        self.features.resize(2 * half, 0.0);
+        if number == 1 && self.config.clean_first_epoch {
+            let (first, second) = self.features.split_at_mut(half);
+            self.views.clean(batch, first);
+            second.copy_from_slice(first);
+        } else {
+            let draw = Draw { seed: self.config.seed, epoch: number as u64 };
+            self.views.pair(batch, draw, &mut self.features);
+        }
     }
 
     fn diverged(&self, epoch: usize, step: usize, batch: &[u32]) -> Error {
@@ -349,6 +435,10 @@ impl Run<'_> {
             map: best.scores.map(|s| s.map),
             codewords: best.usage,
             documents: self.documents.len(),
+            gpu: match &self.place {
+                Place::Cpu { .. } => None,
+                Place::Gpu(gpu) => Some(gpu.name().to_owned()),
+            },
             stopped,
             seconds: TrainSeconds { training: state.training_seconds, validation: state.validation_seconds },
             curve: state.curve,

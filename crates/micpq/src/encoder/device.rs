@@ -86,6 +86,7 @@ impl Forward for cuda::Bert {
 /// An encoder whose weights are on a GPU.
 pub(super) struct Gpu {
     bert: Box<dyn Forward>,
+    device: Option<cuda::Device>,
     name: String,
     /// Whether the user knows already that memory is short.
     told: AtomicBool,
@@ -128,12 +129,18 @@ impl Gpu {
         };
         let bert = cuda::Bert::new(&device, shape(config), Precision::F16, &read).map_err(failure)?;
         let info = device.info();
+        let opened = Some(device.clone());
         watch.note(&format!(
             "encoding on {} (GPU {number}, {:.0} GiB) in f16",
             info.name,
             info.memory as f64 / (1u64 << 30) as f64
         ));
-        Ok(Gpu { bert: Box::new(bert), name: info.name.clone(), told: AtomicBool::new(false) })
+        Ok(Gpu { bert: Box::new(bert), device: opened, name: info.name.clone(), told: AtomicBool::new(false) })
+    }
+
+    /// The GPU itself.
+    pub fn device(&self) -> Option<&cuda::Device> {
+        self.device.as_ref()
     }
 
     /// Raw pooled vectors of every view.
@@ -289,7 +296,7 @@ mod tests {
 
     fn stand(fail_at: usize, error: fn() -> cuda::Error, halved: u32) -> Gpu {
         let bert = Box::new(Stand { calls: AtomicUsize::new(0), fail_at, error, halved });
-        Gpu { bert, name: "Test GPU".into(), told: AtomicBool::new(false) }
+        Gpu { bert, device: None, name: "Test GPU".into(), told: AtomicBool::new(false) }
     }
 
     fn gone() -> cuda::Error {

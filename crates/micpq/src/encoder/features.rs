@@ -133,6 +133,11 @@ impl Features {
         self.encoder.as_ref()
     }
 
+    /// The GPU the encoder computes on, where it does.
+    pub fn gpu(&self) -> Option<&cuda::Device> {
+        self.encoder.as_ref().and_then(Encoder::gpu)
+    }
+
     /// Values in a vector.
     pub fn width(&self) -> usize {
         self.config.width

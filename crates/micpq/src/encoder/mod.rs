@@ -115,6 +115,11 @@ impl Encoder {
         Ok(self)
     }
 
+    /// The GPU it computes on, where it does.
+    pub fn gpu(&self) -> Option<&cuda::Device> {
+        self.gpu.as_ref().and_then(device::Gpu::device)
+    }
+
     /// What its vectors are computed in: part of the name kept vectors go by. A GPU's are not the CPU's bits.
     pub fn arithmetic(&self) -> &'static str {
         let pairs = || bf16::Unit::of(Backend::active()).order() == bf16::Order::Pairs;

@@ -444,7 +444,8 @@ impl Paper {
                     own = views(&ready.encoders[pooling], sets, config.views, *dropout, &self.cache, watch)?;
                     own.as_ref()
                 };
-                micpq(config, views, seen, sets, &self.cache.join("runs"), watch)
+                let gpu = ready.encoders[pooling].gpu();
+                micpq(gpu, config, views, seen, sets, &self.cache.join("runs"), watch)
             }
             What::System(system, config) => {
                 let (seen, sets) = match config.input {
@@ -486,6 +487,7 @@ impl Paper {
 }
 
 fn micpq(
+    gpu: Option<&cuda::Device>,
     config: &TrainConfig,
     views: &dyn Views,
     seen: &Seen,
@@ -501,7 +503,7 @@ fn micpq(
         query_labels: &sets.validation.labels,
         document_labels: &sets.documents.labels,
     };
-    let outcome = trainer::train(config, views, validation, Some(checkpoints), watch)?;
+    let outcome = trainer::train_on(gpu, config, views, validation, Some(checkpoints), watch)?;
     if outcome.interrupted {
         return Err(Error::Interrupted);
     }
