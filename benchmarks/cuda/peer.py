@@ -1,11 +1,12 @@
 """Hugging Face BertModel, f16 + SDPA, on the same token file: clean and with dropout 0.3 in train mode.
 
-    peer.py FOLDER [ROUNDS|turns]
+    peer.py FOLDER [ROUNDS|turns|plain]
 
 FOLDER as for the example `check`. Batches are sorted by length and padded to their longest document, ids are on the GPU
 before the clock starts, features stay there, and of several batch sizes the fastest counts: all in the peer's favour.
 CUDA events; clean and dropout interleaved; medians. With `turns` it answers each line `mean|cls clean|0.3` of standard input
-with the tokens a second of one pass (turns.py).
+with the tokens a second of one pass (turns.py). With `plain` too, but as its documentation has it: batches in the order of
+the corpus, padded to their longest document, ids sent from the host and features brought back batch by batch.
 """
 
 import json
@@ -18,9 +19,10 @@ from transformers import BertConfig, BertModel
 
 folder = sys.argv[1].rstrip("/")
 which = folder.split("/")[-1]
-turns = sys.argv[2:] == ["turns"]
+turns = sys.argv[2:] in (["turns"], ["plain"])
+plain = sys.argv[2:] == ["plain"]
 rounds = int(sys.argv[2]) if len(sys.argv) > 2 and not turns else 5
-SIZES = (256, 512, 1024, 2048)
+SIZES = (64, 128, 256, 512) if plain else (256, 512, 1024, 2048)
 
 
 def encoder():
@@ -37,13 +39,16 @@ def encoder():
 def batches(size):
     file = load_file(f"{folder}/tokens.safetensors")
     starts = file["starts"].tolist()
-    rows = sorted((file["ids"][a:b] for a, b in zip(starts, starts[1:])), key=len)
+    rows = [file["ids"][a:b] for a, b in zip(starts, starts[1:])]
+    place = "cpu" if plain else "cuda"
+    if not plain:
+        rows.sort(key=len)
     packed = []
     for at in range(0, len(rows), size):
         some = rows[at : at + size]
-        ids = torch.nn.utils.rnn.pad_sequence(some, batch_first=True).long().cuda()
-        lengths = torch.tensor([len(one) for one in some]).cuda()
-        mask = (torch.arange(ids.shape[1], device="cuda")[None] < lengths[:, None]).long()
+        ids = torch.nn.utils.rnn.pad_sequence(some, batch_first=True).long().to(place)
+        lengths = torch.tensor([len(one) for one in some]).to(place)
+        mask = (torch.arange(ids.shape[1], device=place)[None] < lengths[:, None]).long()
         packed.append((ids, mask))
     return packed, starts[-1], len(rows)
 
@@ -51,12 +56,15 @@ def batches(size):
 @torch.inference_mode()
 def run(model, packed, pooling="mean"):
     for ids, mask in packed:
+        ids, mask = ids.cuda(), mask.cuda()
         states = model(input_ids=ids, attention_mask=mask).last_hidden_state
         if pooling == "cls":
-            states[:, 0].clone()
-            continue
-        weight = mask.unsqueeze(-1).to(states.dtype)
-        (states * weight).sum(1) / weight.sum(1)
+            features = states[:, 0].clone()
+        else:
+            weight = mask.unsqueeze(-1).to(states.dtype)
+            features = (states * weight).sum(1) / weight.sum(1)
+        if plain:
+            features.cpu()
 
 
 def timed(model, packed, pooling="mean"):

@@ -4,11 +4,13 @@
 
 CHECK is the built example `check`, FOLDER as it takes it. Both programs are started once and asked in turn, pass by pass:
 ours from ids in host memory to features in host memory, the peer as in peer.py (sorted by length, ids and features on the
-GPU, the batch size that is fastest for it). A round is one pass of each kind; medians over rounds, and the ratio's
-quartiles. A line of JSON at the end.
+GPU, the batch size that is fastest for it). With PLAIN=1 the peer is used as its documentation has it instead: corpus order,
+ids from the host, features to the host. A round is one pass of each kind; medians over rounds, and the ratio's quartiles. A
+line of JSON at the end.
 """
 
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -37,7 +39,7 @@ class Side:
 
 
 ours = Side([check, folder, "--turns"] + sys.argv[4:])
-theirs = Side([sys.executable, f"{here}/peer.py", folder, "turns"])
+theirs = Side([sys.executable, f"{here}/peer.py", folder, os.environ.get("PLAIN") and "plain" or "turns"])
 rates = {kind: ([], []) for kind in KINDS}
 for turn in range(rounds + 2):
     for kind in KINDS:

@@ -221,7 +221,7 @@ impl Lane {
         let (ids, places, starts, all_items) =
             (part(sections.ids), part(sections.places), part(sections.starts), part(sections.items));
         let (states, wide, narrow, context) = (self.states.at(), self.wide.at(), self.narrow.at(), self.context.at());
-        let drop = dropout.is_some();
+        let drops = |layer: Option<usize>| dropout.is_some_and(|d| d.in_layer(layer, shape.layers));
         let rate = dropout.map_or(Rate::default(), |d| d.rate());
         let (count, rows_of_documents) = (tokens as i32, documents as i32);
         // Keys of the sites that drop states: 0 for the embeddings, then two a layer.
@@ -251,7 +251,7 @@ impl Lane {
             }
             mark(stream, "keys")?;
             let Norm { scale, shift } = &weights.norm;
-            kernels.embed.pick(drop).launch(
+            kernels.embed.pick(drops(None)).launch(
                 stream,
                 tokens.div_ceil(8),
                 256,
@@ -270,6 +270,7 @@ impl Lane {
             )?;
             mark(stream, "embeddings")?;
             for (l, layer) in weights.layers.iter().enumerate() {
+                let drop = drops(Some(l));
                 let linear = |linear: &Linear, x: u64, y: u64, rows: usize| {
                     linear.multiply(products, x, y, rows, &self.workspace, stream)
                 };

@@ -61,6 +61,8 @@ pub struct Dropout<'a> {
     pub key: u64,
     /// The number of every sequence's document.
     pub documents: &'a [u64],
+    /// Only so many of the last layers drop; all of them and the embeddings where it is none.
+    pub last: Option<usize>,
 }
 
 impl Shape {
@@ -131,6 +133,15 @@ pub(crate) struct Rate {
 }
 
 impl Dropout<'_> {
+    /// Whether layer `layer` of `layers` drops, or the embeddings where it is none.
+    pub(crate) fn in_layer(&self, layer: Option<usize>, layers: usize) -> bool {
+        match (self.last, layer) {
+            (None, _) => true,
+            (Some(_), None) => false,
+            (Some(last), Some(layer)) => layer + last >= layers,
+        }
+    }
+
     pub(crate) fn check(&self, sequences: usize) -> Result<()> {
         if !(0.0..1.0).contains(&self.rate) {
             return Err(Error::Input(format!("a dropout rate is in [0, 1), not {}", self.rate)));
@@ -185,7 +196,7 @@ mod tests {
     #[test]
     fn the_rate_is_the_cpus() {
         for p in [0.0, 0.1, 0.3, 0.5, 0.999] {
-            let ours = Dropout { rate: p, key: 0, documents: &[] }.rate();
+            let ours = Dropout { rate: p, key: 0, documents: &[], last: None }.rate();
             let theirs = kernels::dropout::Rate::new(p);
             assert_eq!(
                 format!("{theirs:?}"),
@@ -193,9 +204,9 @@ mod tests {
             );
         }
         for p in [-0.1, 1.0, f64::NAN] {
-            assert!(Dropout { rate: p, key: 0, documents: &[] }.check(0).is_err());
+            assert!(Dropout { rate: p, key: 0, documents: &[], last: None }.check(0).is_err());
         }
-        let view = Dropout { rate: 0.3, key: 0, documents: &[7, 8] };
+        let view = Dropout { rate: 0.3, key: 0, documents: &[7, 8], last: None };
         assert!(view.check(2).is_ok() && view.check(3).unwrap_err().to_string().contains("2 documents"));
     }
 }

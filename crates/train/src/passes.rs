@@ -196,6 +196,32 @@ fn clean_vectors(
     Ok(out)
 }
 
+impl Passes<'_> {
+    fn views(
+        &self,
+        documents: &[usize],
+        views: Range<u32>,
+        last: Option<usize>,
+        watch: &dyn Watch,
+    ) -> Result<Vec<Matrix>> {
+        let sequences: Vec<&[u32]> = documents.iter().map(|&d| self.tokens[d].as_slice()).collect();
+        let numbers: Vec<u64> = documents.iter().map(|&d| d as u64).collect();
+        let dropout = |view| {
+            let whole = Dropout::new(self.dropout, MASKS, view, &numbers);
+            Some(last.map_or(whole, |layers| whole.in_last(layers)))
+        };
+        let dropped: Vec<Option<Dropout>> = views.clone().filter(|view| *view > 0).map(dropout).collect();
+        let mut out = Vec::with_capacity(views.len());
+        if views.contains(&0) {
+            out.push(self.clean.select(documents));
+        }
+        if !dropped.is_empty() {
+            out.extend(self.features.encode_views(&sequences, &dropped, &OnlyStops(watch))?);
+        }
+        Ok(out)
+    }
+}
+
 impl Encode for Passes<'_> {
     fn documents(&self) -> usize {
         self.tokens.len()
@@ -209,34 +235,53 @@ impl Encode for Passes<'_> {
         self.fingerprint.clone()
     }
 
-    fn encode(&self, documents: &[usize], view: u32, watch: &dyn Watch) -> Result<Matrix> {
-        if view == 0 {
-            return Ok(self.clean.select(documents));
-        }
-        let sequences: Vec<&[u32]> = documents.iter().map(|&d| self.tokens[d].as_slice()).collect();
-        let numbers: Vec<u64> = documents.iter().map(|&d| d as u64).collect();
-        let dropout = Dropout::new(self.dropout, MASKS, view, &numbers);
-        self.features.encode_tokens(&sequences, Some(dropout), &OnlyStops(watch))
+    fn encode_views(&self, documents: &[usize], views: Range<u32>, watch: &dyn Watch) -> Result<Vec<Matrix>> {
+        self.views(documents, views, None, watch)
     }
 
-    fn encode_views(&self, documents: &[usize], views: Range<u32>, watch: &dyn Watch) -> Result<Vec<Matrix>> {
-        let sequences: Vec<&[u32]> = documents.iter().map(|&d| self.tokens[d].as_slice()).collect();
-        let numbers: Vec<u64> = documents.iter().map(|&d| d as u64).collect();
-        let dropped: Vec<Option<Dropout>> = views
-            .clone()
-            .filter(|view| *view > 0)
-            .map(|view| Some(Dropout::new(self.dropout, MASKS, view, &numbers)))
-            .collect();
-        let mut out = Vec::with_capacity(views.len());
-        if views.contains(&0) {
-            out.push(self.clean.select(documents));
+    fn in_last(&self, layers: u32) -> Result<Box<dyn Encode + '_>> {
+        let has = self.features.encoder().map_or(0, |e| e.config().num_hidden_layers);
+        if layers as usize > has {
+            return Err(Error::config(format!("views last{layers}: the encoder has {has} layers")));
         }
-        out.extend(self.features.encode_views(&sequences, &dropped, &OnlyStops(watch))?);
-        Ok(out)
+        Ok(Box::new(Ending { passes: self, layers }))
     }
 
     fn documents_at_once(&self) -> usize {
         self.features.encoder().map_or(0, |e| e.sequences_at_once())
+    }
+}
+
+/// Passes with dropout in the last layers alone.
+struct Ending<'a> {
+    passes: &'a Passes<'a>,
+    layers: u32,
+}
+
+impl Encode for Ending<'_> {
+    fn documents(&self) -> usize {
+        self.passes.documents()
+    }
+
+    fn width(&self) -> usize {
+        self.passes.width()
+    }
+
+    fn fingerprint(&self) -> String {
+        format!("{}/last{}", self.passes.fingerprint, self.layers)
+    }
+
+    fn encode_views(&self, documents: &[usize], views: Range<u32>, watch: &dyn Watch) -> Result<Vec<Matrix>> {
+        self.passes.views(documents, views, Some(self.layers as usize), watch)
+    }
+
+    fn in_last(&self, layers: u32) -> Result<Box<dyn Encode + '_>> {
+        self.passes.in_last(layers)
+    }
+
+    // All passes of a document in one call: they have the first layers in common.
+    fn documents_at_once(&self) -> usize {
+        self.passes.documents_at_once().max(256)
     }
 }
 

@@ -223,7 +223,7 @@ fn compare(device: &Device, encoder: &Encoder, tokens: &Tokens, options: &Option
         lengths.iter().enumerate().map(|(i, &n)| &tokens.ids[i * 600..i * 600 + n]).collect();
     sequences.extend(&real[..64]);
     let numbers: Vec<u64> = (0..tokens.starts.len() as u64).map(|i| 1_000_003 + 7 * i).collect();
-    let view = |key, count: usize| Dropout { rate: 0.3, key, documents: &numbers[..count] };
+    let view = |key, count: usize| Dropout { rate: 0.3, key, documents: &numbers[..count], last: None };
     let given = sequences.len();
     let start = Instant::now();
     let cpu = Reference::new(encoder.shape, &*encoder.read);
@@ -308,7 +308,7 @@ fn profile(device: &Device, encoder: &Encoder, tokens: &Tokens, batch: usize) ->
         ("as it runs", encoder.on(device, Precision::F16, batch)?),
         ("cuBLASLt alone", encoder.on(device, Precision::F16, batch)?.plain()),
     ] {
-        for dropout in [None, Some(Dropout { rate: 0.3, key: 1, documents: &numbers })] {
+        for dropout in [None, Some(Dropout { rate: 0.3, key: 1, documents: &numbers, last: None })] {
             bert.profile(&sequences, Pooling::Mean, dropout, 5)?;
             let stages = bert.profile(&sequences, Pooling::Mean, dropout, 40)?;
             let whole: f64 = stages.iter().map(|(_, micros)| micros).sum();
@@ -345,7 +345,7 @@ fn turns(device: &Device, encoder: &Encoder, tokens: &Tokens, options: &Options)
     for (key, line) in (0..).zip(std::io::stdin().lines()) {
         let line = line?;
         let pooling = if line.starts_with("cls") { Pooling::Cls } else { Pooling::Mean };
-        let dropout = line.ends_with("0.3").then_some(Dropout { rate: 0.3, key, documents: &numbers });
+        let dropout = line.ends_with("0.3").then_some(Dropout { rate: 0.3, key, documents: &numbers, last: None });
         let start = Instant::now();
         bert.encode(&sequences, pooling, dropout, &mut out)?;
         println!("{}", tokens.ids.len() as f64 / start.elapsed().as_secs_f64());
@@ -366,7 +366,8 @@ fn time(
     let sequences = tokens.sequences();
     let count = tokens.ids.len() as f64;
     let numbers: Vec<u64> = (0..sequences.len() as u64).collect();
-    let views: Vec<Option<Dropout>> = (0..4).map(|key| Some(Dropout { rate: 0.3, key, documents: &numbers })).collect();
+    let views: Vec<Option<Dropout>> =
+        (0..4).map(|key| Some(Dropout { rate: 0.3, key, documents: &numbers, last: None })).collect();
     let mut outs = vec![vec![0f32; sequences.len() * encoder.shape.hidden]; views.len()];
     let cases = [(Pooling::Mean, false), (Pooling::Mean, true), (Pooling::Cls, false), (Pooling::Cls, true)];
     let rounds = if quick { 3 } else { 9 };

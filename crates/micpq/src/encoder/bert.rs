@@ -22,13 +22,25 @@ pub struct Dropout<'a> {
     key: u64,
     // One a sequence.
     documents: &'a [u64],
+    /// Only so many of the last layers drop; all of them and the embeddings where it is none.
+    last: Option<usize>,
 }
 
 impl<'a> Dropout<'a> {
     /// View number `view` of the sequences that carry the numbers `documents`: the same numbers give the same masks.
     pub fn new(rate: f64, seed: u64, view: u32, documents: &'a [u64]) -> Self {
         let key = mix(mix(0x6d69_6370_715f_7631, seed), u64::from(view));
-        Dropout { probability: rate, rate: Rate::new(rate), key, documents }
+        Dropout { probability: rate, rate: Rate::new(rate), key, documents, last: None }
+    }
+
+    /// The same masks in the last `layers` alone. Views of one text then share all states before, which are computed once.
+    pub fn in_last(self, layers: usize) -> Self {
+        Dropout { last: Some(layers), ..self }
+    }
+
+    /// The first of `layers` layers that drops; `None` where the embeddings do already.
+    fn first(&self, layers: usize) -> Option<usize> {
+        self.last.map(|last| layers.saturating_sub(last))
     }
 
     /// The same view for some of its sequences.
@@ -38,7 +50,12 @@ impl<'a> Dropout<'a> {
 
     /// The same view for a GPU.
     pub(super) fn on_gpu(self) -> cuda::Dropout<'a> {
-        cuda::Dropout { rate: self.probability, key: self.key, documents: self.documents }
+        cuda::Dropout { rate: self.probability, key: self.key, documents: self.documents, last: self.last }
+    }
+
+    /// Whether several views of a text have states in common.
+    pub(super) fn shares_layers(&self) -> bool {
+        self.last.is_some()
     }
 
     /// How many sequences it speaks of.
@@ -176,11 +193,45 @@ impl Bert {
         share: usize,
         mut trace: impl FnMut(usize, &[f32]),
     ) -> &'s [f32] {
-        let backend = Backend::active();
-        let hidden = self.hidden;
+        self.embed(sequences, dropout, scratch);
+        trace(0, &scratch.states);
+        self.layers(0..self.layers.len(), sequences, dropout, scratch, share, trace);
+        &scratch.states
+    }
+
+    /// The same for several views; `each` sees the last states of every one. Layers in which none of them drops are
+    /// computed once.
+    pub fn forward_views(
+        &self,
+        sequences: &[&[u32]],
+        views: &[Option<Dropout>],
+        scratch: &mut Scratch,
+        share: usize,
+        mut each: impl FnMut(usize, &[f32]),
+    ) {
+        let count = self.layers.len();
+        let first = |view: &Option<Dropout>| view.as_ref().map_or(Some(count), |d| d.first(count));
+        let shared = views.iter().map(first).min().flatten().unwrap_or(0);
+        if views.len() < 2 || shared == 0 {
+            for (i, view) in views.iter().enumerate() {
+                each(i, self.forward(sequences, *view, scratch, share, |_, _| {}));
+            }
+            return;
+        }
+        self.embed(sequences, None, scratch);
+        self.layers(0..shared, sequences, None, scratch, share, |_, _| {});
+        let before = scratch.states.clone();
+        for (i, view) in views.iter().enumerate() {
+            scratch.states.copy_from_slice(&before);
+            self.layers(shared..count, sequences, *view, scratch, share, |_, _| {});
+            each(i, &scratch.states);
+        }
+    }
+
+    fn embed(&self, sequences: &[&[u32]], dropout: Option<Dropout>, scratch: &mut Scratch) {
+        let (backend, hidden) = (Backend::active(), self.hidden);
         let tokens: usize = sequences.iter().map(|s| s.len()).sum();
-        let Scratch { states, wide, narrow, context, rows, attention } = scratch;
-        rows.share(share);
+        let states = &mut scratch.states;
         states.clear();
         states.resize(tokens * hidden, 0.0);
 
@@ -192,12 +243,27 @@ impl Bert {
         }
         layer_norm(backend, states, &self.norm.scale, &self.norm.shift, self.epsilon);
         // Sites are numbered 0 for the embeddings, then 1 + 3 * layer + {0: probabilities, 1: attention, 2: feed-forward}.
-        Keys::new(dropout, 0, sequences).drop(0..tokens, states, hidden, 0, backend);
-        trace(0, states);
+        let here = dropout.filter(|d| d.last.is_none());
+        Keys::new(here, 0, sequences).drop(0..tokens, states, hidden, 0, backend);
+    }
 
+    fn layers(
+        &self,
+        range: std::ops::Range<usize>,
+        sequences: &[&[u32]],
+        dropout: Option<Dropout>,
+        scratch: &mut Scratch,
+        share: usize,
+        mut trace: impl FnMut(usize, &[f32]),
+    ) {
+        let (backend, hidden) = (Backend::active(), self.hidden);
+        let Scratch { states, wide, narrow, context, rows, attention } = scratch;
+        rows.share(share);
         let groups = groups(sequences);
         let inner = self.layers.first().map_or(0, |layer| layer.feed_in.outputs());
-        for (l, layer) in self.layers.iter().enumerate() {
+        for l in range {
+            let layer = &self.layers[l];
+            let dropout = dropout.filter(|d| d.first(self.layers.len()).is_none_or(|first| l >= first));
             let site = 1 + 3 * l as u64;
             let mut first = 0;
             for &(from, to) in &groups {
@@ -245,7 +311,6 @@ impl Bert {
             }
             trace(l + 1, states);
         }
-        states
     }
 }
 

@@ -195,7 +195,13 @@ impl Encoder {
         }
         match &self.gpu {
             Some(gpu) => gpu.encode(sequences, pooling, views, self.width(), watch),
-            None => views.iter().map(|view| self.encode_on_cpu(sequences, pooling, *view, watch)).collect(),
+            None if views.len() > 1 && views.iter().flatten().all(|view| view.shares_layers()) => {
+                self.encode_on_cpu(sequences, pooling, views, watch)
+            }
+            None => {
+                let one = |view: &_| Ok(self.encode_on_cpu(sequences, pooling, &[*view], watch)?.remove(0));
+                views.iter().map(one).collect()
+            }
         }
     }
 
@@ -203,16 +209,16 @@ impl Encoder {
         &self,
         sequences: &[impl AsRef<[u32]> + Sync],
         pooling: Pooling,
-        dropout: Option<Dropout>,
+        views: &[Option<Dropout>],
         watch: &dyn Watch,
-    ) -> Result<Matrix> {
-        let mut out = Matrix::zeros(sequences.len(), self.width());
+    ) -> Result<Vec<Matrix>> {
+        let mut out: Vec<Matrix> = views.iter().map(|_| Matrix::zeros(sequences.len(), self.width())).collect();
         let threads = rayon::current_num_threads();
         let total: usize = sequences.iter().map(|s| s.as_ref().len()).sum();
         // Few texts are cut finer, so that no core waits for another; one alone is shared by all of them.
         let most = (total / (4 * threads)).clamp(TASK_TOKENS, BATCH_TOKENS);
         let mut tasks = Vec::new();
-        let mut rest = out.as_mut_slice();
+        let mut rest: Vec<&mut [f32]> = out.iter_mut().map(Matrix::as_mut_slice).collect();
         let mut start = 0;
         while start < sequences.len() {
             let (mut end, mut tokens) = (start, 0);
@@ -220,20 +226,23 @@ impl Encoder {
                 tokens += sequences[end].as_ref().len();
                 end += 1;
             }
-            let (rows, after) = rest.split_at_mut((end - start) * self.width());
+            let cut = (end - start) * self.width();
+            let (rows, after): (Vec<_>, Vec<_>) = rest.into_iter().map(|view| view.split_at_mut(cut)).unzip();
             tasks.push((start..end, rows));
             rest = after;
             start = end;
         }
         let share = if tasks.len() == 1 { threads } else { 1 };
-        tasks.into_par_iter().try_for_each_init(bert::Scratch::default, |scratch, (range, rows)| {
+        tasks.into_par_iter().try_for_each_init(bert::Scratch::default, |scratch, (range, mut rows)| {
             if watch.interrupted() {
                 return Err(Error::Interrupted);
             }
             let batch: Vec<&[u32]> = sequences[range.clone()].iter().map(AsRef::as_ref).collect();
-            let states = self.bert.forward(&batch, dropout.map(|d| d.part(range)), scratch, share, |_, _| {});
-            bert::pool(states, &batch, pooling, rows);
-            watch.advance(batch.len() as u64);
+            let parts: Vec<Option<Dropout>> = views.iter().map(|view| view.map(|d| d.part(range.clone()))).collect();
+            self.bert.forward_views(&batch, &parts, scratch, share, |view, states| {
+                bert::pool(states, &batch, pooling, rows[view]);
+            });
+            watch.advance((batch.len() * views.len()) as u64);
             Ok(())
         })?;
         Ok(out)

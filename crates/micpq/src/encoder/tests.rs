@@ -105,7 +105,7 @@ fn goldens_on_a_gpu(name: &str, tolerance: f64, empty: f64) {
     let inputs: Vec<&str> = texts.iter().map(|t| t["text"].as_str().unwrap()).collect();
     let ids = gpu.tokenizer().encode(&inputs, 51).unwrap();
     let numbers: Vec<u64> = (0..ids.len() as u64).map(|i| 3 * i + 1).collect();
-    let views = [None, Some(Dropout::new(0.3, 1, 1, &numbers)), Some(Dropout::new(0.3, 1, 2, &numbers))];
+    let views = [None, Some(Dropout::new(0.3, 1, 1, &numbers)), Some(Dropout::new(0.3, 1, 2, &numbers).in_last(2))];
     for (pooling, part) in [(Pooling::Cls, "cls"), (Pooling::Mean, "mean")] {
         let found = gpu.encode_views(&ids, pooling, &views, &Silent).unwrap();
         let expected = cpu.encode_views(&ids, pooling, &views, &Silent).unwrap();
@@ -276,6 +276,26 @@ fn rows_are_their_own(encoder: &Encoder) {
     // Equal texts at different places get different masks.
     let twice = encoder.encode(&[&ids[0], &ids[0]], Pooling::Mean, view(1, 1).map(|d| d.part(0..2)), &Silent).unwrap();
     assert_ne!(twice.row(0), twice.row(1));
+}
+
+#[test]
+fn views_of_the_last_layers_share_the_rest_and_are_their_own() {
+    let encoder = Tiny::new().load().unwrap();
+    let ids = encoder.tokenizer().encode(&TEXTS, 12).unwrap();
+    let numbers: Vec<u64> = (0..ids.len() as u64).collect();
+    let layers = encoder.config().num_hidden_layers;
+    let view = |number, last| Some(Dropout::new(0.3, 1, number, &numbers).in_last(last));
+    let encode = |views: &[Option<Dropout>]| encoder.encode_views(&ids, Pooling::Cls, views, &Silent).unwrap();
+    for last in 0..=layers {
+        let together = encode(&[view(1, last), view(2, last), None]);
+        for (i, own) in [view(1, last), view(2, last), None].into_iter().enumerate() {
+            assert_eq!(together[i], encode(&[own])[0], "view {i}, the last {last} layers drop");
+        }
+        assert_eq!(together[0] == together[1], last == 0);
+        assert_eq!(together[0] == together[2], last == 0);
+    }
+    // The embeddings drop in a whole view, and in no other.
+    assert_ne!(encode(&[view(1, layers)])[0], encode(&[Some(Dropout::new(0.3, 1, 1, &numbers))])[0]);
 }
 
 #[test]

@@ -32,8 +32,11 @@ pub struct Sets {
 impl Sets {
     /// Reads a corpus; `None` where its files are not there.
     pub fn read(plan: &Plan, corpus: &CorpusPlan, data: &Path, watch: &dyn Watch) -> Result<Option<Sets>> {
-        let files = [&corpus.documents, &corpus.validation, &corpus.queries].map(|file| locate(data, file));
-        if let Some(missing) = files.iter().find(|file| !file.exists()) {
+        let at = |file: &Path| locate(data, file);
+        let documents = at(&corpus.documents);
+        let (validation, queries) = (corpus.validation.as_deref().map(at), corpus.queries.as_deref().map(at));
+        let files = [Some(&documents), validation.as_ref(), queries.as_ref()];
+        if let Some(missing) = files.into_iter().flatten().find(|file| !file.exists()) {
             watch.note(&format!("{}: no {}; its column stays empty", corpus.name, missing.display()));
             return Ok(None);
         }
@@ -42,11 +45,33 @@ impl Sets {
             let config = CorpusConfig { unique_ids: false, ..CorpusConfig::default() };
             Dataset::sample(&mut Corpus::open(file, &config)?, most.unwrap_or(usize::MAX), 0, &mut names, watch)
         };
-        let documents = read(&files[0], corpus.sample)?;
-        let validation = read(&files[1], plan.validation)?;
-        let queries = read(&files[2], None)?;
+        let mut documents = read(&documents, corpus.sample)?;
+        let queries = match queries {
+            Some(file) => read(&file, None)?,
+            None => set_aside(&mut documents, usize::MAX, 2),
+        };
+        let validation = match validation {
+            Some(file) => read(&file, plan.validation)?,
+            None => set_aside(&mut documents, plan.validation.unwrap_or(usize::MAX), 3),
+        };
         Ok(Some(Sets { documents, validation, queries, classes: names.len() }))
     }
+}
+
+/// Takes a tenth of the documents out, `most` of them at most, always the same.
+fn set_aside(documents: &mut Dataset, most: usize, purpose: u64) -> Dataset {
+    let count = documents.texts.len();
+    let order = Stream::new(0, Purpose::Sample, &[purpose]).permutation(count);
+    let (aside, rest) = order.split_at((count / 10).min(most));
+    let part = |chosen: &[u32]| {
+        let mut chosen = chosen.to_vec();
+        chosen.sort_unstable();
+        let texts = chosen.iter().map(|&i| documents.texts[i as usize].clone()).collect();
+        Dataset { texts, labels: documents.labels.select(&chosen), seen: documents.seen }
+    };
+    let (aside, rest) = (part(aside), part(rest));
+    *documents = rest;
+    aside
 }
 
 impl Sets {
@@ -152,4 +177,29 @@ pub fn views(
 ) -> Result<Box<dyn Views>> {
     let passes = Passes::new(features, &sets.documents.texts, dropout, Some(cache), watch)?;
     choice.prepare(&passes, cache, watch)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use train::Labels;
+
+    #[test]
+    fn what_is_set_aside_is_a_tenth_and_gone_from_the_documents() {
+        let all = || Dataset {
+            texts: (0..205).map(|i| format!("text {i}")).collect(),
+            labels: Labels::single((0..205).map(|i| i % 7).collect()),
+            seen: 205,
+        };
+        let mut documents = all();
+        let queries = set_aside(&mut documents, usize::MAX, 2);
+        let validation = set_aside(&mut documents, 5, 3);
+        assert_eq!((queries.texts.len(), validation.texts.len(), documents.texts.len()), (20, 5, 180));
+        let mut seen: Vec<&String> =
+            [&queries, &validation, &documents].into_iter().flat_map(|set| &set.texts).collect();
+        seen.sort();
+        seen.dedup();
+        assert_eq!(seen.len(), 205);
+        assert_eq!(set_aside(&mut all(), usize::MAX, 2).texts, queries.texts);
+    }
 }

@@ -69,10 +69,12 @@ pub struct CorpusPlan {
     pub name: String,
     /// File of the documents, under the data directory unless it is a whole path.
     pub documents: PathBuf,
-    /// Labelled queries by which epochs are compared.
-    pub validation: PathBuf,
-    /// Labelled queries the figures are of.
-    pub queries: PathBuf,
+    /// Labelled queries by which epochs are compared; without a file a tenth of the documents, set aside.
+    #[serde(default)]
+    pub validation: Option<PathBuf>,
+    /// Labelled queries the figures are of; without a file a tenth of the documents, set aside.
+    #[serde(default)]
+    pub queries: Option<PathBuf>,
     /// Most tokens of a text, with `[CLS]` and `[SEP]`.
     pub max_tokens: usize,
     /// Most documents; more are sampled evenly.

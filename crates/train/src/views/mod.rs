@@ -34,14 +34,14 @@ pub trait Encode: Sync {
     /// What decides every value: corpus, encoder, pooling, dropout rate. Kept views of another fingerprint are refused.
     fn fingerprint(&self) -> String;
 
-    /// The vectors `[documents.len(), width]` of some documents. View 0 is clean; every other number is a pass with
-    /// dropout masks of its own. The same document and view give the same vector, whatever they are asked together with.
-    /// Implementations ask `watch.interrupted()`; the caller counts the progress.
-    fn encode(&self, documents: &[usize], view: u32, watch: &dyn Watch) -> Result<Matrix>;
+    /// The vectors `[documents.len(), width]` of some documents, for every view. View 0 is clean; every other number is
+    /// a pass with dropout masks of its own. The same document and view give the same vector, whatever they are asked
+    /// together with. Implementations ask `watch.interrupted()`; the caller counts the progress.
+    fn encode_views(&self, documents: &[usize], views: Range<u32>, watch: &dyn Watch) -> Result<Vec<Matrix>>;
 
-    /// Several views of the same documents, one after the other unless there is a better way.
-    fn encode_views(&self, documents: &[usize], views: Range<u32>, watch: &dyn Watch) -> Result<Vec<Matrix>> {
-        views.map(|view| self.encode(documents, view, watch)).collect()
+    /// The same with dropout in the last `layers` layers alone, where there are layers.
+    fn in_last(&self, _layers: u32) -> Result<Box<dyn Encode + '_>> {
+        Err(Error::config("these vectors come of no encoder with layers; take full or noise views"))
     }
 
     /// Documents worth encoding in one call; 0 where it does not matter.
@@ -86,6 +86,14 @@ const SAMPLE: usize = 2000;
 pub enum ViewChoice {
     /// Passes with dropout for every document.
     Full(u32),
+    /// So many passes with dropout in the last layers alone, of so many layers: a document's passes share what comes
+    /// before.
+    Last {
+        /// Layers that drop.
+        layers: u32,
+        /// Passes.
+        passes: u32,
+    },
     /// One clean pass for every document; passes with dropout for a sample, to fit the noise.
     Noise(u32),
 }
@@ -108,6 +116,7 @@ impl fmt::Display for ViewChoice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             ViewChoice::Full(passes) => write!(f, "full:{passes}"),
+            ViewChoice::Last { layers, passes } => write!(f, "last{layers}:{passes}"),
             ViewChoice::Noise(passes) => write!(f, "noise:{passes}"),
         }
     }
@@ -132,7 +141,10 @@ impl FromStr for ViewChoice {
 
     fn from_str(text: &str) -> Result<Self> {
         let bad = || {
-            Error::config(format!("unknown views '{text}'; write full:R or noise:R with R passes, 2 to 1000, or noise"))
+            Error::config(format!(
+                "unknown views '{text}'; write full:R, noise:R or lastL:R with R passes, 2 to 1000, and dropout in the \
+                 last L layers, or noise"
+            ))
         };
         let (name, passes) = match text.split_once(':') {
             Some((name, passes)) => (name, passes.parse().map_err(|_| bad())?),
@@ -141,6 +153,10 @@ impl FromStr for ViewChoice {
         let choice = match name {
             "full" if text != name => ViewChoice::Full(passes),
             "noise" => ViewChoice::Noise(passes),
+            _ if text != name => match name.strip_prefix("last").map(str::parse) {
+                Some(Ok(layers @ 1..=1000)) => ViewChoice::Last { layers, passes },
+                _ => return Err(bad()),
+            },
             _ => return Err(bad()),
         };
         if (2..=1000).contains(&passes) { Ok(choice) } else { Err(bad()) }
@@ -151,7 +167,7 @@ impl ViewChoice {
     /// Passes through the encoder that `documents` need.
     pub fn passes(self, documents: usize) -> u64 {
         match self {
-            ViewChoice::Full(passes) => documents as u64 * (1 + u64::from(passes)),
+            ViewChoice::Full(passes) | ViewChoice::Last { passes, .. } => documents as u64 * (1 + u64::from(passes)),
             ViewChoice::Noise(passes) => documents as u64 + (documents.min(SAMPLE) as u64) * (1 + u64::from(passes)),
         }
     }
@@ -169,6 +185,11 @@ impl ViewChoice {
             ViewChoice::Full(passes) => {
                 let path = dir.join(format!("{prefix}-views-{passes}"));
                 Ok(Box::new(FullViews::new(ViewCache::open_or_fill(&path, encoder, &all, passes, watch)?)?))
+            }
+            ViewChoice::Last { layers, passes } => {
+                let path = dir.join(format!("{prefix}-last{layers}-{passes}"));
+                let ending = encoder.in_last(layers)?;
+                Ok(Box::new(FullViews::new(ViewCache::open_or_fill(&path, &*ending, &all, passes, watch)?)?))
             }
             ViewChoice::Noise(passes) => {
                 let clean = ViewCache::open_or_fill(&dir.join(format!("{prefix}-clean")), encoder, &all, 0, watch)?;

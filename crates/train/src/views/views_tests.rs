@@ -31,7 +31,13 @@ impl Encode for Formula {
         self.name.into()
     }
 
-    fn encode(&self, documents: &[usize], view: u32, _watch: &dyn Watch) -> Result<Matrix> {
+    fn encode_views(&self, documents: &[usize], views: Range<u32>, _watch: &dyn Watch) -> Result<Vec<Matrix>> {
+        Ok(views.map(|view| self.one(documents, view)).collect())
+    }
+}
+
+impl Formula {
+    fn one(&self, documents: &[usize], view: u32) -> Matrix {
         self.encoded.fetch_add(documents.len() as u64, Ordering::Relaxed);
         let mut out = Matrix::zeros(documents.len(), self.width);
         for (i, &document) in documents.iter().enumerate() {
@@ -42,7 +48,7 @@ impl Encode for Formula {
                 out.row_mut(i).iter_mut().zip(&noise).for_each(|(x, e)| *x = 0.9 * *x + 0.3 * e);
             }
         }
-        Ok(out)
+        out
     }
 }
 
@@ -57,13 +63,17 @@ impl Watch for StopAfter {
 
 #[test]
 fn choices_are_read_and_written() {
-    for (text, choice) in
-        [("full:16", ViewChoice::Full(16)), ("noise", ViewChoice::Noise(12)), ("noise:4", ViewChoice::Noise(4))]
-    {
+    for (text, choice) in [
+        ("full:16", ViewChoice::Full(16)),
+        ("noise", ViewChoice::Noise(12)),
+        ("noise:4", ViewChoice::Noise(4)),
+        ("last2:8", ViewChoice::Last { layers: 2, passes: 8 }),
+    ] {
         assert_eq!(text.parse::<ViewChoice>().unwrap(), choice);
         assert_eq!(choice.to_string().parse::<ViewChoice>().unwrap(), choice);
     }
-    for text in ["full", "full:1", "noise:x", "some", "full:", "noise:100000"] {
+    for text in ["full", "full:1", "noise:x", "some", "full:", "noise:100000", "last2", "last:4", "last0:4", "last-1:4"]
+    {
         assert!(text.parse::<ViewChoice>().unwrap_err().to_string().contains(text));
     }
     assert_eq!(ViewChoice::Full(16).passes(10_000), 170_000);
@@ -116,15 +126,11 @@ impl Encode for Vanishing {
         self.inner.fingerprint()
     }
 
-    fn encode(&self, documents: &[usize], view: u32, watch: &dyn Watch) -> Result<Matrix> {
-        self.inner.encode(documents, view, watch)
-    }
-
     fn encode_views(&self, documents: &[usize], views: Range<u32>, watch: &dyn Watch) -> Result<Vec<Matrix>> {
         if self.calls.fetch_add(1, Ordering::Relaxed) == self.gone_at {
             return Err(Error::device("the GPU has fallen off the bus"));
         }
-        views.map(|view| self.encode(documents, view, watch)).collect()
+        self.inner.encode_views(documents, views, watch)
     }
 
     fn documents_at_once(&self) -> usize {
@@ -161,7 +167,7 @@ fn a_finished_cache_encodes_nothing_and_holds_the_vectors() {
     assert_eq!(encoder.encoded.load(Ordering::Relaxed), 0);
     let mut row = [0.0; 6];
     for (document, view) in [(0, 0), (255, 2), (256, 0), (299, 1)] {
-        let expected = encoder.encode(&[document], view, &Silent).unwrap();
+        let expected = encoder.one(&[document], view);
         cache.read(document, view, &mut row);
         assert!(row.iter().zip(expected.as_slice()).all(|(a, b)| (a - b).abs() <= 1e-3 * b.abs() + 1e-6));
     }
@@ -234,7 +240,7 @@ fn two_views_of_a_document_differ_from_each_other_and_from_epoch_to_epoch() {
         }
         let mut clean = vec![0.0; 8];
         views.clean(&[17], &mut clean);
-        let expected = encoder.encode(&[17], 0, &Silent).unwrap();
+        let expected = encoder.one(&[17], 0);
         assert!(clean.iter().zip(expected.as_slice()).all(|(a, b)| (a - b).abs() < 2e-3));
     }
 }
@@ -304,6 +310,6 @@ fn a_noise_model_without_noise_is_refused() {
     assert!(NoiseModel::fit(&clean, std::slice::from_ref(&clean)).unwrap_err().to_string().contains("two passes"));
     // Fewer documents than dimensions still fit.
     let few = Formula::new(3, 20);
-    let views: Vec<Matrix> = (1..4).map(|v| few.encode(&[0, 1, 2], v, &Silent).unwrap()).collect();
-    NoiseModel::fit(&few.encode(&[0, 1, 2], 0, &Silent).unwrap(), &views).unwrap();
+    let views: Vec<Matrix> = (1..4).map(|v| few.one(&[0, 1, 2], v)).collect();
+    NoiseModel::fit(&few.one(&[0, 1, 2], 0), &views).unwrap();
 }
