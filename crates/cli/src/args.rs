@@ -221,8 +221,9 @@ pub struct TrainingArgs {
     /// Seed of everything random; `train` takes several
     #[arg(long, default_value = "0", value_name = "N[,N...]", value_delimiter = ',')]
     pub seed: Vec<u64>,
-    /// Views: full:R (R encoder passes with dropout a document) or noise[:R] (a model of that noise, fitted on a sample)
-    #[arg(long, value_name = "full:R|noise[:R]")]
+    /// Views: full:R (R encoder passes with dropout a document), lastL:R (dropout in the last L layers alone) or noise[:R] (a
+    /// model of that noise, fitted on a sample)
+    #[arg(long, value_name = "full:R|lastL:R|noise[:R]")]
     pub views: Option<String>,
     /// Settings of the paper for a corpus: paper:agnews, paper:dbpedia, paper:nyt
     #[arg(long, value_name = "NAME")]

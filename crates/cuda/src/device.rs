@@ -77,6 +77,8 @@ impl Device {
         require(Library::Products)?;
         guarded("opening the GPU", || {
             let context = said("opening the GPU", CudaContext::new(ordinal))?;
+            // A thread that waits sleeps: sixteen models in training at once would else keep sixteen cores busy waiting.
+            said("opening the GPU", context.set_blocking_synchronize())?;
             Ok(Device { context, info: Arc::new(info) })
         })
     }

@@ -177,8 +177,14 @@ unsafe impl Send for Event {}
 impl Event {
     pub fn new(device: &Device) -> Result<Self> {
         device.bind()?;
-        let flags = sys::CUevent_flags::CU_EVENT_DISABLE_TIMING;
-        Ok(Event { device: device.clone(), handle: said("making an event", result::event::create(flags))? })
+        // Whoever waits for it sleeps.
+        let (untimed, sleeping) =
+            (sys::CUevent_flags::CU_EVENT_DISABLE_TIMING, sys::CUevent_flags::CU_EVENT_BLOCKING_SYNC);
+        let mut handle = std::ptr::null_mut();
+        // SAFETY: the driver writes one handle.
+        let made = unsafe { sys::cuEventCreate(&mut handle, untimed as u32 | sleeping as u32) };
+        said("making an event", made.result())?;
+        Ok(Event { device: device.clone(), handle })
     }
 
     /// One whose time can be asked for.

@@ -131,6 +131,9 @@ pub struct Sensitivity {
     pub option: String,
     /// Length of the codes.
     pub bits: usize,
+    /// Pooling, where it is another than the plan's.
+    #[serde(default)]
+    pub pooling: Option<Pooling>,
     /// What it is set to.
     pub values: Vec<f64>,
 }

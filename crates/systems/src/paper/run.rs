@@ -79,7 +79,8 @@ struct Work<'p> {
 
 enum What<'p> {
     Float(&'p SystemPlan),
-    Micpq(&'p SystemPlan, TrainConfig, f64),
+    /// Of a row or, without its name, of one option changed; pooling and dropout beside the options.
+    Micpq(Option<&'p str>, Pooling, TrainConfig, f64),
     System(&'p SystemPlan, SystemConfig),
     Clustering(TrainConfig),
 }
@@ -113,7 +114,7 @@ impl Work<'_> {
         let cost = match &self.what {
             What::Float(_) => 30,
             What::Clustering(_) => 60,
-            What::Micpq(_, config, _) if config.words == 2 => 60 + 2 * bits,
+            What::Micpq(_, _, config, _) if config.words == 2 => 60 + 2 * bits,
             What::Micpq(..) => 50 + bits,
             What::System(_, config) => match (config.method, config.input) {
                 (Method::Dhim, _) => 400,
@@ -123,8 +124,7 @@ impl Work<'_> {
                 _ => 40 + bits / 2,
             },
         };
-        let own =
-            matches!((&self.what, &self.task), (What::Micpq(row, ..), Task::System { .. }) if row.method == "micpq");
+        let own = matches!(&self.what, What::Micpq(Some("micpq"), ..));
         let later = match (first, own) {
             (true, _) => 0,
             (false, true) => 1,
@@ -171,7 +171,7 @@ impl Paper {
                             let config = system.micpq(plan, corpus, bits, seed)?;
                             let mut options = serde_json::to_value(&config).expect("options have a JSON form");
                             options["dropout"] = plan.dropout.into();
-                            (What::Micpq(system, config, plan.dropout), options)
+                            (What::Micpq(Some(&system.method), pooling, config, plan.dropout), options)
                         } else {
                             let config = system.system(plan, bits, seed)?;
                             let options = config.record();
@@ -203,9 +203,9 @@ impl Paper {
                     let task = Task::Sensitivity { corpus, option, value, bits: one.bits };
                     let mut options = serde_json::to_value(&config).expect("options have a JSON form");
                     options["dropout"] = dropout.into();
-                    let system = plan.system.iter().find(|s| s.method == "micpq").unwrap_or(&plan.system[0]);
-                    let what = What::Micpq(system, config, dropout);
-                    all.push(Work { task, corpus: number, what, options: shared(plan.pooling, options) });
+                    let pooling = one.pooling.unwrap_or(plan.pooling);
+                    let what = What::Micpq(None, pooling, config, dropout);
+                    all.push(Work { task, corpus: number, what, options: shared(pooling, options) });
                 }
             }
         }
@@ -359,29 +359,30 @@ impl Paper {
         let (mut poolings, mut wanted, mut words, mut weighted, mut tokens) =
             (Vec::new(), Vec::new(), None, false, None);
         for work in open {
-            let (system, with_views) = match &work.what {
-                What::Float(system) => (Some(*system), None),
-                What::Micpq(system, config, dropout) => {
-                    (Some(*system), (*dropout == plan.dropout).then_some(config.views))
+            // Of what an encoder gives: pooling, and views where there are any.
+            let (pooling, with_views) = match &work.what {
+                What::Float(system) => {
+                    weighted |= system.input == Input::Tfidf;
+                    ((system.input == Input::Encoder).then(|| system.pooling(plan)), None)
+                }
+                What::Micpq(_, pooling, config, dropout) => {
+                    (Some(*pooling), (*dropout == plan.dropout).then_some(config.views))
+                }
+                What::System(_, config) if config.input == Input::Tfidf => {
+                    words = Some((config.lexicon, config.weighting));
+                    (None, None)
                 }
                 What::System(system, config) => {
-                    if config.input == Input::Tfidf {
-                        words = Some((config.lexicon, config.weighting));
-                    }
+                    let pooling = system.pooling(plan);
                     if config.method == Method::Dhim {
-                        tokens = Some((system.pooling(plan), config.sample));
+                        tokens = Some((pooling, config.sample));
                     }
-                    (Some(*system), config.method.takes_views().then_some(config.views))
+                    (Some(pooling), config.method.takes_views().then_some(config.views))
                 }
-                What::Clustering(config) => (None, Some(config.views)),
+                What::Clustering(config) => (Some(plan.pooling), Some(config.views)),
             };
-            if system.is_some_and(|s| s.input == Input::Tfidf) {
-                weighted |= matches!(work.what, What::Float(_));
-                continue;
-            }
-            let pooling = system.map_or(plan.pooling, |s| s.pooling(plan));
-            poolings.push(pooling);
-            wanted.extend(with_views.map(|choice| (pooling, choice)));
+            poolings.extend(pooling);
+            wanted.extend(pooling.zip(with_views));
         }
         let mut ready = Ready {
             sets,
@@ -434,12 +435,13 @@ impl Paper {
                 };
                 measure::float(seen, sets, watch)
             }
-            What::Micpq(system, config, dropout) => {
-                let pooling = name(system.pooling(plan));
+            What::Micpq(_, pooling, config, dropout) => {
+                let kind = viewed(*pooling, config.views);
+                let pooling = name(*pooling);
                 let seen = &ready.vectors[pooling];
                 let own;
                 let views: &dyn Views = if *dropout == plan.dropout {
-                    ready.views[&viewed(system.pooling(plan), config.views)].as_ref()
+                    ready.views[&kind].as_ref()
                 } else {
                     own = views(&ready.encoders[pooling], sets, config.views, *dropout, &self.cache, watch)?;
                     own.as_ref()
@@ -530,5 +532,39 @@ struct OnlyStops<'a>(&'a dyn Watch);
 impl Watch for OnlyStops<'_> {
     fn interrupted(&self) -> bool {
         self.0.interrupted()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_option_at_a_time_is_of_the_plans_pooling_or_its_own_whatever_the_rows() {
+        let mut plan = Plan::open("full").unwrap();
+        // The first row of MICPQ is another pooling's.
+        plan.system.retain(|s| s.method != "micpq" || s.pooling == Some(Pooling::Mean));
+        plan.sensitivity[0].pooling = Some(Pooling::Mean);
+        let changed = plan.sensitivity[0].option.clone();
+        let paper = Paper {
+            plan,
+            data: PathBuf::new(),
+            output: PathBuf::new(),
+            cache: PathBuf::new(),
+            device: Device::Cpu,
+            jobs: 1,
+            only: Vec::new(),
+            skip: Vec::new(),
+        };
+        let mut seen = 0;
+        for work in paper.work().unwrap() {
+            let Task::Sensitivity { option, .. } = &work.task else { continue };
+            let What::Micpq(None, pooling, ..) = work.what else { panic!("{} is no run of MICPQ", work.task) };
+            let expected = if *option == changed { Pooling::Mean } else { Pooling::Cls };
+            assert_eq!(pooling, expected, "{}", work.task);
+            assert_eq!(work.options["pooling"], serde_json::to_value(expected).unwrap());
+            seen += 1;
+        }
+        assert!(seen > 20, "{seen}");
     }
 }
