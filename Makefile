@@ -93,7 +93,7 @@ bench-search: .venv/peers build  ## our exact search against FAISS and others, i
 	@touch $@
 
 # ARGS go to the harness: make bench-encode ARGS="--encoders minilm --threads 1 --quick".
-bench-encode: encoders .venv/encode  ## our encoder against PyTorch, ONNX Runtime and OpenVINO, into benchmarks/results/encode.md
+bench-encode: encoders .venv/encode  ## our encoder against PyTorch, candle, ONNX Runtime and OpenVINO, into benchmarks/results/encode.md
 	$(CARGO) build --release --workspace --examples
 	.venv/bin/python benchmarks/encode/bench.py $(ARGS)
 

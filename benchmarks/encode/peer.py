@@ -2,7 +2,7 @@
 
     peer.py NAME ENCODER_DIR ONNX_DIR SEQUENCES.json THREADS
 
-NAME is torch-f32, torch-int8, ort-f32, ort-int8, ov-f32 or ov-int8. Tasks and answers are those of the example
+NAME is torch-f32, torch-int8, st-f32 (sentence-transformers), ort-f32, ort-int8, ov-f32 or ov-int8. Tasks and answers are those of the example
 `encoding`. Sequences are sorted by length and padded to the longest of their batch, as sentence-transformers does; of the
 batch sizes below, the fastest on the first sequences is taken. Padding is the peer's own matter; tokens count once.
 """
@@ -40,6 +40,25 @@ def torch_model():
     return run, torch.__version__
 
 
+def st_model():
+    import sentence_transformers
+    import torch
+
+    torch.set_num_threads(threads)
+    whole = sentence_transformers.SentenceTransformer(encoder, device="cpu").eval()
+    # Transformer and pooling; scaling to unit length, where a model has it, is left out like everywhere here.
+    parts = list(whole.children())[:2]
+
+    def run(ids, mask):
+        with torch.inference_mode():
+            features = {"input_ids": torch.from_numpy(ids), "attention_mask": torch.from_numpy(mask)}
+            for part in parts:
+                features = part(features)
+            return features["sentence_embedding"].numpy()
+
+    return run, sentence_transformers.__version__
+
+
 def ort_model():
     import onnxruntime
 
@@ -69,7 +88,7 @@ def ov_model():
     return run, openvino.__version__
 
 
-run, version = {"torch": torch_model, "ort": ort_model, "ov": ov_model}[library]()
+run, version = {"torch": torch_model, "st": st_model, "ort": ort_model, "ov": ov_model}[library]()
 with open(sequences) as file:
     sequences = json.load(file)
 

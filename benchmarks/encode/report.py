@@ -70,6 +70,9 @@ def text(found):
     lines += ["", "A pass with dropout at 0.3, times a clean one:", "", "| encoder | threads | contestant | times |", "|---|---|---|---|", *dropout]
     if queries:
         lines += ["", "One query of ten tokens, milliseconds:", "", "| encoder | threads | contestant | median | least |", "|---|---|---|---|---|", *queries]
+    if found.get("cold"):
+        times = found["cold"]
+        lines += ["", f"Cold start: `micpq encode` of one query with MiniLM, from the start of the program to its end, files in the page cache: {statistics.median(times):.0f} ms ({times[0]:.0f} to {times[-1]:.0f})."]
     lines += ["", "Versions, every round and the peak of every product: `encode.json`.", ""]
     return "\n".join(lines)
 

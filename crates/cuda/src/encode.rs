@@ -10,7 +10,7 @@ use crate::forward::{Lane, Model};
 use crate::gemm::Products;
 use crate::library::guarded;
 use crate::memory::{Event, Stream};
-use crate::weights::{Source, Weights};
+use crate::weights::{Source, Weights, widen};
 use crate::{Dropout, Error, Pooling, Precision, Result, Shape};
 
 /// Tokens of a batch.
@@ -187,6 +187,46 @@ impl Bert {
             };
             let Lanes { halved, .. } = *state;
             Ok(Report { tokens, batches, batch_tokens: capacity.tokens, halved })
+        })
+    }
+
+    /// States after the last layer of every token, sequence after sequence: `[tokens of all, hidden]`. `progress` is told
+    /// of finished sequences and stops the work by returning false.
+    ///
+    /// # Errors
+    /// As for [`Bert::encode_views`].
+    pub fn states(&self, sequences: &[&[u32]], out: &mut [f32], progress: &dyn Fn(usize) -> bool) -> Result<()> {
+        let Model { shape, precision, .. } = &self.model;
+        check(sequences, shape)?;
+        let tokens: usize = sequences.iter().map(|s| s.len()).sum();
+        if out.len() != tokens * shape.hidden {
+            let (found, expected) = (out.len(), tokens * shape.hidden);
+            return Err(Error::Input(format!("states of {expected} values do not fit an output of {found}")));
+        }
+        let longest = sequences.iter().map(|s| s.len()).max().unwrap_or(0);
+        let mut state = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
+        guarded("encoding on the GPU", || {
+            self.device.bind()?;
+            state.reserve(&self.device, &self.model, longest)?;
+            let lane = &mut state.lanes[0];
+            let (mut rest, mut bits) = (out, Vec::new());
+            let mut pooled = vec![0.0; sequences.len() * shape.hidden];
+            for rows in cut(sequences, lane.capacity()) {
+                lane.upload(shape, &sequences[rows.clone()])?;
+                // The mean is pooled last, after which the states stay as they are until the next launch.
+                lane.launch(&self.model, Pooling::Mean, 0, None, rows.clone(), &mut |_, _| Ok(()))?;
+                while lane.collect(&self.model, &mut [&mut pooled])?.is_some() {}
+                let values = sequences[rows.clone()].iter().map(|s| s.len()).sum::<usize>() * shape.hidden;
+                bits.resize(values, 0u16);
+                lane.states(&mut bits)?;
+                let (own, after) = std::mem::take(&mut rest).split_at_mut(values);
+                widen(&bits, *precision, own);
+                rest = after;
+                if !progress(rows.len()) {
+                    return Err(Error::Interrupted);
+                }
+            }
+            Ok(())
         })
     }
 

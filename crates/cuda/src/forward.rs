@@ -195,6 +195,13 @@ impl Lane {
         Ok(Some(rows.len()))
     }
 
+    /// The first states of the batch as the last launch left them, as bits.
+    pub fn states(&self, to: &mut [u16]) -> Result<()> {
+        debug_assert!(2 * to.len() <= self.states.bytes() && self.pending.is_empty());
+        self.stream.download(to, self.states.at())?;
+        self.stream.wait()
+    }
+
     /// Waits for everything and forgets it.
     pub fn abandon(&mut self) {
         self.pending.clear();

@@ -132,6 +132,15 @@ pub(crate) fn bits(values: &[f32], precision: Precision) -> Vec<u16> {
     }
 }
 
+/// The values of such bits.
+pub(crate) fn widen(bits: &[u16], precision: Precision, to: &mut [f32]) {
+    let each = |value: fn(u16) -> f32, to: &mut [f32]| to.iter_mut().zip(bits).for_each(|(v, b)| *v = value(*b));
+    match precision {
+        Precision::F16 => each(|b| f16::from_bits(b).to_f32(), to),
+        Precision::Bf16 => each(|b| bf16::from_bits(b).to_f32(), to),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -149,5 +158,10 @@ mod tests {
     fn bits_round_to_nearest() {
         assert_eq!(bits(&[1.0, -2.0, 1.0 + 1.0 / 2048.0], Precision::F16), [0x3c00, 0xc000, 0x3c00]);
         assert_eq!(bits(&[1.0, 1.0 + 3.0 / 256.0], Precision::Bf16), [0x3f80, 0x3f82]);
+        for precision in [Precision::F16, Precision::Bf16] {
+            let mut back = [0.0; 3];
+            widen(&bits(&[1.0, -2.5, 0.0], precision), precision, &mut back);
+            assert_eq!(back, [1.0, -2.5, 0.0]);
+        }
     }
 }

@@ -135,9 +135,12 @@ pub fn windows(states: &[f32], width: usize) -> Vec<f32> {
     out
 }
 
+/// Texts whose states come from a GPU at a time.
+const GPU_TEXTS: usize = 512;
+
 impl Encoder {
     /// Looks at the states of every token instead of pooling them: `take` makes a row of `width` values from the states
-    /// `[tokens, self.width()]` of one sequence. Computed on the CPU.
+    /// `[tokens, self.width()]` of one sequence.
     pub fn reduce(
         &self,
         sequences: &[impl AsRef<[u32]> + Sync],
@@ -147,6 +150,20 @@ impl Encoder {
     ) -> Result<Matrix> {
         self.check(sequences)?;
         let mut out = Matrix::zeros(sequences.len(), width);
+        if let Some(gpu) = &self.gpu {
+            // States are many: as many texts at a time as fit some tens of megabytes.
+            let parts = sequences.chunks(GPU_TEXTS).zip(out.as_mut_slice().chunks_mut(GPU_TEXTS * width));
+            for (part, rows) in parts {
+                let part: Vec<&[u32]> = part.iter().map(AsRef::as_ref).collect();
+                let states = gpu.states(&part, self.width(), watch)?;
+                let mut rest = &states[..];
+                let own = part.iter().map(|s| rest.split_off(..s.len() * self.width()).expect("states of every token"));
+                let own: Vec<&[f32]> = own.collect();
+                own.into_par_iter().zip(rows.par_chunks_exact_mut(width)).for_each(|(own, row)| take(own, row));
+                watch.advance(part.len() as u64);
+            }
+            return Ok(out);
+        }
         let mut tasks = Vec::new();
         let (mut rest, mut start) = (out.as_mut_slice(), 0);
         while start < sequences.len() {

@@ -68,6 +68,8 @@ trait Forward: Send + Sync {
         outs: &mut [&mut [f32]],
         progress: &dyn Fn(usize) -> bool,
     ) -> cuda::Result<cuda::Report>;
+
+    fn states(&self, sequences: &[&[u32]], out: &mut [f32], progress: &dyn Fn(usize) -> bool) -> cuda::Result<()>;
 }
 
 impl Forward for cuda::Bert {
@@ -80,6 +82,10 @@ impl Forward for cuda::Bert {
         progress: &dyn Fn(usize) -> bool,
     ) -> cuda::Result<cuda::Report> {
         self.encode_views(sequences, pooling, views, outs, progress)
+    }
+
+    fn states(&self, sequences: &[&[u32]], out: &mut [f32], progress: &dyn Fn(usize) -> bool) -> cuda::Result<()> {
+        cuda::Bert::states(self, sequences, out, progress)
     }
 }
 
@@ -167,7 +173,28 @@ impl Gpu {
             watch.advance(rows as u64);
             !watch.interrupted()
         };
-        let report = self.bert.views(&sequences, pooling, &views, &mut slices, &progress).map_err(|e| match e {
+        let report =
+            self.bert.views(&sequences, pooling, &views, &mut slices, &progress).map_err(|e| self.failed(e))?;
+        if let Some(note) = report.note()
+            && !self.told.swap(true, Ordering::Relaxed)
+        {
+            watch.note(&note);
+        }
+        Ok(out)
+    }
+}
+
+impl Gpu {
+    /// States of every token, `[tokens of all, width]`.
+    pub fn states(&self, sequences: &[&[u32]], width: usize, watch: &dyn Watch) -> Result<Vec<f32>> {
+        let tokens: usize = sequences.iter().map(|s| s.len()).sum();
+        let mut out = vec![0.0; tokens * width];
+        self.bert.states(sequences, &mut out, &|_| !watch.interrupted()).map_err(|e| self.failed(e))?;
+        Ok(out)
+    }
+
+    fn failed(&self, error: cuda::Error) -> Error {
+        match error {
             cuda::Error::Interrupted => Error::Interrupted,
             cuda::Error::Range { precision, .. } => Error::device(format!(
                 "{}: the encoder's states leave the range of {precision}; take --device cpu with this encoder",
@@ -177,13 +204,7 @@ impl Gpu {
                 "{}: {other}. What is finished is kept: the same command goes on from there",
                 self.name
             )),
-        })?;
-        if let Some(note) = report.note()
-            && !self.told.swap(true, Ordering::Relaxed)
-        {
-            watch.note(&note);
         }
-        Ok(out)
     }
 }
 
@@ -292,6 +313,15 @@ mod tests {
             }
             Ok(cuda::Report { tokens: 0, batches: 1, batch_tokens: 4096, halved: self.halved })
         }
+
+        fn states(&self, sequences: &[&[u32]], out: &mut [f32], _: &dyn Fn(usize) -> bool) -> cuda::Result<()> {
+            if self.calls.fetch_add(1, Ordering::Relaxed) == self.fail_at {
+                return Err((self.error)());
+            }
+            let ids = sequences.iter().flat_map(|s| s.iter());
+            out.chunks_exact_mut(4).zip(ids).for_each(|(row, &id)| row.fill(id as f32));
+            Ok(())
+        }
     }
 
     fn stand(fail_at: usize, error: fn() -> cuda::Error, halved: u32) -> Gpu {
@@ -346,6 +376,9 @@ mod tests {
         assert!(said.contains("Test GPU") && said.contains("kept") && said.contains("DEVICE_UNAVAILABLE"), "{said}");
         assert!(encode(&Silent).is_ok());
         assert!(matches!(encode(&Notes(Mutex::default(), true)), Err(Error::Interrupted)));
+        let tokens = stand(1, gone, 0);
+        assert_eq!(tokens.states(&[&[7, 8], &[9]], 4, &Silent).unwrap()[4..], [8.0, 8.0, 8.0, 8.0, 9.0, 9.0, 9.0, 9.0]);
+        assert!(tokens.states(&[&[7]], 4, &Silent).unwrap_err().to_string().contains("DEVICE_UNAVAILABLE"));
         let narrow = stand(0, || cuda::Error::Range { precision: "f16", other: "bf16" }, 0);
         let said = narrow.encode(&[[10u32]], Pooling::Cls, &[None], 4, &Silent).unwrap_err().to_string();
         assert!(said.contains("range of f16; take --device cpu"), "{said}");

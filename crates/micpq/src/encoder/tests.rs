@@ -119,6 +119,16 @@ fn goldens_on_a_gpu(name: &str, tolerance: f64, empty: f64) {
             }
         }
         let [[golden, dropped], [golden_empty, dropped_empty]] = worst;
+        // Token by token, through what looks at states: their mean again.
+        let mean = |states: &[f32], row: &mut [f32]| {
+            let tokens = states.len() / row.len();
+            states
+                .chunks_exact(row.len())
+                .for_each(|s| row.iter_mut().zip(s).for_each(|(r, v)| *r += v / tokens as f32));
+        };
+        let states = gpu.reduce(&ids, gpu.width(), mean, &Silent).unwrap();
+        let means = gpu.encode_views(&ids, Pooling::Mean, &[None], &Silent).unwrap();
+        assert!(states.iter().zip(means[0].iter()).all(|(a, b)| error(a, b) < 1e-3));
         println!(
             "{name}, {part}, f16 on a GPU: {golden:.1e} from the goldens, views {dropped:.1e} from the CPU's; the empty text {golden_empty:.1e} and {dropped_empty:.1e}"
         );
