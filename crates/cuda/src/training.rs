@@ -3,7 +3,7 @@
 //! `training.cu` holds the kernels; its formulas are the CPU's, and so are the draws of the Gumbel noise. All arithmetic is
 //! f32. The steps of a model are queued one behind the other on a stream of its own, so that several models share a GPU.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::compile::{Kernel, Module, arguments, assemble};
@@ -183,17 +183,19 @@ impl Kernels {
     }
 }
 
+/// Compiled kernels by compute capability.
+type Images = BTreeMap<(i32, i32), Arc<[u8]>>;
+
 /// The compiled kernels of a kind of GPU: one compilation serves every model of a process.
 fn image(capability: (i32, i32)) -> Result<Arc<[u8]>> {
-    static COMPILED: Mutex<Option<HashMap<(i32, i32), Arc<[u8]>>>> = Mutex::new(None);
+    static COMPILED: Mutex<Images> = Mutex::new(Images::new());
     let mut compiled = COMPILED.lock().unwrap_or_else(PoisonError::into_inner);
-    let known = compiled.get_or_insert_default();
-    if let Some(image) = known.get(&capability) {
+    if let Some(image) = compiled.get(&capability) {
         return Ok(image.clone());
     }
     let options = vec!["--std=c++17".into()];
     let image: Arc<[u8]> = assemble(SOURCE, options, capability, "")?.into();
-    known.insert(capability, image.clone());
+    compiled.insert(capability, image.clone());
     Ok(image)
 }
 

@@ -55,6 +55,20 @@ pub(crate) struct Place<'a> {
     pub column: usize,
 }
 
+/// What gives the products of a row. A trait and not a closure where it takes many instructions: a closure called from four
+/// places was left a function of its own, compiled without the backend's instructions (a multiply-add was then a call, and
+/// half of the time of an encoder in bytes).
+pub(crate) trait Products {
+    fn row(&self, r: usize) -> [f32; PANEL];
+}
+
+impl<F: Fn(usize) -> [f32; PANEL]> Products for F {
+    #[inline(always)]
+    fn row(&self, r: usize) -> [f32; PANEL] {
+        self(r)
+    }
+}
+
 impl Place<'_> {
     /// Puts `n` rows of the result from row `first` on in their place; `value` gives a row's products.
     ///
@@ -62,7 +76,7 @@ impl Place<'_> {
     /// takes every store for a change of what it has in registers. Written otherwise, sixteen values cost about 40 ns on a
     /// Xeon (reckoned from the speeds of products of 384 and 3,072 inputs), with AMX more than the products themselves.
     #[inline(always)]
-    pub(crate) fn put(&self, y: &mut [f32], first: usize, n: usize, value: impl Fn(usize) -> [f32; PANEL]) {
+    pub(crate) fn put(&self, y: &mut [f32], first: usize, n: usize, value: impl Products) {
         match self.epilogue {
             Epilogue::Bias(_) => self.put_as(y, first, n, value, |v| v),
             Epilogue::BiasRelu(_) => self.put_as(y, first, n, value, |v| v.max(0.0)),
@@ -71,19 +85,31 @@ impl Place<'_> {
         }
     }
 
+    /// Puts sums of a part of the inputs where the result will be.
     #[inline(always)]
-    fn put_as(
-        &self,
-        y: &mut [f32],
-        first: usize,
-        n: usize,
-        value: impl Fn(usize) -> [f32; PANEL],
-        activate: impl Fn(f32) -> f32,
-    ) {
+    pub(crate) fn keep(&self, y: &mut [f32], first: usize, tile: &[[f32; PANEL]]) {
+        let width = PANEL.min(self.outputs - self.column);
+        for (r, sums) in tile.iter().enumerate() {
+            store_part(sums, &mut y[(first + r) * self.outputs + self.column..][..width]);
+        }
+    }
+
+    /// Takes them up again.
+    #[inline(always)]
+    pub(crate) fn take(&self, y: &[f32], first: usize, tile: &mut [[f32; PANEL]]) {
+        let width = PANEL.min(self.outputs - self.column);
+        for (r, sums) in tile.iter_mut().enumerate() {
+            let at = (first + r) * self.outputs + self.column;
+            sums[..width].copy_from_slice(&y[at..at + width]);
+        }
+    }
+
+    #[inline(always)]
+    fn put_as(&self, y: &mut [f32], first: usize, n: usize, value: impl Products, activate: impl Fn(f32) -> f32) {
         let (bias, outputs, column) = (self.bias, self.outputs, self.column);
         let whole = outputs - column >= PANEL;
         for r in 0..n {
-            let mut tile = value(r);
+            let mut tile = value.row(r);
             for (v, b) in tile.iter_mut().zip(&bias) {
                 *v = activate(*v + b);
             }
@@ -240,7 +266,7 @@ fn store_part(tile: &[f32; PANEL], y: &mut [f32]) {
 fn reference(part: &Part, x: &[f32], y: &mut [f32], rows: usize) {
     let inputs = part.weight.inputs;
     for (p, panel) in part.panels.chunks_exact(PANEL * inputs).enumerate() {
-        part.place(p).put(y, 0, rows, |i| {
+        part.place(p).put(y, 0, rows, |i: usize| {
             let mut tile = [0.0f32; PANEL];
             for (&a, weights) in x[i * inputs..(i + 1) * inputs].iter().zip(panel.as_chunks::<PANEL>().0) {
                 for (t, &b) in tile.iter_mut().zip(weights) {
@@ -264,61 +290,112 @@ mod x86 {
         (BYTES / (4 * inputs)).max(tile) / tile * tile
     }
 
+    /// Inputs taken at a time: 48 rows of them stay in a second-level cache of half a megabyte beside a panel and the result.
+    const DEPTH: usize = 1536;
+
     /// # Safety
     /// AVX2 and FMA; the lengths `multiply_on` checks.
     #[target_feature(enable = "avx2,fma")]
     pub(super) unsafe fn avx2(part: &Part, x: &[f32], y: &mut [f32], rows: usize) {
         const TILE: usize = 6;
+        /// What the inputs of a chunk of rows may take of the cache: weights are read once for every chunk, so few rows
+        /// make the product wait for memory (with 18 rows at a time bert-base ran at two thirds of its speed).
+        const BYTES: usize = 320 << 10;
         let k = part.weight.inputs;
-        let chunk = row_chunk(k, TILE);
+        let chunk = (BYTES / (4 * k.clamp(1, DEPTH))).max(TILE) / TILE * TILE;
         for start in (0..rows).step_by(chunk) {
             let end = rows.min(start + chunk);
-            for (p, panel) in part.panels.chunks_exact(PANEL * k).enumerate() {
-                let place = part.place(p);
-                let mut i = start;
-                while i < end {
-                    let mut tile = [[0.0f32; PANEL]; TILE];
-                    let n = (end - i).min(TILE);
-                    // SAFETY: rows i..i+n exist in x, and the panel holds k rows of sixteen weights.
-                    unsafe {
-                        let x = x.as_ptr().add(i * k);
-                        match n {
-                            6 => avx2_tile::<6>(x, panel.as_ptr(), k, &mut tile),
-                            5 => avx2_tile::<5>(x, panel.as_ptr(), k, &mut tile),
-                            4 => avx2_tile::<4>(x, panel.as_ptr(), k, &mut tile),
-                            3 => avx2_tile::<3>(x, panel.as_ptr(), k, &mut tile),
-                            2 => avx2_tile::<2>(x, panel.as_ptr(), k, &mut tile),
-                            _ => avx2_tile::<1>(x, panel.as_ptr(), k, &mut tile),
+            let mut from = 0;
+            loop {
+                let to = k.min(from + DEPTH);
+                for (p, panel) in part.panels.chunks_exact((PANEL * k).max(1)).enumerate() {
+                    let place = part.place(p);
+                    let weights = &panel[from * PANEL..to * PANEL];
+                    // What is read next is asked for now: the weights of a layer lie beyond the second-level cache.
+                    let ahead = part.panels.get((p + 1) * PANEL * k + from * PANEL..).unwrap_or_default();
+                    let share = (to - from).div_ceil((end - start).div_ceil(TILE));
+                    let mut i = start;
+                    while i < end {
+                        let n = (end - i).min(TILE);
+                        let mut tile = [[0.0f32; PANEL]; TILE];
+                        if from > 0 {
+                            place.take(y, i, &mut tile[..n]);
                         }
+                        let line = (i - start) / TILE * share * PANEL;
+                        let ahead = ahead.get(line..).unwrap_or_default();
+                        // SAFETY: rows i..i+n exist in x, and the panel holds `to - from` rows of sixteen weights.
+                        unsafe {
+                            let x = x.as_ptr().add(i * k + from);
+                            match n {
+                                6 => avx2_tile::<6>(x, k, weights, ahead, &mut tile),
+                                5 => avx2_tile::<5>(x, k, weights, ahead, &mut tile),
+                                4 => avx2_tile::<4>(x, k, weights, ahead, &mut tile),
+                                3 => avx2_tile::<3>(x, k, weights, ahead, &mut tile),
+                                2 => avx2_tile::<2>(x, k, weights, ahead, &mut tile),
+                                _ => avx2_tile::<1>(x, k, weights, ahead, &mut tile),
+                            }
+                        }
+                        if to == k {
+                            place.put(y, i, n, |r: usize| tile[r]);
+                        } else {
+                            place.keep(y, i, &tile[..n]);
+                        }
+                        i += n;
                     }
-                    place.put(y, i, n, |r| tile[r]);
-                    i += n;
                 }
+                if to == k {
+                    break;
+                }
+                from = to;
             }
         }
     }
 
+    /// Adds the products of R rows and some inputs to what `tile` holds.
+    ///
     /// # Safety
-    /// `x` points at R rows of `k` values, `panel` at `k` rows of sixteen.
+    /// `x` points at R rows, `stride` apart, of as many values as `weights` has rows of sixteen.
     #[target_feature(enable = "avx2,fma")]
     #[inline]
-    unsafe fn avx2_tile<const R: usize>(x: *const f32, panel: *const f32, k: usize, tile: &mut [[f32; PANEL]; 6]) {
+    unsafe fn avx2_tile<const R: usize>(
+        x: *const f32,
+        stride: usize,
+        weights: &[f32],
+        ahead: &[f32],
+        tile: &mut [[f32; PANEL]; 6],
+    ) {
         let mut low = [_mm256_setzero_ps(); R];
         let mut high = [_mm256_setzero_ps(); R];
-        for t in 0..k {
-            // SAFETY: t < k, and the caller's promise.
+        for r in 0..R {
+            // SAFETY: a tile row holds sixteen values.
             unsafe {
-                let b0 = _mm256_loadu_ps(panel.add(t * PANEL));
-                let b1 = _mm256_loadu_ps(panel.add(t * PANEL + 8));
-                for r in 0..R {
-                    let a = _mm256_broadcast_ss(&*x.add(r * k + t));
-                    low[r] = _mm256_fmadd_ps(a, b0, low[r]);
-                    high[r] = _mm256_fmadd_ps(a, b1, high[r]);
+                low[r] = _mm256_loadu_ps(tile[r].as_ptr());
+                high[r] = _mm256_loadu_ps(tile[r].as_ptr().add(8));
+            }
+        }
+        // A line of memory is one row of sixteen weights: an eighth of the next panel for each of eight tiles.
+        const EIGHT: usize = 8;
+        let mut t = 0;
+        for (eight, part) in weights.chunks(EIGHT * PANEL).enumerate() {
+            if let Some(line) = ahead.get(eight * PANEL..) {
+                _mm_prefetch::<_MM_HINT_T1>(line.as_ptr().cast());
+            }
+            for b in part.as_chunks::<PANEL>().0 {
+                // SAFETY: t stays below the number of rows of weights, and the caller's promise.
+                unsafe {
+                    let b0 = _mm256_loadu_ps(b.as_ptr());
+                    let b1 = _mm256_loadu_ps(b.as_ptr().add(8));
+                    for r in 0..R {
+                        let a = _mm256_broadcast_ss(&*x.add(r * stride + t));
+                        low[r] = _mm256_fmadd_ps(a, b0, low[r]);
+                        high[r] = _mm256_fmadd_ps(a, b1, high[r]);
+                    }
                 }
+                t += 1;
             }
         }
         for r in 0..R {
-            // SAFETY: a tile row holds sixteen values.
+            // SAFETY: as above.
             unsafe {
                 _mm256_storeu_ps(tile[r].as_mut_ptr(), low[r]);
                 _mm256_storeu_ps(tile[r].as_mut_ptr().add(8), high[r]);
@@ -357,7 +434,7 @@ mod x86 {
                         }
                     }
                     for (half, place) in places.iter().take(1 + usize::from(both)).enumerate() {
-                        place.put(y, i, n, |r| tile[r][half]);
+                        place.put(y, i, n, |r: usize| tile[r][half]);
                     }
                     i += n;
                 }

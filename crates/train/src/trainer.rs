@@ -172,7 +172,7 @@ pub fn train_on(
             None => Place::Cpu { gradient: Parameters::zeros(sizes), workspace: Workspace::default() },
             Some(mut gpu) => {
                 gpu.load(&state.parameters, &state.moments)?;
-                Place::Gpu(gpu)
+                Place::Gpu(Box::new(gpu))
             }
         },
         features: Vec::new(),
@@ -219,7 +219,7 @@ struct Run<'a> {
 /// Where steps are computed.
 enum Place {
     Cpu { gradient: Parameters<f32>, workspace: Workspace<f32> },
-    Gpu(Gpu),
+    Gpu(Box<Gpu>),
 }
 
 impl Run<'_> {

@@ -271,7 +271,7 @@ impl Tiles<'_> {
 
 fn reference(tiles: &Tiles, y: &mut [f32], panel: usize, order: Order) {
     let stride = tiles.x.stride();
-    tiles.place(panel).put(y, 0, tiles.x.rows, |i| {
+    tiles.place(panel).put(y, 0, tiles.x.rows, |i: usize| {
         let row = &tiles.x.values[i * stride..(i + 1) * stride];
         let mut sums = [0.0f32; PANEL];
         let steps = row.chunks_exact(STEP).zip(tiles.weight.panel(panel).chunks_exact(STEP * PANEL));

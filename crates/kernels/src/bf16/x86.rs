@@ -30,7 +30,7 @@ pub(super) unsafe fn avx2(tiles: &Tiles, y: &mut [f32], panel: usize) {
                 _ => avx2_tile::<1>(x, w, stride, &mut sums),
             }
         }
-        place.put(y, i, n, |r| sums[r]);
+        place.put(y, i, n, |r: usize| sums[r]);
         i += n;
     }
 }
@@ -98,7 +98,7 @@ pub(super) unsafe fn pairs(tiles: &Tiles, y: &mut [f32], panel: usize) {
                 _ => pairs_tile::<1>(x, w, stride, &mut sums),
             }
         }
-        place.put(y, i, n, |r| sums[r]);
+        place.put(y, i, n, |r: usize| sums[r]);
         i += n;
     }
 }
@@ -161,7 +161,7 @@ pub(super) unsafe fn amx(tiles: &Tiles, y: &mut [f32], panels: Range<usize>) {
             for (side, place) in places.iter().take(1 + usize::from(both)).enumerate() {
                 for (half, i) in (i..rows).step_by(ROWS).take(2).enumerate() {
                     let sums = &sums[2 * half + side].0;
-                    place.put(y, i, (rows - i).min(ROWS), |r| sums[r]);
+                    place.put(y, i, (rows - i).min(ROWS), |r: usize| sums[r]);
                 }
             }
         }

@@ -31,7 +31,7 @@ pub use rows::ByteRows;
 
 use crate::Backend;
 use crate::dispatch::per_backend;
-use crate::gemm::{Epilogue, PANEL, Place, panel_part};
+use crate::gemm::{Epilogue, PANEL, Place, Products, panel_part};
 use crate::lanes::{LANES, fold};
 
 /// Inputs are filled up to whole multiples of this with zeros: a row of an AMX tile.
@@ -302,23 +302,39 @@ impl Tiles<'_> {
     #[inline(always)]
     fn finish(&self, y: &mut [f32], edge: &Edge, first: usize, sums: &[[i32; PANEL]]) {
         let (scale, floors) = (edge.scale, edge.sums);
-        edge.place.put(y, first, sums.len(), |r| {
-            let (step, floor) = (self.x.step(first + r), self.x.floor(first + r));
-            let mut tile = [0.0f32; PANEL];
+        edge.place.put(y, first, sums.len(), Finished { tiles: self, panel: edge.panel, scale, floors, first, sums });
+    }
+}
+
+/// Sums of some rows and one panel, to be made values.
+struct Finished<'a> {
+    tiles: &'a Tiles<'a>,
+    panel: usize,
+    scale: [f32; PANEL],
+    floors: [f32; PANEL],
+    first: usize,
+    sums: &'a [[i32; PANEL]],
+}
+
+impl Products for Finished<'_> {
+    #[inline(always)]
+    fn row(&self, r: usize) -> [f32; PANEL] {
+        let Finished { tiles, panel, scale, floors, first, sums } = self;
+        let (step, floor) = (tiles.x.step(first + r), tiles.x.floor(first + r));
+        let mut tile = [0.0f32; PANEL];
+        for j in 0..PANEL {
+            tile[j] = (sums[r][j] as f32).mul_add(step * scale[j], floor * floors[j]);
+        }
+        for &(input, value) in tiles.x.apart(first + r) {
+            let (group, place) = (input as usize / 4, input % 4);
+            let weights = tiles.weight.panel(*panel)[group * 4 * PANEL..][..4 * PANEL].as_chunks::<4>().0;
             for j in 0..PANEL {
-                tile[j] = (sums[r][j] as f32).mul_add(step * scale[j], floor * floors[j]);
+                // The byte at its place, with its sign.
+                let w = (i32::from_le_bytes(weights[j].map(|b| b as u8)) << (24 - 8 * place)) >> 24;
+                tile[j] = (value * scale[j]).mul_add(w as f32, tile[j]);
             }
-            for &(input, value) in self.x.apart(first + r) {
-                let (group, place) = (input as usize / 4, input % 4);
-                let weights = self.weight.panel(edge.panel)[group * 4 * PANEL..][..4 * PANEL].as_chunks::<4>().0;
-                for j in 0..PANEL {
-                    // The byte at its place, with its sign.
-                    let w = (i32::from_le_bytes(weights[j].map(|b| b as u8)) << (24 - 8 * place)) >> 24;
-                    tile[j] = (value * scale[j]).mul_add(w as f32, tile[j]);
-                }
-            }
-            tile
-        });
+        }
+        tile
     }
 }
 

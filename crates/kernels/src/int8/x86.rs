@@ -10,6 +10,9 @@ use crate::gemm::PANEL;
 /// Rows of an AVX2 tile.
 const TILE: usize = 4;
 
+/// Bytes of a line of memory.
+const LINE: usize = 64;
+
 /// # Safety
 /// AVX2 and FMA; the lengths `multiply_panels_on` checks.
 #[target_feature(enable = "avx2,fma")]
@@ -17,18 +20,22 @@ pub(super) unsafe fn avx2(tiles: &Tiles, y: &mut [f32], panel: usize) {
     let edge = tiles.edge(panel);
     let (rows, stride) = (tiles.x.rows(), tiles.x.stride());
     let w = tiles.weight.panel(panel).as_ptr();
+    // What is read next is asked for now, an equal part by every tile: the weights of a layer lie beyond the second-level cache.
+    let next = if panel + 1 < tiles.weight.panels() { tiles.weight.panel(panel + 1) } else { &[] };
+    let share = (next.len() / LINE).div_ceil(rows.div_ceil(TILE)) * LINE;
     let mut i = 0;
     while i < rows {
         let n = (rows - i).min(TILE);
         let mut sums = [[0i32; PANEL]; TILE];
+        let ahead = next.get(i / TILE * share..).unwrap_or_default();
         // SAFETY: rows i..i+n exist, each of whole steps, and the panel has as many groups of four inputs.
         unsafe {
             let x = tiles.x.values().as_ptr().add(i * stride);
             match n {
-                4 => avx2_tile::<4>(x, w, stride, &mut sums),
-                3 => avx2_tile::<3>(x, w, stride, &mut sums),
-                2 => avx2_tile::<2>(x, w, stride, &mut sums),
-                _ => avx2_tile::<1>(x, w, stride, &mut sums),
+                4 => avx2_tile::<4>(x, w, stride, ahead, &mut sums),
+                3 => avx2_tile::<3>(x, w, stride, ahead, &mut sums),
+                2 => avx2_tile::<2>(x, w, stride, ahead, &mut sums),
+                _ => avx2_tile::<1>(x, w, stride, ahead, &mut sums),
             }
         }
         tiles.finish(y, &edge, i, &sums[..n]);
@@ -40,11 +47,23 @@ pub(super) unsafe fn avx2(tiles: &Tiles, y: &mut [f32], panel: usize) {
 /// `x` points at R rows of `k` bytes, `w` at `k / 4` groups of sixteen times four; `k` is a multiple of eight.
 #[target_feature(enable = "avx2")]
 #[inline]
-unsafe fn avx2_tile<const R: usize>(x: *const u8, w: *const i8, k: usize, sums: &mut [[i32; PANEL]; TILE]) {
+unsafe fn avx2_tile<const R: usize>(
+    x: *const u8,
+    w: *const i8,
+    k: usize,
+    ahead: &[i8],
+    sums: &mut [[i32; PANEL]; TILE],
+) {
     let ones = _mm256_set1_epi16(1);
     let mut low = [_mm256_setzero_si256(); R];
     let mut high = [_mm256_setzero_si256(); R];
     for t in (0..k).step_by(8) {
+        // A line for every 48 inputs: twelve tiles of four rows ask for a whole panel.
+        if t % 48 == 0
+            && let Some(line) = ahead.get(t / 48 * LINE..)
+        {
+            _mm_prefetch::<_MM_HINT_T1>(line.as_ptr());
+        }
         // SAFETY: t + 8 <= k, and the caller's promise.
         unsafe {
             let at = w.add(t * PANEL).cast::<__m256i>();
