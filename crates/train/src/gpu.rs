@@ -141,6 +141,8 @@ mod tests {
     use super::*;
     use crate::step::{Noise, Workspace};
 
+    type Change = fn(&mut Objective);
+
     /// A GPU, or a line that says why the test did not run.
     fn gpu() -> Option<cuda::Device> {
         match cuda::Device::open(0) {
@@ -167,7 +169,7 @@ mod tests {
     #[test]
     fn steps_agree_with_the_cpu_and_repeat_their_bits() {
         let Some(device) = gpu() else { return };
-        let objectives: [(&str, fn(&mut Objective)); 4] = [
+        let objectives: [(&str, Change); 4] = [
             ("the authors'", |_| {}),
             ("no noise, no floor", |o| (o.gumbel, o.floor) = (false, 0.0)),
             ("the paper's information", |o| o.information = Information::Posterior),

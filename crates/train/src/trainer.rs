@@ -169,7 +169,7 @@ pub fn train_on(
         judge,
         documents,
         place: match gpu {
-            None => Place::Cpu { gradient: Parameters::zeros(sizes), workspace: Workspace::default() },
+            None => Place::Cpu(Box::new(Cpu { gradient: Parameters::zeros(sizes), workspace: Workspace::default() })),
             Some(mut gpu) => {
                 gpu.load(&state.parameters, &state.moments)?;
                 Place::Gpu(Box::new(gpu))
@@ -218,8 +218,14 @@ struct Run<'a> {
 
 /// Where steps are computed.
 enum Place {
-    Cpu { gradient: Parameters<f32>, workspace: Workspace<f32> },
+    Cpu(Box<Cpu>),
     Gpu(Box<Gpu>),
+}
+
+/// The buffers of steps on the CPU.
+struct Cpu {
+    gradient: Parameters<f32>,
+    workspace: Workspace<f32>,
 }
 
 impl Run<'_> {
@@ -240,7 +246,7 @@ impl Run<'_> {
             )
         })?;
         let (figure, usage) = self.judge.measure(&refine, &codebooks, &mut |clean| match &mut self.place {
-            Place::Cpu { .. } => Ok(codebooks.assign(&refine.apply(clean)?)),
+            Place::Cpu(_) => Ok(codebooks.assign(&refine.apply(clean)?)),
             Place::Gpu(gpu) => gpu.codes(clean),
         })?;
         if watch.interrupted() {
@@ -314,7 +320,8 @@ impl Run<'_> {
             let (state, share) = (&mut self.state, batch.len() as f64 / order.len() as f64);
             let first = config.clip_first_step && state.moments.updates == 0;
             let losses = match &mut self.place {
-                Place::Cpu { gradient, workspace } => {
+                Place::Cpu(cpu) => {
+                    let Cpu { gradient, workspace } = &mut **cpu;
                     let noise = Noise::Drawn { seed: config.seed, step: state.moments.updates };
                     let losses = workspace.step(&state.parameters, &config.objective, &self.features, noise, gradient);
                     if !losses.loss.is_finite() {
@@ -358,7 +365,7 @@ impl Run<'_> {
             }
         }
         match self.place {
-            Place::Cpu { .. } => Ok(total),
+            Place::Cpu(_) => Ok(total),
             Place::Gpu(_) => self.looked_at(number, &order, true),
         }
     }
@@ -436,7 +443,7 @@ impl Run<'_> {
             codewords: best.usage,
             documents: self.documents.len(),
             gpu: match &self.place {
-                Place::Cpu { .. } => None,
+                Place::Cpu(_) => None,
                 Place::Gpu(gpu) => Some(gpu.name().to_owned()),
             },
             stopped,
