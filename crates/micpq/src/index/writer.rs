@@ -254,7 +254,7 @@ impl IndexWriter {
         let store = self.inner.dir.join(STORE);
         let old = self.tantivy.take().expect("taken only inside one function");
         let waited = old.wait_merging_threads().map_err(|e| tantivy_error(&store, e));
-        self.tantivy = Some(start(&self.inner)?);
+        self.tantivy = Some(start_again(&self.inner)?);
         waited
     }
 
@@ -293,6 +293,19 @@ impl IndexWriter {
 
 fn age(path: &Path) -> Option<Duration> {
     std::fs::metadata(path).ok()?.modified().ok()?.elapsed().ok()
+}
+
+/// Starts a writer in the place of one that has just ended. Its lock can outlive it for a moment: a process that another thread
+/// starts holds a copy of every open file until it runs its own program.
+fn start_again(inner: &Inner) -> Result<tantivy::IndexWriter> {
+    const TRIES: usize = 200;
+    for _ in 1..TRIES {
+        match start(inner) {
+            Err(Error::Busy(_)) => std::thread::sleep(std::time::Duration::from_millis(10)),
+            other => return other,
+        }
+    }
+    start(inner)
 }
 
 fn start(inner: &Inner) -> Result<tantivy::IndexWriter> {
