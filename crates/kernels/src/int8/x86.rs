@@ -22,7 +22,7 @@ pub(super) unsafe fn avx2(tiles: &Tiles, y: &mut [f32], panel: usize) {
     let w = tiles.weight.panel(panel).as_ptr();
     // What is read next is asked for now, an equal part by every tile: the weights of a layer lie beyond the second-level cache.
     let next = if panel + 1 < tiles.weight.panels() { tiles.weight.panel(panel + 1) } else { &[] };
-    let share = (next.len() / LINE).div_ceil(rows.div_ceil(TILE)) * LINE;
+    let share = (next.len() / LINE).div_ceil(rows.div_ceil(TILE).max(1)) * LINE;
     let mut i = 0;
     while i < rows {
         let n = (rows - i).min(TILE);
