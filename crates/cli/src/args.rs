@@ -643,8 +643,8 @@ Examples:
   micpq paper --plan quick --data corpora -o paper
   micpq paper --plan full --data corpora -o paper --jobs 2      goes on where it was stopped")]
 pub struct Paper {
-    /// quick, full, or a TOML file
-    #[arg(long, default_value = "quick", value_name = "quick|full|FILE")]
+    /// quick, full, further (corpora beyond the paper's), or a TOML file
+    #[arg(long, default_value = "quick", value_name = "quick|full|further|FILE")]
     pub plan: String,
     /// Folder of the corpora the plan names ($MICPQ_SHARED/data unless said)
     #[arg(long, value_name = "DIR")]

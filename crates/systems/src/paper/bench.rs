@@ -42,7 +42,8 @@ impl Sets {
         }
         let mut names = LabelNames::default();
         let mut read = |file: &Path, most: Option<usize>| -> Result<Dataset> {
-            let config = CorpusConfig { unique_ids: false, ..CorpusConfig::default() };
+            let label_field = corpus.label.clone();
+            let config = CorpusConfig { unique_ids: false, label_field, ..CorpusConfig::default() };
             Dataset::sample(&mut Corpus::open(file, &config)?, most.unwrap_or(usize::MAX), 0, &mut names, watch)
         };
         let mut documents = read(&documents, corpus.sample)?;

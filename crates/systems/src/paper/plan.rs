@@ -15,6 +15,7 @@ use crate::{Input, Method, SystemConfig};
 /// The plans that come with the program.
 const QUICK: &str = include_str!("quick.toml");
 const FULL: &str = include_str!("full.toml");
+const FURTHER: &str = include_str!("further.toml");
 
 /// Corpora, systems, lengths, seeds.
 #[derive(Clone, Debug, Deserialize)]
@@ -75,6 +76,9 @@ pub struct CorpusPlan {
     /// Labelled queries the figures are of; without a file a tenth of the documents, set aside.
     #[serde(default)]
     pub queries: Option<PathBuf>,
+    /// Field of the label, where it is none of the usual.
+    #[serde(default)]
+    pub label: Option<String>,
     /// Most tokens of a text, with `[CLS]` and `[SEP]`.
     pub max_tokens: usize,
     /// Most documents; more are sampled evenly.
@@ -221,11 +225,12 @@ impl SystemPlan {
 }
 
 impl Plan {
-    /// `quick`, `full`, or a file.
+    /// `quick`, `full`, `further`, or a file.
     pub fn open(name: &str) -> Result<Self> {
         let (place, text) = match name {
             "quick" => ("plan quick".to_owned(), QUICK.to_owned()),
             "full" => ("plan full".to_owned(), FULL.to_owned()),
+            "further" => ("plan further".to_owned(), FURTHER.to_owned()),
             path => (path.to_owned(), std::fs::read_to_string(path).map_err(Error::io(path))?),
         };
         let plan: Plan = toml::from_str(&text).map_err(|e| Error::format(&place, e.to_string()))?;
@@ -280,6 +285,7 @@ mod tests {
     fn the_plans_that_come_with_the_program_are_sound() {
         let quick = Plan::open("quick").unwrap();
         assert_eq!((quick.corpus.len(), quick.bits.len(), quick.seeds.len()), (2, 2, 1));
+        assert_eq!(Plan::open("further").unwrap().corpus.len(), 8);
         let full = Plan::open("full").unwrap();
         assert_eq!(full.bits, [16, 32, 64, 128]);
         for method in Method::ALL {
