@@ -176,9 +176,7 @@ impl Bert {
                 let batches = cut(sequences, capacity);
                 let answer = self.run(&mut state.lanes, sequences, &batches, pooling, views, outs, &counted);
                 let Err(error) = answer else { break (batches.len(), capacity) };
-                // Nothing may still write to a lane that the next call uses; after a failed GPU new ones are made.
-                state.lanes.iter_mut().for_each(Lane::abandon);
-                state.lanes.clear();
+                state.abandon();
                 if done.get() > 0 || error_is_final(&error, state.tokens, longest) {
                     return Err(error);
                 }
@@ -203,12 +201,7 @@ impl Bert {
             let (found, expected) = (out.len(), tokens * shape.hidden);
             return Err(Error::Input(format!("states of {expected} values do not fit an output of {found}")));
         }
-        let longest = sequences.iter().map(|s| s.len()).max().unwrap_or(0);
-        let mut state = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
-        guarded("encoding on the GPU", || {
-            self.device.bind()?;
-            state.reserve(&self.device, &self.model, longest)?;
-            let lane = &mut state.lanes[0];
+        self.on_lane("encoding on the GPU", sequences, |lane| {
             let (mut rest, mut bits) = (out, Vec::new());
             let mut pooled = vec![0.0; sequences.len() * shape.hidden];
             for rows in cut(sequences, lane.capacity()) {
@@ -242,12 +235,7 @@ impl Bert {
         let shape = &self.model.shape;
         check(sequences, shape)?;
         dropout.iter().try_for_each(|v| v.check(sequences.len()))?;
-        let longest = sequences.iter().map(|s| s.len()).max().unwrap_or(0);
-        let mut state = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
-        guarded("timing the GPU", || {
-            self.device.bind()?;
-            state.reserve(&self.device, &self.model, longest)?;
-            let lane = &mut state.lanes[0];
+        self.on_lane("timing the GPU", sequences, |lane| {
             let rows = match cut(sequences, lane.capacity()).into_iter().next() {
                 Some(rows) if rounds > 0 => rows,
                 _ => return Ok(Vec::new()),
@@ -282,6 +270,21 @@ impl Bert {
                 }
             }
             Ok(stages)
+        })
+    }
+
+    /// Work that takes one lane and is not tried again.
+    fn on_lane<T>(&self, doing: &str, sequences: &[&[u32]], work: impl FnOnce(&mut Lane) -> Result<T>) -> Result<T> {
+        let longest = sequences.iter().map(|s| s.len()).max().unwrap_or(0);
+        let mut state = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
+        guarded(doing, || {
+            self.device.bind()?;
+            state.reserve(&self.device, &self.model, longest)?;
+            let answer = work(&mut state.lanes[0]);
+            if answer.is_err() {
+                state.abandon();
+            }
+            answer
         })
     }
 
@@ -324,6 +327,12 @@ impl Bert {
 }
 
 impl Lanes {
+    /// Nothing may still write to a lane that the next call uses; after a failed GPU new ones are made.
+    fn abandon(&mut self) {
+        self.lanes.iter_mut().for_each(Lane::abandon);
+        self.lanes.clear();
+    }
+
     /// Makes lanes that hold the longest sequence, halving the batch while the GPU's memory is short.
     fn reserve(&mut self, device: &Device, model: &Model, longest: usize) -> Result<()> {
         if self.lanes.len() == LANES && self.lanes[0].capacity().tokens >= longest {

@@ -1,12 +1,10 @@
 //! From texts to a model, whatever the system.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
 use micpq::encoder::{Features, WINDOW};
 use micpq::model::{FeatureConfig, Model, ModelConfig};
-use micpq::text::Clean;
 use micpq::{Error, Matrix, Result, Silent, Watch};
 use rayon::prelude::*;
 use train::dataset::Dataset;
@@ -29,29 +27,18 @@ use crate::nash::Nash;
 use crate::opq::Opq;
 use crate::pq::Quantizer;
 use crate::scale::Scale;
+use crate::training::Task;
 use crate::two_stage::TwoStage;
 use crate::vdsh::Vdsh;
 use crate::wish::Wish;
 use crate::{lopq, pq};
 
 /// A run on text.
-pub struct Job<'a> {
+pub(crate) struct Job<'a> {
     /// The system and its options.
-    pub config: SystemConfig,
-    /// The encoder; a system that is given words needs none.
-    pub features: Option<&'a Features>,
-    /// Cleaning of texts that are taken by their words.
-    pub clean: Clean,
-    /// Rate of dropout in the encoder's views.
-    pub dropout: f64,
-    /// What to train on.
-    pub corpus: &'a Dataset,
-    /// Labelled queries by whose P@100 the best epoch is chosen; without them the loss on documents kept out decides.
-    pub validation: Option<&'a Dataset>,
-    /// Labelled queries the finished model is measured by; they decide nothing.
-    pub test: Option<&'a Dataset>,
-    /// Where vectors and views are kept.
-    pub cache: &'a Path,
+    pub config: &'a SystemConfig,
+    /// What to train from. Without validation queries the loss on documents kept out decides which epoch is best.
+    pub task: &'a Task<'a>,
 }
 
 /// Rows of `points`, at most `most`, drawn evenly by the seed and in their order.
@@ -69,16 +56,16 @@ impl Job<'_> {
     /// Runs it, and gives the vectors the model's layers take with the model. Stopped by the user after at least one
     /// epoch, it gives the best model so far.
     pub fn run(&self, watch: &dyn Watch) -> Result<(Trained, Vectors)> {
-        let config = &self.config;
+        let config = self.config;
         config.validate()?;
         if config.method.is_micpq() {
             return Err(Error::config(format!("{} is not trained here", config.method)));
         }
-        if self.corpus.texts.len() < 2 {
-            let problem = format!("has {} documents; training needs at least 2", self.corpus.texts.len());
+        if self.task.corpus.texts.len() < 2 {
+            let problem = format!("has {} documents; training needs at least 2", self.task.corpus.texts.len());
             return Err(Error::input("corpus", problem));
         }
-        self.corpus.check_labels(self.validation, self.test)?;
+        self.task.corpus.check_labels(self.task.validation, self.task.test)?;
         match config.input {
             Input::Tfidf => self.words(watch),
             Input::Encoder if config.method == Method::Dhim => self.tokens(watch),
@@ -87,24 +74,24 @@ impl Job<'_> {
     }
 
     fn words(&self, watch: &dyn Watch) -> Result<(Trained, Vectors)> {
-        let config = &self.config;
+        let config = self.config;
         let begun = Instant::now();
         watch.stage("counting words", None);
-        let vocabulary = Arc::new(config.lexicon.fit(&self.corpus.texts, self.clean)?);
+        let vocabulary = Arc::new(config.lexicon.fit(&self.task.corpus.texts, self.task.clean)?);
         watch.note(&format!("{} words in the vocabulary", vocabulary.len()));
         let inputs = |set: &Dataset| {
-            let terms = |text: &String| vocabulary.terms(&self.clean.apply(text, None));
+            let terms = |text: &String| vocabulary.terms(&self.task.clean.apply(text, None));
             Inputs::Words(Words::new(vocabulary.clone(), config.weighting, set.texts.par_iter().map(terms).collect()))
         };
-        let documents = inputs(self.corpus);
-        let queries = self.validation.map(inputs);
+        let documents = inputs(self.task.corpus);
+        let queries = self.task.validation.map(inputs);
         let counting = begun.elapsed().as_secs_f64();
         let fitted = fit(config, &documents, self.against(queries.as_ref()).as_ref(), None, watch)?;
         let Front::Words(terms) = fitted.built.front.clone() else { unreachable!("words were its input") };
-        let features = Features::of_terms(terms, self.clean);
+        let features = Features::of_terms(terms, self.task.clean);
         let Inputs::Words(words) = documents else { unreachable!("they were made above") };
         let clean = features.encode_tokens(&words.tokens, None, watch)?;
-        let test = self.test.map(|set| features.encode(&set.texts, watch)).transpose()?;
+        let test = self.task.test.map(|set| features.encode(&set.texts, watch)).transpose()?;
         let trained = self.finish(features.config().clone(), fitted, &clean, test, counting)?;
         Ok((trained, (clean, words.tokens)))
     }
@@ -112,7 +99,7 @@ impl Job<'_> {
     /// The encoder a system cannot do without.
     fn encoder(&self) -> Result<&Features> {
         let method = self.config.method;
-        let features = self.features.ok_or_else(|| Error::config(format!("{method} needs an encoder; name one")))?;
+        let features = self.task.encoder(method)?;
         match features.encoder() {
             Some(_) => Ok(features),
             None => Err(Error::config(format!("{method} needs an encoder, not words"))),
@@ -120,23 +107,23 @@ impl Job<'_> {
     }
 
     fn tokens(&self, watch: &dyn Watch) -> Result<(Trained, Vectors)> {
-        let config = &self.config;
+        let config = self.config;
         let features = self.encoder()?;
         let begun = Instant::now();
-        let sequences = features.tokens(&self.corpus.texts)?;
+        let sequences = features.tokens(&self.task.corpus.texts)?;
         // Token states are fifty times a vector: a large corpus is sampled.
         let mut order = Stream::new(config.seed, Purpose::System, &[4]).permutation(sequences.len());
         order.truncate(config.sample);
         order.sort_unstable();
         let chosen: Vec<Vec<u32>> = order.iter().map(|&i| sequences[i as usize].clone()).collect();
         let documents = Inputs::Tokens(Tokens::new(features, &chosen, watch)?);
-        let queries = match self.validation {
+        let queries = match self.task.validation {
             Some(set) => Some(Inputs::Tokens(Tokens::new(features, &features.tokens(&set.texts)?, watch)?)),
             None => None,
         };
         let encoding = begun.elapsed().as_secs_f64();
-        let labels = self.corpus.labels.select(&order);
-        let validation = self.validation.zip(queries.as_ref()).map(|(set, queries)| Validation {
+        let labels = self.task.corpus.labels.select(&order);
+        let validation = self.task.validation.zip(queries.as_ref()).map(|(set, queries)| Validation {
             queries,
             query_labels: &set.labels,
             document_labels: &labels,
@@ -152,7 +139,7 @@ impl Job<'_> {
         let take = |states: &[f32], row: &mut [f32]| convolution.pool(&states[convolution.inputs..], row);
         let reader = features.encoder().expect("it was looked for");
         let clean = reader.reduce(&sequences, convolution.outputs, take, watch)?;
-        let test = match self.test {
+        let test = match self.task.test {
             Some(set) => Some(reader.reduce(&features.tokens(&set.texts)?, convolution.outputs, take, watch)?),
             None => None,
         };
@@ -161,22 +148,22 @@ impl Job<'_> {
     }
 
     fn vectors(&self, watch: &dyn Watch) -> Result<(Trained, Vectors)> {
-        let config = &self.config;
+        let config = self.config;
         let features = self.encoder()?;
         let begun = Instant::now();
-        let passes = Passes::new(features, &self.corpus.texts, self.dropout, Some(self.cache), watch)?;
+        let passes = Passes::new(features, &self.task.corpus.texts, self.task.dropout, Some(self.task.cache), watch)?;
         let encode = |set: &Dataset| -> Result<Matrix> {
-            Ok(Passes::new(features, &set.texts, 0.0, Some(self.cache), watch)?.into_clean())
+            Ok(Passes::new(features, &set.texts, 0.0, Some(self.task.cache), watch)?.into_clean())
         };
         let documents = Inputs::Vectors(passes.clean().clone());
-        let queries = match self.validation {
+        let queries = match self.task.validation {
             Some(set) if !config.method.is_fitted() => Some(Inputs::Vectors(encode(set)?)),
             _ => None,
         };
-        let test = self.test.map(encode).transpose()?;
+        let test = self.task.test.map(encode).transpose()?;
         let encoding = begun.elapsed().as_secs_f64();
         let views = match config.method.takes_views() {
-            true => Some(config.views.prepare(&passes, self.cache, watch)?),
+            true => Some(config.views.prepare(&passes, self.task.cache, watch)?),
             false => None,
         };
         let fitted = fit(config, &documents, self.against(queries.as_ref()).as_ref(), views.as_deref(), watch)?;
@@ -187,8 +174,8 @@ impl Job<'_> {
     }
 
     fn against<'q>(&'q self, queries: Option<&'q Inputs>) -> Option<Validation<'q>> {
-        let (set, queries) = (self.validation?, queries?);
-        Some(Validation { queries, query_labels: &set.labels, document_labels: &self.corpus.labels })
+        let (set, queries) = (self.task.validation?, queries?);
+        Some(Validation { queries, query_labels: &set.labels, document_labels: &self.task.corpus.labels })
     }
 
     /// The model with its record, measured by the test queries where there are some.
@@ -200,15 +187,15 @@ impl Job<'_> {
         test: Option<Matrix>,
         encoding: f64,
     ) -> Result<Trained> {
-        let config = &self.config;
+        let config = self.config;
         let Fitted { built, mut metrics, interrupted } = fitted;
         metrics["encoding_seconds"] = encoding.into();
-        metrics["training_documents"] = self.corpus.texts.len().into();
+        metrics["training_documents"] = self.task.corpus.texts.len().into();
         let distance = built.distance;
-        let dropout = config.method.takes_views().then_some(self.dropout);
+        let dropout = config.method.takes_views().then_some(self.task.dropout);
         let model = modelled(config, Some(features), dropout, built)?;
-        if let (Some(set), Some(queries)) = (self.test, &test) {
-            let labels = Some((&set.labels, &self.corpus.labels));
+        if let (Some(set), Some(queries)) = (self.task.test, &test) {
+            let labels = Some((&set.labels, &self.task.corpus.labels));
             let how = EvaluateConfig { distances: vec![distance], float: false, seed: config.seed };
             let result = evaluate(
                 model.refine(),

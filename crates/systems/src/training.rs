@@ -11,7 +11,7 @@ use train::job::{Trained, Vectors};
 use train::views::ViewChoice;
 
 use crate::config::SystemConfig;
-use crate::job;
+use crate::job::Job;
 use crate::method::{Input, Method};
 
 /// What is to be trained.
@@ -87,17 +87,16 @@ impl<'a> Task<'a> {
                 let (trained, vectors) = self.job(*method, config.views)?.fit(config, watch)?;
                 Ok((named(trained, *method), vectors))
             }
-            Training::System(config) => self.system(config).run(watch),
+            Training::System(config) => Job { config, task: self }.run(watch),
         }
     }
 
     /// The run of MICPQ or a variant of it, which may train several models from one copy of its views.
     pub fn job(&self, method: Method, views: ViewChoice) -> Result<train::job::Job<'a>> {
-        let features = self.features.ok_or_else(|| Error::config(format!("{method} needs an encoder; name one")))?;
         Ok(train::job::Job {
             views,
             dropout: self.dropout,
-            features,
+            features: self.encoder(method)?,
             corpus: self.corpus,
             validation: self.validation,
             test: self.test,
@@ -105,17 +104,9 @@ impl<'a> Task<'a> {
         })
     }
 
-    fn system(&self, config: &SystemConfig) -> job::Job<'a> {
-        job::Job {
-            config: config.clone(),
-            features: self.features,
-            clean: self.clean,
-            dropout: self.dropout,
-            corpus: self.corpus,
-            validation: self.validation,
-            test: self.test,
-            cache: self.cache,
-        }
+    /// The encoder, which `method` cannot do without.
+    pub(crate) fn encoder(&self, method: Method) -> Result<&'a Features> {
+        self.features.ok_or_else(|| Error::config(format!("{method} needs an encoder; name one")))
     }
 }
 

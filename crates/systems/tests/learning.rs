@@ -10,9 +10,10 @@ use micpq::search::Flat;
 use micpq::text::Clean;
 use micpq::{Matrix, Silent};
 use systems::inputs::{Built, Inputs, Words, refined};
-use systems::job::{self, Job};
+use systems::job;
 use systems::learn::{Learner, Validation};
-use systems::{Input, Method, SystemConfig};
+use systems::training::Task;
+use systems::{Input, Method, SystemConfig, Training};
 use train::dataset::{Dataset, LabelNames};
 use train::evaluate::code_search;
 use train::metrics::Scores;
@@ -146,8 +147,7 @@ fn vectors_are_learned_by_every_system() {
         // chance.
         let views = ViewChoice::Noise(4);
         let config = SystemConfig { epochs: 20, hidden: 256, views, ..SystemConfig::new(method, 32) };
-        let job = Job {
-            config,
+        let task = Task {
             features: Some(&features),
             clean: Clean::None,
             dropout: 0.3,
@@ -156,7 +156,7 @@ fn vectors_are_learned_by_every_system() {
             test: Some(&queries),
             cache: cache.path(),
         };
-        let (trained, (clean, _)) = job.run(&Silent).unwrap();
+        let (trained, (clean, _)) = task.fit(&Training::System(Box::new(config)), &Silent).unwrap();
         let dir = cache.path().join(method.name());
         trained.model.save(&dir, &trained.metrics).unwrap();
         let model = Model::load(&dir).unwrap();
@@ -183,8 +183,7 @@ fn a_model_of_words_is_saved_loaded_and_the_same_again() {
     let run = |seed: u64| {
         let config =
             SystemConfig { input: Input::Tfidf, epochs: 2, seed, hidden: 64, ..SystemConfig::new(Method::Vdsh, 32) };
-        let job = Job {
-            config,
+        let task = Task {
             features: None,
             clean: Clean::Faithful,
             dropout: 0.0,
@@ -193,7 +192,7 @@ fn a_model_of_words_is_saved_loaded_and_the_same_again() {
             test: Some(&queries),
             cache: dir.path(),
         };
-        job.run(&Silent).unwrap()
+        task.fit(&Training::System(Box::new(config)), &Silent).unwrap()
     };
     let (one, (clean, _)) = run(0);
     assert_eq!(one.model.fingerprint(), run(0).0.model.fingerprint());

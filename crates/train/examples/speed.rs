@@ -83,7 +83,7 @@ fn main() {
     let validation =
         Validation::Labelled { queries: &queries, query_labels: &query_labels, document_labels: &document_labels };
     let config = TrainConfig { epochs: 2, clean_first_epoch: false, ..TrainConfig::new(32) };
-    let outcome = train::train(&config, &views, validation, None, &Silent).expect("a run");
+    let outcome = train::train(None, &config, &views, validation, None, &Silent).expect("a run");
     let seconds = outcome.metrics.seconds;
     println!(
         "an epoch of {documents}: training {:.2} s, validation {:.2} s",

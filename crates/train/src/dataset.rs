@@ -98,6 +98,12 @@ impl Dataset {
         Ok(Dataset { texts, labels: Labels::several(labels), seen })
     }
 
+    /// Some of the documents, in the order they are named.
+    pub fn select(&self, chosen: &[u32]) -> Self {
+        let texts = chosen.iter().map(|&i| self.texts[i as usize].clone()).collect();
+        Dataset { texts, labels: self.labels.select(chosen), seen: self.seen }
+    }
+
     /// Whether every document has a label.
     pub fn labelled(&self) -> bool {
         !self.texts.is_empty() && (0..self.labels.len()).all(|i| !self.labels.get(i).is_empty())

@@ -16,7 +16,7 @@ use crate::dataset::Dataset;
 use crate::evaluate::{Corpus, EvaluateConfig, evaluate};
 use crate::passes::Passes;
 use crate::selection::Validation;
-use crate::trainer::train_on;
+use crate::trainer::train;
 use crate::views::{ViewChoice, Views};
 
 /// What models are trained on.
@@ -111,7 +111,7 @@ impl Prepared<'_> {
         };
         let checkpoints = self.job.cache.join("runs");
         let gpu = self.job.features.gpu();
-        let outcome = train_on(gpu, config, self.views.as_ref(), validation, Some(&checkpoints), watch)?;
+        let outcome = train(gpu, config, self.views.as_ref(), validation, Some(&checkpoints), watch)?;
         let mut metrics = serde_json::to_value(&outcome.metrics).expect("plain data has a JSON form");
         metrics["encoding_seconds"] = self.encoding.into();
         metrics["views_seconds"] = self.viewing.into();

@@ -41,5 +41,5 @@ pub use config::TrainConfig;
 pub use evaluate::{Corpus, EvaluateConfig, Evaluation, evaluate};
 pub use metrics::Labels;
 pub use selection::Validation;
-pub use trainer::{Metrics, Outcome, Stopped, train, train_on};
+pub use trainer::{Metrics, Outcome, Stopped, train};
 pub use views::{Encode, ViewChoice, Views};

@@ -105,23 +105,12 @@ impl Outcome {
     }
 }
 
-/// Trains a model on the CPU: see [`train_on`].
-pub fn train(
-    config: &TrainConfig,
-    views: &dyn Views,
-    validation: Validation,
-    checkpoint: Option<&Path>,
-    watch: &dyn Watch,
-) -> Result<Outcome> {
-    train_on(None, config, views, validation, checkpoint, watch)
-}
-
 /// Trains a model, on a GPU where one is given and has room for it.
 ///
 /// With a `checkpoint` directory the state is kept after every epoch, and the same call goes on where a killed one stopped,
 /// to the same model byte for byte. Asked to stop, it returns the best model of the epochs finished, or
 /// [`Error::Interrupted`] when there is none yet.
-pub fn train_on(
+pub fn train(
     gpu: Option<&cuda::Device>,
     config: &TrainConfig,
     views: &dyn Views,

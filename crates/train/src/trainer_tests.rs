@@ -85,7 +85,7 @@ fn learning_beats_chance_the_untrained_code_and_the_vectors() {
     let before = measure(&refine, &codebooks).precision().unwrap().at_100;
     let mut found = Vec::new();
     for validation in [labelled, Validation::HeldOut] {
-        let outcome = train(&config, &views, validation, None, &Silent).unwrap();
+        let outcome = train(None, &config, &views, validation, None, &Silent).unwrap();
         let after = measure(&outcome.refine, &outcome.codebooks);
         let float = after.float.as_ref().unwrap().cosine.precision.at_100;
         let after = after.precision().unwrap().at_100;
@@ -113,7 +113,7 @@ fn one_seed_gives_one_model_whatever_the_threads() {
             .num_threads(threads)
             .build()
             .unwrap()
-            .install(|| bytes(&train(config, &views, Validation::HeldOut, None, &Silent).unwrap(), config))
+            .install(|| bytes(&train(None, config, &views, Validation::HeldOut, None, &Silent).unwrap(), config))
     };
     let expected = run(1, &config);
     assert_eq!(run(2, &config), expected);
@@ -126,21 +126,21 @@ fn a_killed_run_goes_on_to_the_same_model() {
     let (documents, _) = clustered(200, 0);
     let views = noise_views(&documents);
     let config = small();
-    let whole = train(&config, &views, Validation::HeldOut, None, &Silent).unwrap();
+    let whole = train(None, &config, &views, Validation::HeldOut, None, &Silent).unwrap();
     let dir = tempfile::tempdir().unwrap();
     // Killed twice in the middle of an epoch; what was done of it is lost, as with kill -9.
     for questions in [17, 11] {
         let watch = StopAfter(AtomicI64::new(questions));
-        let outcome = train(&config, &views, Validation::HeldOut, Some(dir.path()), &watch).unwrap();
+        let outcome = train(None, &config, &views, Validation::HeldOut, Some(dir.path()), &watch).unwrap();
         assert!(outcome.interrupted);
     }
-    let resumed = train(&config, &views, Validation::HeldOut, Some(dir.path()), &Silent).unwrap();
+    let resumed = train(None, &config, &views, Validation::HeldOut, Some(dir.path()), &Silent).unwrap();
     assert!(!resumed.interrupted);
     assert_eq!(resumed.metrics.curve.len(), whole.metrics.curve.len());
     assert_eq!(bytes(&resumed, &config), bytes(&whole, &config));
     // A finished run is found finished.
     let watch = Notes::default();
-    let again = train(&config, &views, Validation::HeldOut, Some(dir.path()), &watch).unwrap();
+    let again = train(None, &config, &views, Validation::HeldOut, Some(dir.path()), &watch).unwrap();
     assert_eq!(bytes(&again, &config), bytes(&whole, &config));
     assert!(watch.0.lock().unwrap().iter().any(|n| n.contains("after epoch 6")));
 }
@@ -151,7 +151,7 @@ fn runs_share_a_directory_and_damaged_or_foreign_checkpoints_are_named() {
     let views = noise_views(&documents);
     let config = TrainConfig { epochs: 1, ..small() };
     let dir = tempfile::tempdir().unwrap();
-    let run = |config: &TrainConfig| train(config, &views, Validation::HeldOut, Some(dir.path()), &Silent);
+    let run = |config: &TrainConfig| train(None, config, &views, Validation::HeldOut, Some(dir.path()), &Silent);
     let files = || {
         let all = std::fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().path());
         all.filter(|p| p.extension().is_some_and(|e| e == "safetensors")).collect::<Vec<_>>()
@@ -192,13 +192,13 @@ fn interruption_keeps_the_best_model_or_says_there_is_none() {
     let views = noise_views(&documents);
     let config = small();
     let watch = StopAfter(AtomicI64::new(3));
-    let error = train(&config, &views, Validation::HeldOut, None, &watch).err().unwrap();
+    let error = train(None, &config, &views, Validation::HeldOut, None, &watch).err().unwrap();
     assert!(matches!(error, Error::Interrupted));
     let watch = StopAfter(AtomicI64::new(10));
-    let outcome = train(&config, &views, Validation::HeldOut, None, &watch).unwrap();
+    let outcome = train(None, &config, &views, Validation::HeldOut, None, &watch).unwrap();
     assert!(outcome.interrupted && outcome.metrics.stopped == Stopped::Interrupted);
     let one = TrainConfig { epochs: 1, ..small() };
-    let expected = train(&one, &views, Validation::HeldOut, None, &Silent).unwrap();
+    let expected = train(None, &one, &views, Validation::HeldOut, None, &Silent).unwrap();
     assert_eq!(bytes(&outcome, &config), bytes(&expected, &config), "the model of the one epoch that was finished");
 }
 
@@ -208,7 +208,7 @@ fn patience_ends_a_run_that_no_longer_improves() {
     let views = noise_views(&documents);
     // Far too small a rate to change a code: no epoch after the first can be strictly better.
     let config = TrainConfig { epochs: 50, patience: 2, learning_rate: 1e-9, ..small() };
-    let outcome = train(&config, &views, Validation::HeldOut, None, &Silent).unwrap();
+    let outcome = train(None, &config, &views, Validation::HeldOut, None, &Silent).unwrap();
     assert_eq!(outcome.metrics.stopped, Stopped::Patience);
     let metrics = outcome.metrics;
     assert_eq!(metrics.curve.len(), metrics.best_epoch + 3);
@@ -249,7 +249,9 @@ fn what_is_not_a_number_stops_the_run_and_names_the_document() {
     let views = Plain(documents);
     // The held-out documents are drawn by the seed; this one is trained on under at least one of two.
     let errors: Vec<String> = (0..2)
-        .filter_map(|seed| train(&TrainConfig { seed, ..small() }, &views, Validation::HeldOut, None, &Silent).err())
+        .filter_map(|seed| {
+            train(None, &TrainConfig { seed, ..small() }, &views, Validation::HeldOut, None, &Silent).err()
+        })
         .map(|e| e.to_string())
         .collect();
     assert!(errors.iter().any(|e| e.contains("document 42") && e.contains("epoch 1")), "{errors:?}");
@@ -260,7 +262,7 @@ fn divergence_is_explained() {
     let (mut documents, _) = clustered(100, 0);
     // Finite vectors whose products are not.
     documents.as_mut_slice().iter_mut().for_each(|v| *v = 3e38 * v.signum());
-    let error = train(&small(), &Plain(documents), Validation::HeldOut, None, &Silent).err().unwrap().to_string();
+    let error = train(None, &small(), &Plain(documents), Validation::HeldOut, None, &Silent).err().unwrap().to_string();
     assert!(error.contains("diverged") && error.contains("learning_rate"), "{error}");
 }
 
@@ -270,7 +272,7 @@ fn collapse_is_explained() {
     let documents = Matrix::from_vec(WIDTH, vec![0.25; 800 * WIDTH]);
     let mut config = TrainConfig { batch: 4, epochs: 20, patience: 20, ..small() };
     config.objective.prob_weight = 0.0;
-    let error = train(&config, &Plain(documents), Validation::HeldOut, None, &Silent).err().unwrap().to_string();
+    let error = train(None, &config, &Plain(documents), Validation::HeldOut, None, &Silent).err().unwrap().to_string();
     assert!(error.contains("collapsed") && error.contains("epoch 5") && error.contains("prob_weight"), "{error}");
 }
 
@@ -279,11 +281,11 @@ fn a_last_batch_of_one_and_the_smallest_corpora_train() {
     let (documents, _) = clustered(38, 0);
     // 38 less 3 held out: batches of 34 and 1.
     let config = TrainConfig { batch: 34, epochs: 2, ..small() };
-    train(&config, &noise_views(&documents), Validation::HeldOut, None, &Silent).unwrap();
+    train(None, &config, &noise_views(&documents), Validation::HeldOut, None, &Silent).unwrap();
     let (three, _) = clustered(3, 0);
-    train(&config, &noise_views(&three), Validation::HeldOut, None, &Silent).unwrap();
+    train(None, &config, &noise_views(&three), Validation::HeldOut, None, &Silent).unwrap();
     let (two, _) = clustered(2, 0);
-    let error = train(&config, &noise_views(&two), Validation::HeldOut, None, &Silent).err().unwrap().to_string();
+    let error = train(None, &config, &noise_views(&two), Validation::HeldOut, None, &Silent).err().unwrap().to_string();
     assert!(error.contains("at least two"), "{error}");
 }
 
@@ -295,7 +297,7 @@ fn a_validation_set_that_does_not_fit_is_refused() {
     let three = Labels::single(vec![0, 1, 2]);
     let fails = |queries: &Matrix, query_labels: &Labels, document_labels: &Labels, word: &str| {
         let validation = Validation::Labelled { queries, query_labels, document_labels };
-        let error = train(&small(), &views, validation, None, &Silent).err().unwrap().to_string();
+        let error = train(None, &small(), &views, validation, None, &Silent).err().unwrap().to_string();
         assert!(error.contains(word), "{error}");
     };
     fails(&narrow, &three, &labels, "use one encoder");
@@ -308,7 +310,8 @@ fn the_published_quirks_change_the_run() {
     let (documents, _) = clustered(150, 0);
     let views = noise_views(&documents);
     let base = TrainConfig { epochs: 1, ..small() };
-    let run = |config: &TrainConfig| bytes(&train(config, &views, Validation::HeldOut, None, &Silent).unwrap(), config);
+    let run =
+        |config: &TrainConfig| bytes(&train(None, config, &views, Validation::HeldOut, None, &Silent).unwrap(), config);
     let expected = run(&base);
     assert_ne!(run(&TrainConfig { clean_first_epoch: false, ..base.clone() }), expected);
     // A gradient longer than 10 is clipped; its length shows in the moments of the steps that follow.

@@ -59,7 +59,7 @@ pub fn run(job: &VectorJob, watch: &dyn Watch) -> Result<Trained> {
         ));
     }
     let checkpoints = job.cache.map(|dir| dir.join("runs"));
-    let outcome = train(&job.config, &views, Validation::HeldOut, checkpoints.as_deref(), watch)?;
+    let outcome = train(None, &job.config, &views, Validation::HeldOut, checkpoints.as_deref(), watch)?;
     let mut metrics = serde_json::to_value(&outcome.metrics).expect("plain data has a JSON form");
     metrics["training_documents"] = views.documents().into();
     let mut model = outcome.model(&job.config, None)?;

@@ -36,7 +36,7 @@ fn config() -> TrainConfig {
 }
 
 fn run(dir: Option<&Path>, watch: &dyn Watch) -> Outcome {
-    train::train(&config(), &views(), Validation::HeldOut, dir, watch).unwrap()
+    train::train(None, &config(), &views(), Validation::HeldOut, dir, watch).unwrap()
 }
 
 /// Does nothing unless started by the test below, which kills it.

@@ -53,11 +53,6 @@ impl<'a> Dropout<'a> {
         cuda::Dropout { rate: self.probability, key: self.key, documents: self.documents, last: self.last }
     }
 
-    /// Whether several views of a text have states in common.
-    pub(super) fn shares_layers(&self) -> bool {
-        self.last.is_some()
-    }
-
     /// How many sequences it speaks of.
     pub(super) fn len(&self) -> usize {
         self.documents.len()

@@ -195,13 +195,7 @@ impl Encoder {
         }
         match &self.gpu {
             Some(gpu) => gpu.encode(sequences, pooling, views, self.width(), watch),
-            None if views.len() > 1 && views.iter().flatten().all(|view| view.shares_layers()) => {
-                self.encode_on_cpu(sequences, pooling, views, watch)
-            }
-            None => {
-                let one = |view: &_| Ok(self.encode_on_cpu(sequences, pooling, &[*view], watch)?.remove(0));
-                views.iter().map(one).collect()
-            }
+            None => self.encode_on_cpu(sequences, pooling, views, watch),
         }
     }
 

@@ -67,8 +67,7 @@ fn set_aside(documents: &mut Dataset, most: usize, purpose: u64) -> Dataset {
     let part = |chosen: &[u32]| {
         let mut chosen = chosen.to_vec();
         chosen.sort_unstable();
-        let texts = chosen.iter().map(|&i| documents.texts[i as usize].clone()).collect();
-        Dataset { texts, labels: documents.labels.select(&chosen), seen: documents.seen }
+        documents.select(&chosen)
     };
     let (aside, rest) = (part(aside), part(rest));
     *documents = rest;
@@ -81,8 +80,7 @@ impl Sets {
         let mut order = Stream::new(0, Purpose::Sample, &[1]).permutation(self.documents.texts.len());
         order.truncate(most);
         order.sort_unstable();
-        let texts = order.iter().map(|&i| self.documents.texts[i as usize].clone()).collect();
-        let documents = Dataset { texts, labels: self.documents.labels.select(&order), seen: self.documents.seen };
+        let documents = self.documents.select(&order);
         let same = |set: &Dataset| Dataset { texts: set.texts.clone(), labels: set.labels.clone(), seen: set.seen };
         Sets { documents, validation: same(&self.validation), queries: same(&self.queries), classes: self.classes }
     }

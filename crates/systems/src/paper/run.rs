@@ -505,7 +505,7 @@ fn micpq(
         query_labels: &sets.validation.labels,
         document_labels: &sets.documents.labels,
     };
-    let outcome = trainer::train_on(gpu, config, views, validation, Some(checkpoints), watch)?;
+    let outcome = trainer::train(gpu, config, views, validation, Some(checkpoints), watch)?;
     if outcome.interrupted {
         return Err(Error::Interrupted);
     }
