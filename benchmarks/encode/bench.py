@@ -1,11 +1,12 @@
 """Our encoder against its peers on one machine, interleaved.
 
     bench.py [--encoders minilm,base] [--threads 1,all] [--rounds 5] [--documents 64] [--peers ort-f32,...]
-             [--data DIR] [--quick]
+             [--data DIR] [--name encode] [--quick]
 
 Every contestant is a process of its own that holds the same token ids and waits. In each round each of them is asked
 once, in turn, so that what else the machine does meets all alike. One thread is compared by processor time, which other
-programs bend less; all threads by both. Results go to results/encode.json and results/encode.md beside this folder's.
+programs bend less; all threads by both. Results go to results/NAME.json and results/NAME.md beside this folder's. bf16 takes
+part where the processor multiplies it.
 """
 
 import argparse
@@ -23,10 +24,10 @@ import time
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
-MODELS = pathlib.Path(os.environ.get("XDG_CACHE_HOME", pathlib.Path.home() / ".cache")) / "micpq" / "models"
+MODELS = pathlib.Path(os.environ.get("MICPQ_MODELS") or pathlib.Path(os.environ.get("XDG_CACHE_HOME", pathlib.Path.home() / ".cache")) / "micpq" / "models")
 ENCODERS = {"minilm": "all-MiniLM-L6-v2", "base": "bert-base-uncased"}
-OURS = ["micpq-f32", "micpq-int8"]
-PEERS = ["torch-f32", "torch-int8", "st-f32", "candle-f32", "ort-f32", "ort-int8", "ov-f32", "ov-int8"]
+OURS = ["micpq-f32", "micpq-bf16", "micpq-int8"]
+PEERS = ["torch-f32", "torch-bf16", "torch-int8", "st-f32", "candle-f32", "ort-f32", "ort-int8", "ov-f32", "ov-bf16", "ov-int8"]
 CANDLE = ROOT / "target/candle/release/candle-peer"
 
 
@@ -87,7 +88,8 @@ def race(which, encoder, onnx, sequences, threads, args, tasks):
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
         json.dump(sequences, file)
         file.flush()
-        all_of_them = [Contestant(n, encoder, onnx, file.name, threads) for n in OURS + args.peers]
+        names = [n for n in OURS + args.peers if args.bf16 or not n.endswith("bf16")]
+        all_of_them = [Contestant(n, encoder, onnx, file.name, threads) for n in names]
         field = [c for c in all_of_them if c.start()]
         rows = {c.name: {"self": c.answer, "tasks": {t: [] for t in tasks}} for c in field}
         base = None
@@ -114,11 +116,12 @@ def measure(args):
     found["cold"] = cold()
     for which in args.encoders:
         encoder, onnx = MODELS / ENCODERS[which], ROOT / "work/bench-encode" / ENCODERS[which]
+        real = real_sequences(encoder, args.data)
         if any(p.startswith(("ort", "ov")) for p in args.peers):
-            subprocess.run([sys.executable, HERE / "export.py", encoder, onnx], check=True, stdout=sys.stderr)
+            # What is measured comes from the first of them, what calibrates from the last.
+            export(encoder, onnx, real[-64:])
         for threads in args.threads:
             n = args.documents // (4 if which == "base" else 1)
-            real = real_sequences(encoder, args.data)
             cell = {"documents": n, "tokens": sum(map(len, real[:n]))}
             tasks = [f"clean 0 {n}", f"dropout 0 {n}"] + (["query 10"] if threads > 1 or args.quick else [])
             cell["real"] = race(which, encoder, onnx, real, threads, args, tasks)
@@ -126,8 +129,14 @@ def measure(args):
                 synthetic = [[101] + [2000 + (i * 37 + j * 101) % 20000 for j in range(62)] + [102] for i in range(32)]
                 cell["synthetic"] = race(which, encoder, onnx, synthetic, threads, args, ["clean 0 32"])
             found["encoders"].setdefault(which, {})[str(threads)] = cell
-            write(found)
+            write(found, args.name)
     return found
+
+
+def export(encoder, onnx, texts):
+    onnx.mkdir(parents=True, exist_ok=True)
+    (onnx / "calibration.json").write_text(json.dumps(texts))
+    subprocess.run([sys.executable, HERE / "export.py", encoder, onnx], check=True, stdout=sys.stderr)
 
 
 def cold(rounds=15):
@@ -149,19 +158,19 @@ def machine():
     of = lambda key: next((l.split(":", 1)[1].strip() for l in text.splitlines() if l.startswith(key)), "unknown")
     wanted = ("avx2", "fma", "avx512f", "avx512_vnni", "avx512_bf16", "amx_tile", "amx_int8", "amx_bf16", "avx_vnni")
     flags = [f for f in of("flags").split() if f in wanted]
-    return {"cpu": of("model name"), "cores": os.cpu_count(), "features": flags, "python": platform.python_version(), "load": os.getloadavg()}
+    return {"cpu": of("model name"), "cores": len(os.sched_getaffinity(0)), "features": flags, "python": platform.python_version(), "load": os.getloadavg()}
 
 
-def write(found):
+def write(found, name):
     import report
 
     results = HERE.parent / "results"
-    (results / "encode.json").write_text(json.dumps(found, indent=1) + "\n")
-    (results / "encode.md").write_text(report.text(found))
+    (results / f"{name}.json").write_text(json.dumps(found, indent=1) + "\n")
+    (results / f"{name}.md").write_text(report.text(found))
 
 
 def main():
-    cores = os.cpu_count() or 1
+    cores = len(os.sched_getaffinity(0))
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--encoders", default="minilm,base", type=lambda v: v.split(","))
     parser.add_argument("--threads", default="1,all", type=lambda v: sorted({cores if t == "all" else int(t) for t in v.split(",")}))
@@ -169,8 +178,10 @@ def main():
     parser.add_argument("--documents", default=128, type=int, help="AGNews texts a task; a quarter of it for base")
     parser.add_argument("--peers", default=PEERS, type=lambda v: v.split(","))
     parser.add_argument("--data", default=pathlib.Path(os.environ.get("MICPQ_SHARED", ROOT.parent / "shared")) / "data", type=pathlib.Path)
+    parser.add_argument("--name", default="encode", help="of the result's files")
     parser.add_argument("--quick", action="store_true", help="real text alone")
     args = parser.parse_args()
+    args.bf16 = any("bf16" in feature for feature in machine()["features"])
     if "candle-f32" in args.peers:
         # A project of its own: the workspace must not carry a peer's crates.
         built = ["cargo", "build", "--release", "--manifest-path", str(HERE / "candle/Cargo.toml"), "--target-dir", str(ROOT / "target/candle")]

@@ -2,8 +2,8 @@
 
     peer.py NAME ENCODER_DIR ONNX_DIR SEQUENCES.json THREADS
 
-NAME is torch-f32, torch-int8, st-f32 (sentence-transformers), ort-f32, ort-int8, ov-f32 or ov-int8. Tasks and answers are those of the example
-`encoding`. Sequences are sorted by length and padded to the longest of their batch, as sentence-transformers does; of the
+NAME is torch-f32, torch-bf16, torch-int8, st-f32 (sentence-transformers), ort-f32, ort-int8, ov-f32, ov-bf16 or ov-int8. Tasks
+and answers are those of the example `encoding`. Sequences are sorted by length and padded to the longest of their batch, as sentence-transformers does; of the
 batch sizes below, the fastest on the first sequences is taken. Padding is the peer's own matter; tokens count once.
 """
 
@@ -26,7 +26,8 @@ def torch_model():
     from transformers import BertModel
 
     torch.set_num_threads(threads)
-    model = BertModel.from_pretrained(encoder, add_pooling_layer=False, attn_implementation="sdpa").eval()
+    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+    model = BertModel.from_pretrained(encoder, add_pooling_layer=False, attn_implementation="sdpa", dtype=dtype).eval()
     if precision == "int8":
         model = torch.ao.quantization.quantize_dynamic(model, {torch.nn.Linear}, dtype=torch.qint8)
 
@@ -35,7 +36,7 @@ def torch_model():
             ids, mask = torch.from_numpy(ids), torch.from_numpy(mask)
             states = model(input_ids=ids, attention_mask=mask).last_hidden_state
             weight = mask.unsqueeze(-1).to(states.dtype)
-            return ((states * weight).sum(1) / weight.sum(1)).numpy()
+            return ((states * weight).sum(1) / weight.sum(1)).float().numpy()
 
     return run, torch.__version__
 
@@ -77,8 +78,9 @@ def ov_model():
     import openvino
 
     core = openvino.Core()
-    core.set_property("CPU", {"INFERENCE_NUM_THREADS": threads, "INFERENCE_PRECISION_HINT": "f32", "NUM_STREAMS": "1"})
-    path = f"{onnx}/f32.onnx" if precision == "f32" else f"{onnx}/ov-int8.xml"
+    between = "bf16" if precision == "bf16" else "f32"
+    core.set_property("CPU", {"INFERENCE_NUM_THREADS": threads, "INFERENCE_PRECISION_HINT": between, "NUM_STREAMS": "1"})
+    path = f"{onnx}/ov-int8.xml" if precision == "int8" else f"{onnx}/f32.onnx"
     compiled = core.compile_model(core.read_model(path), "CPU")
     request = compiled.create_infer_request()
 
