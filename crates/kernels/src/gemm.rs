@@ -104,23 +104,31 @@ impl Place<'_> {
         }
     }
 
+    // Whole rows of a panel apart from narrower ones: where one loop served both, the tile lay in memory for the sake of the
+    // narrow store, and every row went there and back twice.
     #[inline(always)]
     fn put_as(&self, y: &mut [f32], first: usize, n: usize, value: impl Products, activate: impl Fn(f32) -> f32) {
         let (bias, outputs, column) = (self.bias, self.outputs, self.column);
-        let whole = outputs - column >= PANEL;
-        for r in 0..n {
-            let mut tile = value.row(r);
-            for (v, b) in tile.iter_mut().zip(&bias) {
-                *v = activate(*v + b);
+        if outputs - column >= PANEL {
+            for r in 0..n {
+                let at = (first + r) * outputs + column;
+                y[at..at + PANEL].copy_from_slice(&finished(value.row(r), &bias, &activate));
             }
-            let at = (first + r) * outputs + column;
-            if whole {
-                y[at..at + PANEL].copy_from_slice(&tile);
-            } else {
-                store_part(&tile, &mut y[at..at + outputs - column]);
+        } else {
+            for r in 0..n {
+                let at = (first + r) * outputs + column;
+                store_part(&finished(value.row(r), &bias, &activate), &mut y[at..at + outputs - column]);
             }
         }
     }
+}
+
+#[inline(always)]
+fn finished(mut tile: [f32; PANEL], bias: &[f32; PANEL], activate: &impl Fn(f32) -> f32) -> [f32; PANEL] {
+    for (v, b) in tile.iter_mut().zip(bias) {
+        *v = activate(*v + b);
+    }
+    tile
 }
 
 /// Weights `[outputs, inputs]`, packed once for many products.

@@ -124,6 +124,13 @@ impl<'a> BlocksRef<'a> {
         &self.bytes[i * size..(i + 1) * size]
     }
 
+    /// Whether a whole block is of one code. They are sorted: it is if its first and last document are.
+    #[inline]
+    pub(super) fn is_of_one_code(&self, block: usize) -> bool {
+        (block + 1) * BLOCK <= self.len
+            && self.block(block).as_chunks::<BLOCK>().0.iter().all(|row| row[0] == row[BLOCK - 1])
+    }
+
     /// The packed code at a position.
     pub fn code(&self, position: usize) -> Vec<u8> {
         assert!(position < self.len);
@@ -158,7 +165,7 @@ impl<'a> BlocksRef<'a> {
 
 /// Some documents of a block: those whose bit is set in `lanes`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Spot {
+pub(super) struct Spot {
     /// Number of the block.
     pub block: u32,
     /// A bit a document of it.
@@ -209,6 +216,25 @@ pub fn pack(shape: Shape, codes: &[u8], order: &[u32]) -> Vec<u8> {
             let code = &codes[row as usize * width..(row as usize + 1) * width];
             for (r, &byte) in code.iter().enumerate() {
                 block[r * BLOCK + lane] = byte;
+            }
+        }
+    }
+    bytes
+}
+
+/// Blocks of the documents at `positions` alone, in that order.
+///
+/// # Panics
+/// When a position lies beyond the last document.
+pub fn gather(from: &BlocksRef, positions: &[u32]) -> Vec<u8> {
+    let shape = from.shape();
+    let mut bytes = vec![0; shape.blocks_bytes(positions.len())];
+    for (block, positions) in bytes.chunks_exact_mut(shape.block_bytes()).zip(positions.chunks(BLOCK)) {
+        for (lane, &position) in positions.iter().enumerate() {
+            assert!((position as usize) < from.len(), "position {position} of {} documents", from.len());
+            let code = from.block(position as usize / BLOCK).iter().skip(position as usize % BLOCK).step_by(BLOCK);
+            for (row, &byte) in code.enumerate() {
+                block[row * BLOCK + lane] = byte;
             }
         }
     }

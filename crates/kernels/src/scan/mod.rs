@@ -15,7 +15,6 @@
 //! one loop serves both: a nibble is looked up by a byte shuffle. Books of 256 words fill a byte, whose table is sixteen
 //! of those.
 
-mod among;
 mod bound;
 mod find;
 mod layout;
@@ -29,9 +28,8 @@ mod sums;
 mod tests;
 mod topk;
 
-pub use among::nearest_among;
 pub use bound::Query;
-pub use layout::{BLOCK, BlocksRef, Shape, Spot, pack, prefix_bits, prefix_starts};
+pub use layout::{BLOCK, BlocksRef, Shape, gather, pack, prefix_bits, prefix_starts};
 pub use nearest::nearest;
 pub use postings::{lists_codes, nearest_by_code};
 pub use prefix::Prefixes;

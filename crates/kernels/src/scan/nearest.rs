@@ -58,18 +58,6 @@ pub(super) fn visit(backend: Backend, blocks: &BlocksRef, spots: &[Spot], scan: 
     look(backend, blocks, Places::Chosen(spots), 0..spots.len(), &lanes, scan, filter);
 }
 
-/// The same for those of them that lie at `positions`.
-pub(super) fn visit_within(
-    backend: Backend,
-    blocks: &BlocksRef,
-    spots: &[Spot],
-    positions: &Range<usize>,
-    scan: &mut Scan,
-) {
-    let inside = |place: usize| spots[place].lanes & lanes(spots[place].block as usize, positions);
-    look(backend, blocks, Places::Chosen(spots), 0..spots.len(), &inside, std::array::from_mut(scan), None);
-}
-
 /// Spots set down before they are visited: enough to hide the call, few enough for a fresh threshold.
 pub(super) const AT_ONCE: usize = 64;
 

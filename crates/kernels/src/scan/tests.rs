@@ -143,11 +143,13 @@ impl Case {
                     assert_eq!(&found.into_sorted(), expected, "{}", said(query.table()));
                 }
             }
-            let spots = self.spots(filter);
+            // The filter's documents packed for themselves.
+            let (bytes, keys) = self.gathered(filter);
+            let some = BlocksRef::new(self.shape, keys.len(), &bytes, &keys, &[]);
             for (query, expected) in queries.iter().zip(&expected) {
                 let mut best = TopK::new(k);
-                (0..2).for_each(|share| nearest_among(backend, &blocks, &spots, (share, 2), query, &mut best));
-                assert_eq!(&best.into_sorted(), expected, "among spots {}", said(query.table()));
+                nearest(backend, &some, 0..keys.len(), &[query], std::array::from_mut(&mut best), None);
+                assert_eq!(&best.into_sorted(), expected, "gathered {}", said(query.table()));
                 if lists_codes(&blocks) {
                     let mut best = TopK::new(k);
                     assert!(nearest_by_code(&blocks, query, &mut best, filter, usize::MAX));
@@ -157,17 +159,13 @@ impl Case {
         }
     }
 
-    /// Where the filter's documents lie.
-    fn spots(&self, filter: Option<&[u64]>) -> Vec<Spot> {
-        let mut lanes = vec![0; self.keys.len().div_ceil(BLOCK)];
-        for (position, &key) in self.keys.iter().enumerate() {
-            let key = u32::from_le_bytes(key) as usize;
-            if filter.is_none_or(|bits| bits[key / 64] >> (key % 64) & 1 == 1) {
-                lanes[position / BLOCK] |= 1 << (position % BLOCK);
-            }
-        }
-        let spots = lanes.into_iter().enumerate().filter(|(_, lanes)| *lanes != 0);
-        spots.map(|(block, lanes)| Spot { block: block as u32, lanes }).collect()
+    /// Blocks and keys of the filter's documents alone.
+    fn gathered(&self, filter: Option<&[u64]>) -> (Vec<u8>, Vec<[u8; 4]>) {
+        let passes = |key: u32| filter.is_none_or(|bits| bits[key as usize / 64] >> (key % 64) & 1 == 1);
+        let positions: Vec<u32> =
+            (0..self.keys.len() as u32).filter(|&p| passes(u32::from_le_bytes(self.keys[p as usize]))).collect();
+        let keys = positions.iter().map(|&p| self.keys[p as usize]).collect();
+        (gather(&self.blocks(), &positions), keys)
     }
 }
 
@@ -182,13 +180,10 @@ fn a_collector_that_wants_more_than_the_prefixes_were_made_for_is_refused() {
 }
 
 #[test]
-#[should_panic(expected = "beyond the last of 33")]
-fn a_spot_beyond_the_last_document_is_refused() {
-    let shape = Shape::new(4, 16);
-    let case = Case::new(shape, vec![0; 66], 0, 0);
-    let query = Query::new(shape, &[0.0; 64]);
-    let spots = [Spot { block: 1, lanes: 2 }];
-    nearest_among(Backend::Reference, &case.blocks(), &spots, (0, 1), &query, &mut TopK::new(1));
+#[should_panic(expected = "position 33 of 33")]
+fn a_position_beyond_the_last_document_is_refused() {
+    let case = Case::new(Shape::new(4, 16), vec![0; 66], 0, 0);
+    gather(&case.blocks(), &[32, 33]);
 }
 
 #[test]
@@ -358,15 +353,14 @@ fn a_page_begins_where_the_one_before_ended() {
             let expected = &all[at + 1..(at + 41).min(700)];
             for backend in Backend::available() {
                 let begin = || TopK::new(40).starting(first);
-                let mut found = [begin(), begin(), begin(), begin()];
+                let mut found = [begin(), begin(), begin()];
                 nearest(backend, &blocks, 0..700, &[&query], &mut found[..1], None);
                 let prefixes = Prefixes::new(backend, &blocks, &query, f32::INFINITY).unwrap();
                 prefixes.nearest((0, 1), &mut found[1], None);
-                nearest_among(backend, &blocks, &case.spots(None), (0, 1), &query, &mut found[2]);
                 if lists_codes(&blocks) {
-                    assert!(nearest_by_code(&blocks, &query, &mut found[3], None, usize::MAX));
+                    assert!(nearest_by_code(&blocks, &query, &mut found[2], None, usize::MAX));
                 } else {
-                    found[3] = found[2].clone();
+                    found[2] = found[1].clone();
                 }
                 for found in found {
                     assert_eq!(found.into_sorted(), expected, "{} {shape:?} after {at}", backend.name());

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::sync::OnceLock;
 
-use kernels::scan::{self, BLOCK, BlocksRef, Shape, Spot};
+use kernels::scan::{self, BLOCK, BlocksRef, Shape};
 use rayon::prelude::*;
 
 use super::selection::bits;
@@ -211,19 +211,19 @@ impl CodeBlocks {
         )
     }
 
-    /// Where the documents lie whose number's bit is set.
-    pub(super) fn spots(&self, numbers: &[u64]) -> Vec<Spot> {
+    /// Where the documents lie whose number's bit is set, rising.
+    pub(super) fn positions(&self, numbers: &[u64]) -> Vec<u32> {
         let places = self.places.get_or_init(|| self.find_places());
-        let mut lanes = vec![0u32; self.len.div_ceil(BLOCK)];
+        // Through a bitmap: sorting a hundred thousand of them takes longer.
+        let mut set = vec![0u64; self.len.div_ceil(64)];
         for (i, &word) in numbers.iter().enumerate() {
             for bit in bits(word) {
                 if let Some(&place) = places.get(i * 64 + bit as usize) {
-                    lanes[place as usize / BLOCK] |= 1 << (place % BLOCK as u32);
+                    set[place as usize / 64] |= 1 << (place % 64);
                 }
             }
         }
-        let spots = lanes.into_iter().enumerate().filter(|(_, lanes)| *lanes != 0);
-        spots.map(|(block, lanes)| Spot { block: block as u32, lanes }).collect()
+        set.iter().enumerate().flat_map(|(i, &word)| bits(word).map(move |bit| i as u32 * 64 + bit)).collect()
     }
 
     fn find_places(&self) -> Vec<u32> {

@@ -4,7 +4,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use kernels::Backend;
-use kernels::scan::{self, BLOCK, Effort, Neighbour, Query, TopK};
+use kernels::scan::{self, BLOCK, BlocksRef, Effort, Neighbour, Query, TopK};
 use rayon::prelude::*;
 
 use super::codes::{CodeBlocks, kernel_shape, positions_of};
@@ -139,7 +139,16 @@ pub(crate) fn explained(
     let k = want.k;
     let shape = kernel_shape(shape);
     let backend = Backend::active();
-    let documents: usize = parts.iter().map(|p| p.blocks.len()).sum();
+    // What is looked at of each part: all, of which a bitmap leaves some, or what a filter leaves, packed for itself.
+    let looked: Vec<(BlocksRef, Option<&[u64]>, bool)> = parts
+        .iter()
+        .map(|part| match part.only.map(Selection::only) {
+            None => (part.blocks.view(), None, false),
+            Some(Only::Ranks(bits)) => (part.blocks.view(), Some(bits), false),
+            Some(Only::These(some)) => (some, None, true),
+        })
+        .collect();
+    let documents: usize = looked.iter().map(|(view, ..)| view.len()).sum();
     // Work in codes to look at. Waking the other threads, on a busy machine, takes longer than a small scan.
     let threads = rayon::current_num_threads();
     let parallel = |codes: usize| codes > SERIAL && threads > 1;
@@ -169,35 +178,21 @@ pub(crate) fn explained(
 
     // The largest part first: it gives the others the best limit.
     let mut by_size: Vec<usize> = (0..parts.len()).collect();
-    by_size.sort_by_key(|&p| std::cmp::Reverse(parts[p].blocks.len()));
+    by_size.sort_by_key(|&p| std::cmp::Reverse(looked[p].0.len()));
     for p in by_size {
         let part = &parts[p];
-        let view = part.blocks.view();
-        // The order within one part is that of the ranks; the column need not be asked.
-        let sequence = |rank: u32| if parts.len() == 1 { u64::from(rank) } else { (part.sequence)(rank) };
-
-        let filter = match part.only.map(Selection::only) {
-            None => None,
-            Some(Only::Ranks(bits)) => Some(bits),
-            Some(Only::Spots([])) => {
-                progress.iter().for_each(|query| query.goes(p, Way::Nothing));
-                continue;
-            }
-            Some(Only::Spots(spots)) => {
-                progress.iter().for_each(|query| query.goes(p, Way::Selected));
-                let work = BLOCK * spots.len();
-                // One share, unless few queries alone must keep the cores busy.
-                let shares = if tables.len() < threads && parallel(work) { 4 * threads } else { 1 };
-                let pieces: Vec<(usize, usize)> =
-                    numbers.iter().flat_map(|&q| (0..shares).map(move |share| (q, share))).collect();
-                each(pieces.len() > 1 && parallel(work.saturating_mul(tables.len())), &pieces, |&(q, share)| {
-                    let mut best = collector(q, p);
-                    scan::nearest_among(backend, &view, spots, (share, shares), &queries[q], &mut best);
-                    progress[q].take(k, p, best, &sequence);
-                });
-                continue;
+        let (view, filter, selected) = looked[p];
+        if selected {
+            let way = if view.is_empty() { Way::Nothing } else { Way::Selected };
+            progress.iter().for_each(|query| query.goes(p, way));
+        }
+        let goes = |q: usize, way: Way| {
+            if !selected {
+                progress[q].goes(p, way);
             }
         };
+        // The order within one part is that of the ranks; the column need not be asked.
+        let sequence = |rank: u32| if parts.len() == 1 { u64::from(rank) } else { (part.sequence)(rank) };
 
         // What each query does here: nothing more, look at so many documents alone, or go with others.
         let pruned = if tables.len() < 4 { PRUNED } else { PRUNED_IN_TILE } * view.len() as f64;
@@ -208,7 +203,7 @@ pub(crate) fn explained(
                 let mut best = collector(q, p);
                 let most = view.len() / 512 + 256;
                 if scan::nearest_by_code(&view, query, &mut best, filter, most) {
-                    progress.goes(p, Way::PostingLists);
+                    goes(q, Way::PostingLists);
                     progress.take(k, p, best, &sequence);
                     return Choice::Done;
                 }
@@ -242,7 +237,7 @@ pub(crate) fn explained(
             )
             .collect();
         each(many && alone.len() > 1, &alone, |&(q, prefixes)| {
-            progress[q].goes(p, Way::Prefixes);
+            goes(q, Way::Prefixes);
             // One share, unless this query alone must keep the cores busy.
             // Several a thread, since first bytes differ in what lies under them.
             let shares = if alone.len() < threads && prefixes.cost() > SERIAL { 4 * threads } else { 1 };

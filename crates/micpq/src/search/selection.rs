@@ -2,12 +2,12 @@
 
 use std::borrow::Cow;
 
-use kernels::scan::{BLOCK, Spot};
+use kernels::scan::{self, BlocksRef, Shape};
 
 use super::codes::CodeBlocks;
 
-/// One document in so many, or fewer, are looked at alone. Up to there, visiting them costs less than passing over the
-/// others and asking the bitmap about a hundred times as many survivors.
+/// One document in so many, or fewer, are packed for themselves: then their scan costs what an index of so many documents
+/// costs, and their codes are a few bytes each. Of more, the bitmap is asked about what passes a scan of all.
 const FEW: usize = 32;
 
 /// The documents of a part that may be found, in the form in which the scan asks for them.
@@ -19,7 +19,7 @@ pub(crate) struct Selection<'a> {
 
 #[derive(Clone, Debug)]
 enum Kind<'a> {
-    Few(Vec<Spot>),
+    Few(Gathered),
     /// A bitmap over ranks.
     Many(Cow<'a, [u64]>),
 }
@@ -27,10 +27,34 @@ enum Kind<'a> {
 /// How the scan is to go about it.
 #[derive(Clone, Copy)]
 pub(super) enum Only<'a> {
-    /// Nothing but these documents, which lie here.
-    Spots(&'a [Spot]),
+    /// Nothing but these documents. Keys are the part's ranks.
+    These(BlocksRef<'a>),
     /// Everything, and the bitmap is asked about what passes.
     Ranks(&'a [u64]),
+}
+
+/// Codes of some documents, packed as those of a part are: sorted, with a directory of prefixes.
+#[derive(Clone, Debug)]
+struct Gathered {
+    shape: Shape,
+    blocks: Vec<u8>,
+    ranks: Vec<[u8; 4]>,
+    starts: Vec<[u8; 4]>,
+}
+
+impl Gathered {
+    /// The documents at these positions, which rise.
+    fn new(from: &BlocksRef, positions: &[u32]) -> Gathered {
+        let (shape, len) = (from.shape(), positions.len());
+        let blocks = scan::gather(from, positions);
+        let ranks = positions.iter().map(|&position| from.key(position as usize).to_le_bytes()).collect();
+        let starts = scan::prefix_starts(shape, &blocks, len, scan::prefix_bits(shape, len));
+        Gathered { shape, blocks, ranks, starts }
+    }
+
+    fn view(&self) -> BlocksRef<'_> {
+        BlocksRef::new(self.shape, self.ranks.len(), &self.blocks, &self.ranks, &self.starts)
+    }
 }
 
 impl<'a> Selection<'a> {
@@ -47,7 +71,7 @@ impl<'a> Selection<'a> {
         };
         let count = numbers.iter().map(|word| word.count_ones() as usize).sum::<usize>() - beyond;
         let kind = if count <= blocks.len() / FEW {
-            Kind::Few(blocks.spots(numbers))
+            Kind::Few(Gathered::new(&blocks.view(), &blocks.positions(numbers)))
         } else {
             Kind::Many(blocks.by_rank(numbers))
         };
@@ -57,7 +81,7 @@ impl<'a> Selection<'a> {
     /// The same, owning what it holds.
     pub fn into_owned(self) -> Selection<'static> {
         let kind = match self.kind {
-            Kind::Few(spots) => Kind::Few(spots),
+            Kind::Few(gathered) => Kind::Few(gathered),
             Kind::Many(ranks) => Kind::Many(Cow::Owned(ranks.into_owned())),
         };
         Selection { count: self.count, kind }
@@ -72,18 +96,10 @@ impl<'a> Selection<'a> {
             stays
         };
         let kind = match &self.kind {
-            Kind::Few(spots) => {
-                let view = blocks.view();
-                let mut left = Vec::with_capacity(spots.len());
-                for spot in spots {
-                    let first = spot.block as usize * BLOCK;
-                    let lanes = bits(u64::from(spot.lanes)).filter(|&lane| check(view.key(first + lane as usize)));
-                    let lanes = lanes.fold(0, |lanes, lane| lanes | 1 << lane);
-                    if lanes != 0 {
-                        left.push(Spot { lanes, ..*spot });
-                    }
-                }
-                Kind::Few(left)
+            Kind::Few(gathered) => {
+                let view = gathered.view();
+                let left: Vec<u32> = (0..view.len() as u32).filter(|&at| check(view.key(at as usize))).collect();
+                Kind::Few(Gathered::new(&view, &left))
             }
             Kind::Many(ranks) => {
                 let word = |(i, &word): (usize, &u64)| {
@@ -110,14 +126,14 @@ impl<'a> Selection<'a> {
     /// Memory held.
     pub fn bytes(&self) -> usize {
         match &self.kind {
-            Kind::Few(spots) => size_of_val(spots.as_slice()),
+            Kind::Few(Gathered { blocks, ranks, starts, .. }) => blocks.len() + 4 * (ranks.len() + starts.len()),
             Kind::Many(ranks) => size_of_val(ranks.as_ref()),
         }
     }
 
     pub(super) fn only(&self) -> Only<'_> {
         match &self.kind {
-            Kind::Few(spots) => Only::Spots(spots),
+            Kind::Few(gathered) => Only::These(gathered.view()),
             Kind::Many(ranks) => Only::Ranks(ranks),
         }
     }
@@ -131,6 +147,8 @@ pub(super) fn bits(word: u64) -> impl Iterator<Item = u32> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashMap;
+
     use kernels::dropout::mix;
     use proptest::prelude::*;
 
@@ -139,13 +157,15 @@ mod tests {
 
     /// The numbers of all documents selected, whatever the form.
     fn numbers(blocks: &CodeBlocks, selection: &Selection) -> Vec<u32> {
-        let view = blocks.view();
         let mut numbers: Vec<u32> = match selection.only() {
-            Only::Spots(spots) => spots
-                .iter()
-                .flat_map(|s| bits(u64::from(s.lanes)).map(|lane| view.key(s.block as usize * BLOCK + lane as usize)))
-                .map(|rank| blocks.number(rank))
-                .collect(),
+            Only::These(some) => {
+                // Every document with its own code, in the order of codes and then of ranks.
+                let all: HashMap<u32, Vec<u8>> = blocks.iter().collect();
+                let own = |at: usize| (some.code(at), some.key(at));
+                assert!((1..some.len()).all(|at| own(at - 1) < own(at)));
+                (0..some.len()).for_each(|at| assert_eq!(all[&blocks.number(some.key(at))], some.code(at)));
+                (0..some.len()).map(|at| blocks.number(some.key(at))).collect()
+            }
             Only::Ranks(ranks) => (0..blocks.len() as u32)
                 .filter(|&rank| ranks[rank as usize / 64] >> (rank % 64) & 1 == 1)
                 .map(|rank| blocks.number(rank))
