@@ -136,7 +136,7 @@ fn search(searcher: &Searcher, queries: &Matrix, rerank: Rerank, k: usize) -> Re
 }
 
 /// The median time of one query of ten hits by its vector, the ways taking turns so that they share what else the machine
-/// does. CPU time of this thread where the system tells it, which other programs do not lengthen.
+/// does.
 fn latencies(ways: &[(&Searcher, Rerank)], queries: &Matrix) -> Result<Vec<Duration>> {
     let mut times = vec![Vec::new(); ways.len()];
     let alone = rayon::ThreadPoolBuilder::new().num_threads(1).build().expect("one thread");
@@ -145,12 +145,9 @@ fn latencies(ways: &[(&Searcher, Rerank)], queries: &Matrix) -> Result<Vec<Durat
         for ((searcher, rerank), times) in ways.iter().zip(&mut times) {
             let config = SearchConfig { rerank: *rerank, documents: false, ..SearchConfig::default() };
             let spent = alone.install(|| -> Result<Duration> {
-                let begun = (cpu_time(), Instant::now());
+                let begun = Instant::now();
                 searcher.search(&query, &config, &Silent)?;
-                Ok(match (begun.0, cpu_time()) {
-                    (Some(from), Some(to)) => to - from,
-                    _ => begun.1.elapsed(),
-                })
+                Ok(begun.elapsed())
             })?;
             // The first ones bring pages in.
             if i >= 20 {
@@ -163,11 +160,6 @@ fn latencies(ways: &[(&Searcher, Rerank)], queries: &Matrix) -> Result<Vec<Durat
         times[times.len() / 2]
     };
     Ok(times.into_iter().map(median).collect())
-}
-
-fn cpu_time() -> Option<Duration> {
-    let text = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
-    Some(Duration::from_nanos(text.split(' ').next()?.parse().ok()?))
 }
 
 /// Documents, and other forms of the same.
