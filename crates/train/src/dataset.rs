@@ -30,7 +30,7 @@ impl LabelNames {
 }
 
 /// What training and evaluation need of a corpus.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct Dataset {
     /// One a document.
     pub texts: Vec<String>,

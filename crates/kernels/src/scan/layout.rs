@@ -133,8 +133,12 @@ impl<'a> BlocksRef<'a> {
 
     /// The packed code at a position.
     pub fn code(&self, position: usize) -> Vec<u8> {
-        assert!(position < self.len);
-        self.block(position / BLOCK).iter().skip(position % BLOCK).step_by(BLOCK).copied().collect()
+        self.code_at(position).copied().collect()
+    }
+
+    fn code_at(&self, position: usize) -> impl Iterator<Item = &'a u8> {
+        assert!(position < self.len, "position {position} of {} documents", self.len);
+        self.block(position / BLOCK).iter().skip(position % BLOCK).step_by(BLOCK)
     }
 
     /// The key of a position.
@@ -210,16 +214,7 @@ pub(super) fn lanes(block: usize, positions: &Range<usize>) -> u32 {
 pub fn pack(shape: Shape, codes: &[u8], order: &[u32]) -> Vec<u8> {
     let width = shape.code_bytes();
     assert!(codes.len().is_multiple_of(width), "{} bytes are no whole number of {width}-byte codes", codes.len());
-    let mut bytes = vec![0; shape.blocks_bytes(order.len())];
-    for (block, rows) in bytes.chunks_exact_mut(shape.block_bytes()).zip(order.chunks(BLOCK)) {
-        for (lane, &row) in rows.iter().enumerate() {
-            let code = &codes[row as usize * width..(row as usize + 1) * width];
-            for (r, &byte) in code.iter().enumerate() {
-                block[r * BLOCK + lane] = byte;
-            }
-        }
-    }
-    bytes
+    transposed(shape, order, |row| codes[row as usize * width..(row as usize + 1) * width].iter())
 }
 
 /// Blocks of the documents at `positions` alone, in that order.
@@ -227,13 +222,15 @@ pub fn pack(shape: Shape, codes: &[u8], order: &[u32]) -> Vec<u8> {
 /// # Panics
 /// When a position lies beyond the last document.
 pub fn gather(from: &BlocksRef, positions: &[u32]) -> Vec<u8> {
-    let shape = from.shape();
-    let mut bytes = vec![0; shape.blocks_bytes(positions.len())];
-    for (block, positions) in bytes.chunks_exact_mut(shape.block_bytes()).zip(positions.chunks(BLOCK)) {
-        for (lane, &position) in positions.iter().enumerate() {
-            assert!((position as usize) < from.len(), "position {position} of {} documents", from.len());
-            let code = from.block(position as usize / BLOCK).iter().skip(position as usize % BLOCK).step_by(BLOCK);
-            for (row, &byte) in code.enumerate() {
+    transposed(from.shape(), positions, |position| from.code_at(position as usize))
+}
+
+/// Blocks of the codes that `code` gives for each of `order`.
+fn transposed<'c, C: Iterator<Item = &'c u8>>(shape: Shape, order: &[u32], code: impl Fn(u32) -> C) -> Vec<u8> {
+    let mut bytes = vec![0; shape.blocks_bytes(order.len())];
+    for (block, some) in bytes.chunks_exact_mut(shape.block_bytes()).zip(order.chunks(BLOCK)) {
+        for (lane, &which) in some.iter().enumerate() {
+            for (row, &byte) in code(which).enumerate() {
                 block[row * BLOCK + lane] = byte;
             }
         }

@@ -37,7 +37,13 @@ impl Part<'_> {
         let documents = self.blocks.len();
         let blocks = documents.div_ceil(BLOCK);
         let filtered = self.only.is_some();
-        Plan { way: Way::Blocks, documents, blocks, scanned: 0, measured: 0, filtered }
+        // Of what a filter leaves alone, that is said; of all others, the way that is taken.
+        let way = match self.only {
+            Some(only) if only.is_few() && only.count() == 0 => Way::Nothing,
+            Some(only) if only.is_few() => Way::Selected,
+            _ => Way::Blocks,
+        };
+        Plan { way, documents, blocks, scanned: 0, measured: 0, filtered }
     }
 }
 
@@ -115,8 +121,12 @@ impl Progress {
         plans[part].measured += effort.measured;
     }
 
+    /// Notes the way through a part, where not a filter alone has decided it.
     fn goes(&self, part: usize, way: Way) {
-        self.plans.lock().expect("no thread panics while it holds this")[part].way = way;
+        let plan = &mut self.plans.lock().expect("no thread panics while it holds this")[part];
+        if plan.way == Way::Blocks {
+            plan.way = way;
+        }
     }
 }
 
@@ -140,15 +150,15 @@ pub(crate) fn explained(
     let shape = kernel_shape(shape);
     let backend = Backend::active();
     // What is looked at of each part: all, of which a bitmap leaves some, or what a filter leaves, packed for itself.
-    let looked: Vec<(BlocksRef, Option<&[u64]>, bool)> = parts
+    let looked: Vec<(BlocksRef, Option<&[u64]>)> = parts
         .iter()
         .map(|part| match part.only.map(Selection::only) {
-            None => (part.blocks.view(), None, false),
-            Some(Only::Ranks(bits)) => (part.blocks.view(), Some(bits), false),
-            Some(Only::These(some)) => (some, None, true),
+            None => (part.blocks.view(), None),
+            Some(Only::Ranks(bits)) => (part.blocks.view(), Some(bits)),
+            Some(Only::These(some)) => (some, None),
         })
         .collect();
-    let documents: usize = looked.iter().map(|(view, ..)| view.len()).sum();
+    let documents: usize = looked.iter().map(|(view, _)| view.len()).sum();
     // Work in codes to look at. Waking the other threads, on a busy machine, takes longer than a small scan.
     let threads = rayon::current_num_threads();
     let parallel = |codes: usize| codes > SERIAL && threads > 1;
@@ -181,16 +191,7 @@ pub(crate) fn explained(
     by_size.sort_by_key(|&p| std::cmp::Reverse(looked[p].0.len()));
     for p in by_size {
         let part = &parts[p];
-        let (view, filter, selected) = looked[p];
-        if selected {
-            let way = if view.is_empty() { Way::Nothing } else { Way::Selected };
-            progress.iter().for_each(|query| query.goes(p, way));
-        }
-        let goes = |q: usize, way: Way| {
-            if !selected {
-                progress[q].goes(p, way);
-            }
-        };
+        let (view, filter) = looked[p];
         // The order within one part is that of the ranks; the column need not be asked.
         let sequence = |rank: u32| if parts.len() == 1 { u64::from(rank) } else { (part.sequence)(rank) };
 
@@ -203,7 +204,7 @@ pub(crate) fn explained(
                 let mut best = collector(q, p);
                 let most = view.len() / 512 + 256;
                 if scan::nearest_by_code(&view, query, &mut best, filter, most) {
-                    goes(q, Way::PostingLists);
+                    progress.goes(p, Way::PostingLists);
                     progress.take(k, p, best, &sequence);
                     return Choice::Done;
                 }
@@ -237,7 +238,7 @@ pub(crate) fn explained(
             )
             .collect();
         each(many && alone.len() > 1, &alone, |&(q, prefixes)| {
-            goes(q, Way::Prefixes);
+            progress[q].goes(p, Way::Prefixes);
             // One share, unless this query alone must keep the cores busy.
             // Several a thread, since first bytes differ in what lies under them.
             let shares = if alone.len() < threads && prefixes.cost() > SERIAL { 4 * threads } else { 1 };

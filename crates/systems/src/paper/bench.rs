@@ -81,8 +81,7 @@ impl Sets {
         order.truncate(most);
         order.sort_unstable();
         let documents = self.documents.select(&order);
-        let same = |set: &Dataset| Dataset { texts: set.texts.clone(), labels: set.labels.clone(), seen: set.seen };
-        Sets { documents, validation: same(&self.validation), queries: same(&self.queries), classes: self.classes }
+        Sets { documents, validation: self.validation.clone(), queries: self.queries.clone(), classes: self.classes }
     }
 }
 
