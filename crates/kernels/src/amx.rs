@@ -4,6 +4,7 @@
 //! product and released after it, so that a thread that goes on to other work carries no tiles through its switches.
 
 use std::arch::asm;
+use std::ops::Range;
 use std::sync::OnceLock;
 
 /// Rows of a tile.
@@ -93,10 +94,48 @@ impl Drop for Configured {
 #[repr(align(64))]
 pub(crate) struct Sums<T>(pub [[T; 16]; ROWS]);
 
-/// Defines the products of two by two tiles and of one by one for one instruction. A step is 64 bytes of every row and
+/// Some tiles of rows and as many panels as are multiplied at once: two by two, one by four, or one by one.
+pub(crate) struct Part {
+    /// The first row and how many tiles.
+    pub row: usize,
+    pub tiles: usize,
+    /// The first panel and how many.
+    pub panel: usize,
+    pub panels: usize,
+}
+
+/// Goes over all tiles of `rows` rows and some panels: pairs of tiles meet pairs of panels, which stay in the first-level cache
+/// for all rows; a last tile alone meets four panels at a time.
+#[inline(always)]
+pub(crate) fn cover(rows: usize, panels: Range<usize>, mut each: impl FnMut(Part)) {
+    let tiles = rows.div_ceil(ROWS);
+    let paired = tiles / 2 * 2;
+    // What is left over: a panel of an odd number, and rows of an odd number of tiles.
+    for panel in panels.clone().step_by(2) {
+        let both = panel + 1 < panels.end;
+        for tile in (0..paired).step_by(2) {
+            if both {
+                each(Part { row: tile * ROWS, tiles: 2, panel, panels: 2 });
+            } else {
+                each(Part { row: tile * ROWS, tiles: 1, panel, panels: 1 });
+                each(Part { row: (tile + 1) * ROWS, tiles: 1, panel, panels: 1 });
+            }
+        }
+    }
+    if tiles > paired {
+        let mut panel = panels.start;
+        while panel < panels.end {
+            let n = if panels.end - panel >= 4 { 4 } else { 1 };
+            each(Part { row: paired * ROWS, tiles: 1, panel, panels: n });
+            panel += n;
+        }
+    }
+}
+
+/// Defines the products of two by two tiles, of one by four and of one by one for one instruction. A step is 64 bytes of every row and
 /// sixteen groups of 64 bytes of every panel.
 macro_rules! products {
-    ($(#[$doc:meta])* $two:ident, $one:ident, $instruction:literal, $x:ty, $w:ty, $sum:ty) => {
+    ($(#[$doc:meta])* $two:ident, $four:ident, $one:ident, $instruction:literal, $x:ty, $w:ty, $sum:ty) => {
         $(#[$doc])*
         /// Two tiles of rows by two of outputs: `sums[2 * rows + outputs] = x w`.
         ///
@@ -128,6 +167,49 @@ macro_rules! products {
                     x1 = inout(reg) x.byte_add(ROWS * stride) => _,
                     w0 = inout(reg) w[0] => _,
                     w1 = inout(reg) w[1] => _,
+                    n = inout(reg) steps => _,
+                    stride = in(reg) stride,
+                    group = in(reg) 64usize,
+                    to = in(reg) sums.as_mut_ptr(),
+                    out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+                    out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+                    options(nostack),
+                );
+            }
+        }
+
+        $(#[$doc])*
+        /// One tile of rows by four of outputs: four sums that do not wait for each other.
+        ///
+        /// # Safety
+        /// As of the other, with 16 rows and four panels, each `panel` bytes after the last.
+        pub(crate) unsafe fn $four(x: *const $x, stride: usize, w: *const $w, panel: usize, steps: usize, sums: &mut [Sums<$sum>; 4]) {
+            // SAFETY: the caller's promise.
+            unsafe {
+                asm!(
+                    "tilezero tmm0", "tilezero tmm1", "tilezero tmm2", "tilezero tmm3",
+                    "2:",
+                    "tileloadd tmm4, [{x} + {stride}]",
+                    "tileloadd tmm5, [{w0} + {group}]",
+                    "tileloadd tmm6, [{w1} + {group}]",
+                    concat!($instruction, " tmm0, tmm4, tmm5"),
+                    "tileloadd tmm7, [{w2} + {group}]",
+                    concat!($instruction, " tmm1, tmm4, tmm6"),
+                    "tileloadd tmm5, [{w3} + {group}]",
+                    concat!($instruction, " tmm2, tmm4, tmm7"),
+                    concat!($instruction, " tmm3, tmm4, tmm5"),
+                    "add {x}, 64", "add {w0}, 1024", "add {w1}, 1024", "add {w2}, 1024", "add {w3}, 1024",
+                    "dec {n}",
+                    "jnz 2b",
+                    "tilestored [{to} + {group}], tmm0",
+                    "tilestored [{to} + {group} + 1024], tmm1",
+                    "tilestored [{to} + {group} + 2048], tmm2",
+                    "tilestored [{to} + {group} + 3072], tmm3",
+                    x = inout(reg) x => _,
+                    w0 = inout(reg) w => _,
+                    w1 = inout(reg) w.byte_add(panel) => _,
+                    w2 = inout(reg) w.byte_add(2 * panel) => _,
+                    w3 = inout(reg) w.byte_add(3 * panel) => _,
                     n = inout(reg) steps => _,
                     stride = in(reg) stride,
                     group = in(reg) 64usize,
@@ -173,9 +255,34 @@ macro_rules! products {
 
 products! {
     /// Unsigned bytes by signed ones, summed as whole numbers.
-    bytes_2x2, bytes_1x1, "tdpbusd", u8, i8, i32
+    bytes_2x2, bytes_1x4, bytes_1x1, "tdpbusd", u8, i8, i32
 }
 products! {
     /// Pairs of `bf16`, summed as `f32`.
-    halves_2x2, halves_1x1, "tdpbf16ps", u16, u16, f32
+    halves_2x2, halves_1x4, halves_1x1, "tdpbf16ps", u16, u16, f32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_tile_of_rows_meets_every_panel_once() {
+        for rows in [1usize, 15, 16, 17, 32, 33, 48, 49, 80] {
+            for panels in [0..1, 0..2, 3..6, 2..6, 1..8, 0..24] {
+                let mut met = vec![0; rows.div_ceil(ROWS) * 24];
+                cover(rows, panels.clone(), |part| {
+                    assert!(matches!((part.tiles, part.panels), (2, 2) | (1, 4) | (1, 1)));
+                    for tile in 0..part.tiles {
+                        for panel in part.panel..part.panel + part.panels {
+                            met[(part.row / ROWS + tile) * 24 + panel] += 1;
+                        }
+                    }
+                });
+                for (at, met) in met.into_iter().enumerate() {
+                    assert_eq!(met, usize::from(panels.contains(&(at % 24))), "{rows} rows, panels {panels:?}, {at}");
+                }
+            }
+        }
+    }
 }

@@ -1,6 +1,7 @@
 //! Attention of one sequence, head by head, without padding.
 
 use crate::Backend;
+use crate::aligned::Aligned;
 use crate::dispatch::per_backend;
 use crate::dropout::{Rate, drop_row_body, mix};
 use crate::lanes::LANES;
@@ -19,9 +20,9 @@ pub struct Shape {
 #[derive(Default)]
 pub struct Scratch {
     // [width, length to whole lanes]: keys turned so that scores are summed along the sequence, zeros at the end.
-    keys: Vec<f32>,
-    // [TOGETHER, length to whole lanes]
-    scores: Vec<f32>,
+    keys: Aligned<f32>,
+    // [queries that go together, length to whole lanes]
+    scores: Aligned<f32>,
 }
 
 /// `out[length, heads * width] = softmax(Q K^T / sqrt(width)) V` for one sequence, with `qkv` as
@@ -41,22 +42,38 @@ pub fn attend(
     assert!(hidden > 0 && qkv.len() == 3 * out.len() && out.len().is_multiple_of(hidden));
     let length = out.len() / hidden;
     let stride = length.next_multiple_of(LANES);
-    scratch.keys.clear();
-    scratch.keys.resize(shape.width * stride, 0.0);
-    scratch.scores.resize(TOGETHER * stride, 0.0);
-    heads(backend, qkv, out, shape, dropout, scratch);
+    scratch.keys.space(shape.width * stride).fill(0.0);
+    let together = if backend == Backend::Avx512 { WIDE } else { TOGETHER };
+    scratch.scores.space(together * stride);
+    match backend {
+        Backend::Avx512 => heads_wide(backend, qkv, out, shape, dropout, scratch),
+        _ => heads(backend, qkv, out, shape, dropout, scratch),
+    }
 }
 
 per_backend! {
     /// All heads of a sequence whose lengths `attend` has checked.
-    pub fn heads(qkv: &[f32], out: &mut [f32], shape: Shape, dropout: Option<(Rate, u64)>, scratch: &mut Scratch) => heads_body;
+    fn heads(qkv: &[f32], out: &mut [f32], shape: Shape, dropout: Option<(Rate, u64)>, scratch: &mut Scratch) => heads_body::<TOGETHER>;
+}
+
+per_backend! {
+    /// The same with more queries at a time.
+    fn heads_wide(qkv: &[f32], out: &mut [f32], shape: Shape, dropout: Option<(Rate, u64)>, scratch: &mut Scratch) => heads_body::<WIDE>;
 }
 
 /// Queries that go together: each key and value is read once for all of them, and their sums hide each other's latency.
+/// Sixteen lanes are two registers of AVX2's sixteen, one of AVX-512's 32.
 const TOGETHER: usize = 4;
+const WIDE: usize = 8;
 
 #[inline(always)]
-fn heads_body(qkv: &[f32], out: &mut [f32], shape: Shape, dropout: Option<(Rate, u64)>, scratch: &mut Scratch) {
+fn heads_body<const TOGETHER: usize>(
+    qkv: &[f32],
+    out: &mut [f32],
+    shape: Shape,
+    dropout: Option<(Rate, u64)>,
+    scratch: &mut Scratch,
+) {
     let Shape { heads, width } = shape;
     let hidden = heads * width;
     let length = out.len() / hidden;
@@ -99,17 +116,20 @@ impl Head<'_> {
         let Shape { heads, width } = self.shape;
         let (hidden, length) = (heads * width, self.length);
         let stride = length.next_multiple_of(LANES);
-        let queries: [&[f32]; Q] =
-            std::array::from_fn(|r| &self.qkv[(first + r) * 3 * hidden + self.head * width..][..width]);
+        // One place and equal distances, or every query's own address is fetched again for every product.
+        let step = 3 * hidden;
+        let queries = &self.qkv[first * step + self.head * width..][..(Q - 1) * step + width];
+        assert!(self.keys.len() == width * stride && scores.len() >= Q * stride);
         // Sixteen scores a query stay in registers over all of the head's width.
         for c in (0..stride).step_by(LANES) {
             let mut sums = [[0.0f32; LANES]; Q];
             for (d, row) in self.keys.chunks_exact(stride).enumerate() {
                 let k: &[f32; LANES] = row[c..c + LANES].try_into().expect("a whole lane");
-                for r in 0..Q {
-                    let q = queries[r][d];
+                for (r, sums) in sums.iter_mut().enumerate() {
+                    // SAFETY: d < width, for there are as many rows of keys, and so far the queries reach.
+                    let q = unsafe { *queries.get_unchecked(r * step + d) };
                     for l in 0..LANES {
-                        sums[r][l] = q.mul_add(k[l], sums[r][l]);
+                        sums[l] = q.mul_add(k[l], sums[l]);
                     }
                 }
             }
@@ -120,22 +140,23 @@ impl Head<'_> {
         for (r, scores) in scores.chunks_exact_mut(stride).take(Q).enumerate() {
             // What lies beyond the sequence weighs nothing, and the softmax runs over whole lanes.
             scores[length..].fill(f32::NEG_INFINITY);
-            softmax(scores, 1.0 / (width as f32).sqrt());
+            softmax(scores.as_chunks_mut().0, 1.0 / (width as f32).sqrt());
             if let Some((rate, key)) = self.dropout {
                 drop_row_body(&mut scores[..length], mix(key, (self.head * length + first + r) as u64), rate);
             }
         }
-        let probabilities: [&[f32]; Q] = std::array::from_fn(|r| &scores[r * stride..][..length]);
+        let probabilities = &scores[..Q * stride];
         let from = 2 * hidden + self.head * width;
         let whole = width / LANES * LANES;
         for c in (0..whole).step_by(LANES) {
             let mut sums = [[0.0f32; LANES]; Q];
-            for (j, token) in self.qkv.chunks_exact(3 * hidden).enumerate() {
+            for (j, token) in self.qkv.chunks_exact(3 * hidden).take(length).enumerate() {
                 let v: &[f32; LANES] = token[from + c..from + c + LANES].try_into().expect("a whole lane");
-                for r in 0..Q {
-                    let p = probabilities[r][j];
+                for (r, sums) in sums.iter_mut().enumerate() {
+                    // SAFETY: j < length <= stride.
+                    let p = unsafe { *probabilities.get_unchecked(r * stride + j) };
                     for l in 0..LANES {
-                        sums[r][l] = p.mul_add(v[l], sums[r][l]);
+                        sums[l] = p.mul_add(v[l], sums[l]);
                     }
                 }
             }
@@ -147,7 +168,7 @@ impl Head<'_> {
             for r in 0..Q {
                 let values = self.qkv.chunks_exact(3 * hidden).map(|token| token[from + c]);
                 out[(first + r) * hidden + self.head * width + c] =
-                    probabilities[r].iter().zip(values).fold(0.0, |sum, (&p, v)| p.mul_add(v, sum));
+                    probabilities[r * stride..].iter().zip(values).fold(0.0, |sum, (&p, v)| p.mul_add(v, sum));
             }
         }
     }

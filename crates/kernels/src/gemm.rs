@@ -8,6 +8,7 @@
 use std::ops::Range;
 
 use crate::Backend;
+use crate::aligned::Aligned;
 use crate::lanes;
 
 /// Outputs in a panel.
@@ -137,7 +138,7 @@ pub struct PackedWeight {
     outputs: usize,
     inputs: usize,
     // [panels][inputs][PANEL], zeros beyond the last output.
-    panels: Vec<f32>,
+    panels: Aligned<f32>,
 }
 
 impl PackedWeight {
@@ -147,7 +148,7 @@ impl PackedWeight {
     /// When the length is another.
     pub fn new(weight: &[f32], outputs: usize, inputs: usize) -> Self {
         assert_eq!(weight.len(), outputs * inputs);
-        let mut panels = vec![0.0; outputs.div_ceil(PANEL) * PANEL * inputs];
+        let mut panels = Aligned::new(outputs.div_ceil(PANEL) * PANEL * inputs);
         for (p, panel) in panels.chunks_exact_mut(PANEL * inputs).enumerate() {
             for (j, row) in weight.chunks_exact(inputs).skip(p * PANEL).take(PANEL).enumerate() {
                 for (k, &w) in row.iter().enumerate() {

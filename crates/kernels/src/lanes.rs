@@ -17,18 +17,38 @@ pub(crate) fn fold(mut lanes: [f32; LANES], f: impl Fn(f32, f32) -> f32) -> f32 
 }
 
 /// `e^x` to 2 units in the last place on [-87, 88]; 0 below, infinity above.
-///
-/// Cephes' scheme: x = n ln 2 + r with |r| <= ln 2 / 2, a polynomial for e^r, then n added to the exponent. Without a
-/// branch, so that a loop over it vectorises.
 #[inline(always)]
 pub(crate) fn exp(x: f32) -> f32 {
-    let clamped = x.clamp(-87.3, 88.7);
+    let (y, exponent) = power(x.clamp(-87.3, 88.7));
+    // The exponent is in [-126, 128]; two factors keep 2^128 from overflowing before the product.
+    let half = exponent >> 1;
+    let first = f32::from_bits((half.wrapping_add(127) << 23) as u32);
+    let second = f32::from_bits((exponent.wrapping_sub(half).wrapping_add(127) << 23) as u32);
+    let y = y * first * second;
+    let y = if x < -87.3 { 0.0 } else { y };
+    if x > 88.7 { f32::INFINITY } else { y }
+}
+
+/// The same bits for `x` of at most 0, in fewer steps: what is never above 1 needs no second factor.
+#[inline(always)]
+pub(crate) fn exp_of_negative(x: f32) -> f32 {
+    let (y, exponent) = power(if x > -87.3 { x } else { -87.3 });
+    let y = y * f32::from_bits((exponent.wrapping_add(127) << 23) as u32);
+    if x < -87.3 { 0.0 } else { y }
+}
+
+/// `e^x` as a value near 1 and a power of two.
+///
+/// Cephes' scheme: x = n ln 2 + r with |r| <= ln 2 / 2, a polynomial for e^r. Without a branch, so that a loop over it
+/// vectorises.
+#[inline(always)]
+fn power(x: f32) -> (f32, i32) {
     // 1.5 * 2^23: adding it rounds to the nearest integer, which then stands in the low bits. A cast would do the same,
     // but Rust's casts saturate, and that takes the loop out of the vector registers.
     const ROUND: f32 = 12_582_912.0;
-    let shifted = clamped.mul_add(std::f32::consts::LOG2_E, ROUND);
+    let shifted = x.mul_add(std::f32::consts::LOG2_E, ROUND);
     let n = shifted - ROUND;
-    let r = n.mul_add(-0.693_359_4, clamped);
+    let r = n.mul_add(-0.693_359_4, x);
     let r = n.mul_add(2.121_944_4e-4, r);
     let mut p = 1.987_569_1e-4f32;
     p = p.mul_add(r, 1.398_199_9e-3);
@@ -37,14 +57,7 @@ pub(crate) fn exp(x: f32) -> f32 {
     p = p.mul_add(r, 1.666_666_5e-1);
     p = p.mul_add(r, 0.5);
     let y = (p * r).mul_add(r, r) + 1.0;
-    // The exponent is in [-126, 128]; two factors keep 2^128 from overflowing before the product.
-    let exponent = (shifted.to_bits() as i32).wrapping_sub(ROUND.to_bits() as i32);
-    let half = exponent >> 1;
-    let first = f32::from_bits((half.wrapping_add(127) << 23) as u32);
-    let second = f32::from_bits((exponent.wrapping_sub(half).wrapping_add(127) << 23) as u32);
-    let y = y * first * second;
-    let y = if x < -87.3 { 0.0 } else { y };
-    if x > 88.7 { f32::INFINITY } else { y }
+    (y, (shifted.to_bits() as i32).wrapping_sub(ROUND.to_bits() as i32))
 }
 
 /// `ln x` to 2 units in the last place for positive, normal, finite `x`; not a number stays one.
@@ -167,6 +180,11 @@ mod tests {
             }
         }
         assert!((1.0 - erf(100.0)).abs() < 4e-7 && (1.0 + erf(f32::NEG_INFINITY)).abs() < 4e-7);
+        for i in 0..2_000_000 {
+            let x = -(i as f32) / 20_000.0;
+            assert_eq!(exp_of_negative(x).to_bits(), exp(x).to_bits(), "exp({x})");
+        }
+        assert_eq!(exp_of_negative(f32::NEG_INFINITY), 0.0);
         assert_eq!(exp(f32::NEG_INFINITY), 0.0);
         assert_eq!(exp(100.0), f32::INFINITY);
     }

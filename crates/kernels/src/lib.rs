@@ -4,6 +4,7 @@
 //! same bits: a product is one chain of fused multiply-adds over the inputs in order, a sum over a row runs in sixteen
 //! lanes folded in a stated order, whatever the width of the registers. Nothing here knows a document, a file or a model.
 
+pub mod aligned;
 pub mod attention;
 pub mod bf16;
 pub mod dispatch;

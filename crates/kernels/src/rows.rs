@@ -1,7 +1,7 @@
 //! Row-wise pieces of the encoder: residual, LayerNorm, softmax.
 
 use crate::dispatch::per_backend;
-use crate::lanes::{LANES, exp, fold};
+use crate::lanes::{LANES, exp_of_negative, fold};
 
 per_backend! {
     /// `x = LayerNorm(x + y)` for every row of `width`, with scale, shift and the epsilon of the model.
@@ -68,25 +68,27 @@ fn sum_of_squares(row: &[f32]) -> f32 {
     fold(lanes, |a, b| a + b)
 }
 
-/// `row = softmax(row * scale)`.
+/// `row = softmax(row * scale)` of whole lanes.
 #[inline(always)]
-pub(crate) fn softmax(row: &mut [f32], scale: f32) {
+pub(crate) fn softmax(row: &mut [[f32; LANES]], scale: f32) {
+    // A comparison and not `max`, which asks whether a value is one at all.
+    let larger = |a: f32, b: f32| if a > b { a } else { b };
     let mut lanes = [f32::NEG_INFINITY; LANES];
-    let (chunks, rest) = row.as_chunks::<LANES>();
-    for c in chunks {
+    for c in row.iter() {
         for i in 0..LANES {
-            lanes[i] = lanes[i].max(c[i]);
+            lanes[i] = larger(c[i], lanes[i]);
         }
     }
-    for (l, v) in lanes.iter_mut().zip(rest) {
-        *l = l.max(*v);
+    let top = fold(lanes, larger);
+    let mut sums = [0.0f32; LANES];
+    for c in row.iter_mut() {
+        for i in 0..LANES {
+            c[i] = exp_of_negative((c[i] - top) * scale);
+            sums[i] += c[i];
+        }
     }
-    let top = fold(lanes, f32::max);
-    for v in row.iter_mut() {
-        *v = exp((*v - top) * scale);
-    }
-    let inverse = 1.0 / sum(row);
-    for v in row.iter_mut() {
+    let inverse = 1.0 / fold(sums, |a, b| a + b);
+    for v in row.as_flattened_mut() {
         *v *= inverse;
     }
 }

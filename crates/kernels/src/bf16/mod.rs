@@ -18,6 +18,7 @@ use std::ops::Range;
 use std::sync::OnceLock;
 
 use crate::Backend;
+use crate::aligned::Aligned;
 use crate::dispatch::per_backend;
 use crate::gemm::{Epilogue, PANEL, Place, panel_part};
 
@@ -117,7 +118,7 @@ pub struct HalfRows {
     rows: usize,
     inputs: usize,
     // [rows to whole tiles, inputs to whole steps]
-    values: Vec<u16>,
+    values: Aligned<u16>,
 }
 
 impl HalfRows {
@@ -129,10 +130,7 @@ impl HalfRows {
         assert!(inputs > 0 && x.len().is_multiple_of(inputs), "x is [rows, inputs]");
         self.rows = x.len() / inputs;
         let size = self.rows.next_multiple_of(ROWS) * inputs.next_multiple_of(STEP);
-        if self.values.len() < size || self.inputs != inputs {
-            self.values.clear();
-            self.values.resize(size, 0);
-        }
+        self.values.space(size);
         self.inputs = inputs;
         round_rows(backend, x, self);
     }
@@ -160,6 +158,8 @@ fn round_rows_body(x: &[f32], rows: &mut HalfRows) {
         for (q, v) in to.iter_mut().zip(from) {
             *q = round(*v);
         }
+        // Weights beyond the last input are zero, but what is no number stays none.
+        to[inputs..].fill(0);
     }
 }
 
@@ -169,7 +169,7 @@ pub struct HalfWeight {
     outputs: usize,
     inputs: usize,
     // [panels][inputs to whole steps / 2][PANEL][2]
-    panels: Vec<u16>,
+    panels: Aligned<u16>,
 }
 
 impl HalfWeight {
@@ -180,7 +180,7 @@ impl HalfWeight {
     pub fn new(weight: &[f32], outputs: usize, inputs: usize) -> Self {
         assert_eq!(weight.len(), outputs * inputs);
         let padded = inputs.next_multiple_of(STEP);
-        let mut panels = vec![0; outputs.div_ceil(PANEL) * PANEL * padded];
+        let mut panels = Aligned::new(outputs.div_ceil(PANEL) * PANEL * padded);
         for (j, row) in weight.chunks_exact(inputs).enumerate() {
             let panel = &mut panels[j / PANEL * PANEL * padded..][..PANEL * padded];
             for (k, w) in row.iter().enumerate() {

@@ -22,7 +22,7 @@ fn every_unit_gives_the_references_bits() {
         for backend in Backend::available() {
             let mut same = HalfRows::default();
             same.fill(backend, &x, inputs);
-            assert_eq!(same.values, rows.values, "{}", backend.name());
+            assert_eq!(same.values[..], rows.values[..], "{}", backend.name());
         }
         for epilogue in [Epilogue::Bias(&bias), Epilogue::BiasGelu(&bias)] {
             let expected = [Order::Tiles, Order::Pairs].map(|order| {

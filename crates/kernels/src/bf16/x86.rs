@@ -138,32 +138,23 @@ pub(super) unsafe fn amx(tiles: &Tiles, y: &mut [f32], panels: Range<usize>) {
     // SAFETY: the CPU has tiles.
     let _configured = unsafe { Configured::new() };
     let mut sums = [const { Sums([[0.0; PANEL]; ROWS]) }; 4];
-    for first in panels.clone().step_by(2) {
-        let both = first + 1 < panels.end;
-        let second = if both { first + 1 } else { first };
-        let places = [tiles.place(first), tiles.place(second)];
-        let w = [first, second].map(|p| tiles.weight.panel(p).as_ptr());
-        for i in (0..rows).step_by(2 * ROWS) {
-            // SAFETY: rows from i on have space to a whole tile, two tiles where more than one begins; panels are whole.
-            unsafe {
-                let x = tiles.x.values.as_ptr().add(i * stride);
-                if both && rows - i > ROWS {
-                    amx::halves_2x2(x, 2 * stride, w, stride / STEP, &mut sums);
-                } else {
-                    for half in 0..1 + usize::from(rows - i > ROWS) {
-                        for (side, w) in w.iter().take(1 + usize::from(both)).enumerate() {
-                            let x = x.add(half * ROWS * stride);
-                            amx::halves_1x1(x, 2 * stride, *w, stride / STEP, &mut sums[2 * half + side]);
-                        }
-                    }
-                }
-            }
-            for (side, place) in places.iter().take(1 + usize::from(both)).enumerate() {
-                for (half, i) in (i..rows).step_by(ROWS).take(2).enumerate() {
-                    let sums = &sums[2 * half + side].0;
-                    place.put(y, i, (rows - i).min(ROWS), |r: usize| sums[r]);
-                }
+    let steps = stride / STEP;
+    amx::cover(rows, panels, |part| {
+        let (i, p) = (part.row, part.panel);
+        let w = tiles.weight.panel(p).as_ptr();
+        // SAFETY: rows from i on have space to a whole tile, two tiles where more than one begins; panels are whole, and as
+        // many follow as the part has.
+        unsafe {
+            let x = tiles.x.values.as_ptr().add(i * stride);
+            match (part.tiles, part.panels) {
+                (2, 2) => amx::halves_2x2(x, 2 * stride, [w, tiles.weight.panel(p + 1).as_ptr()], steps, &mut sums),
+                (1, 4) => amx::halves_1x4(x, 2 * stride, w, 2 * PANEL * stride, steps, &mut sums),
+                _ => amx::halves_1x1(x, 2 * stride, w, steps, &mut sums[0]),
             }
         }
-    }
+        for (k, sums) in sums.iter().take(part.tiles * part.panels).enumerate() {
+            let i = i + k / part.panels * ROWS;
+            tiles.place(p + k % part.panels).put(y, i, (rows - i).min(ROWS), |r: usize| sums.0[r]);
+        }
+    });
 }

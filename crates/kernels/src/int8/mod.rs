@@ -30,6 +30,7 @@ use std::sync::OnceLock;
 pub use rows::ByteRows;
 
 use crate::Backend;
+use crate::aligned::Aligned;
 use crate::dispatch::per_backend;
 use crate::gemm::{Epilogue, PANEL, Place, Products, panel_part};
 use crate::lanes::{LANES, fold};
@@ -109,7 +110,7 @@ pub struct ByteWeight {
     outputs: usize,
     inputs: usize,
     // [panels][padded inputs / 4][PANEL][4], zeros beyond the last output and the last input.
-    panels: Vec<i8>,
+    panels: Aligned<i8>,
     // [panels * PANEL]: what a unit of a weight is worth.
     scale: Vec<f32>,
     // [panels * PANEL]: scale times the sum of the weights, which the row's floor is multiplied by.
@@ -127,7 +128,7 @@ impl ByteWeight {
         let mut packed = ByteWeight {
             outputs,
             inputs,
-            panels: vec![0; panels * PANEL * padded],
+            panels: Aligned::new(panels * PANEL * padded),
             scale: vec![0.0; panels * PANEL],
             sums: vec![0.0; panels * PANEL],
         };

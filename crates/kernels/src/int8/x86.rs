@@ -153,30 +153,23 @@ pub(super) unsafe fn amx(tiles: &Tiles, y: &mut [f32], panels: Range<usize>) {
     // SAFETY: the CPU has tiles.
     let _configured = unsafe { Configured::new() };
     let mut sums = [const { Sums([[0; PANEL]; ROWS]) }; 4];
-    for first in panels.clone().step_by(2) {
-        let both = first + 1 < panels.end;
-        let edges = [tiles.edge(first), tiles.edge(if both { first + 1 } else { first })];
-        let w = [tiles.weight.panel(first).as_ptr(), tiles.weight.panel(edges[1].panel).as_ptr()];
-        for i in (0..rows).step_by(2 * ROWS) {
-            // SAFETY: rows from i on have space to a whole tile, two tiles where more than one begins; panels are whole.
-            unsafe {
-                let x = tiles.x.values().as_ptr().add(i * stride);
-                if both && rows - i > ROWS {
-                    amx::bytes_2x2(x, stride, w, stride / STEP, &mut sums);
-                } else {
-                    for half in 0..1 + usize::from(rows - i > ROWS) {
-                        for (side, w) in w.iter().take(1 + usize::from(both)).enumerate() {
-                            let x = x.add(half * ROWS * stride);
-                            amx::bytes_1x1(x, stride, *w, stride / STEP, &mut sums[2 * half + side]);
-                        }
-                    }
-                }
-            }
-            for (side, edge) in edges.iter().take(1 + usize::from(both)).enumerate() {
-                for (half, i) in (i..rows).step_by(ROWS).take(2).enumerate() {
-                    tiles.finish(y, edge, i, &sums[2 * half + side].0[..(rows - i).min(ROWS)]);
-                }
+    let steps = stride / STEP;
+    amx::cover(rows, panels, |part| {
+        let (i, p) = (part.row, part.panel);
+        let w = tiles.weight.panel(p).as_ptr();
+        // SAFETY: rows from i on have space to a whole tile, two tiles where more than one begins; panels are whole, and as
+        // many follow as the part has.
+        unsafe {
+            let x = tiles.x.values().as_ptr().add(i * stride);
+            match (part.tiles, part.panels) {
+                (2, 2) => amx::bytes_2x2(x, stride, [w, tiles.weight.panel(p + 1).as_ptr()], steps, &mut sums),
+                (1, 4) => amx::bytes_1x4(x, stride, w, PANEL * stride, steps, &mut sums),
+                _ => amx::bytes_1x1(x, stride, w, steps, &mut sums[0]),
             }
         }
-    }
+        for (k, sums) in sums.iter().take(part.tiles * part.panels).enumerate() {
+            let i = i + k / part.panels * ROWS;
+            tiles.finish(y, &tiles.edge(p + k % part.panels), i, &sums.0[..(rows - i).min(ROWS)]);
+        }
+    });
 }

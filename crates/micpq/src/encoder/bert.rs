@@ -1,6 +1,7 @@
 //! The forward pass over packed sequences: no padded token is ever multiplied.
 
 use kernels::Backend;
+use kernels::aligned::Aligned;
 use kernels::attention::{self, Shape};
 use kernels::dropout::{Rate, drop_row, mix};
 use kernels::gemm::Epilogue;
@@ -89,6 +90,7 @@ pub struct Bert {
     types: Embedding,
     norm: Norm,
     layers: Vec<Layer>,
+    portion: Portion,
 }
 
 #[derive(Clone, Copy)]
@@ -102,23 +104,39 @@ enum Activation {
 #[derive(Default)]
 pub struct Scratch {
     // [tokens, hidden]
-    states: Vec<f32>,
+    states: Aligned<f32>,
     // [tokens of a group, 3 * hidden], then [rows of a block, intermediate]
-    wide: Vec<f32>,
+    wide: Aligned<f32>,
     // [rows of a block, hidden]
-    narrow: Vec<f32>,
+    narrow: Aligned<f32>,
     // [tokens of a group, hidden]
-    context: Vec<f32>,
+    context: Aligned<f32>,
     rows: Rows,
     attention: attention::Scratch,
 }
 
-/// Tokens whose way through a layer is gone at once: whole sequences, so that what lies between two products stays in the
-/// second-level cache. A longer sequence is a group of its own.
-const GROUP: usize = 96;
+/// How much goes through a layer at once.
+#[derive(Clone, Copy)]
+struct Portion {
+    /// Tokens of a group: whole sequences, so that what lies between two products stays in the second-level cache. A longer
+    /// sequence is a group of its own.
+    group: usize,
+    /// Rows of one product: the widest of them (1,536 to 3,072 values of four bytes) stay in that cache too.
+    block: usize,
+}
 
-/// Rows of one product: the widest of them (1,536 to 3,072 values of four bytes) stay in that cache too.
-const BLOCK: usize = 48;
+impl Portion {
+    /// What was fastest: caches of half a megabyte and registers, or AMX tiles of sixteen rows (few of them half empty) and
+    /// caches of two megabytes, which all CPUs with tiles have.
+    fn of(precision: Precision) -> Self {
+        let tiles = match precision {
+            Precision::F32 => false,
+            Precision::Bf16 => kernels::bf16::Unit::of(Backend::active()) == kernels::bf16::Unit::Amx,
+            Precision::Int8 => kernels::int8::Unit::of(Backend::active()) == kernels::int8::Unit::Amx,
+        };
+        if tiles { Portion { group: 192, block: 192 } } else { Portion { group: 96, block: 48 } }
+    }
+}
 
 impl Bert {
     /// Reads and packs every tensor the forward pass needs.
@@ -170,6 +188,7 @@ impl Bert {
             types: table("token_type_embeddings", config.type_vocab_size)?.check_all()?,
             norm: norm("embeddings")?,
             layers,
+            portion: Portion::of(precision),
         })
     }
 
@@ -227,8 +246,7 @@ impl Bert {
         let (backend, hidden) = (Backend::active(), self.hidden);
         let tokens: usize = sequences.iter().map(|s| s.len()).sum();
         let states = &mut scratch.states;
-        states.clear();
-        states.resize(tokens * hidden, 0.0);
+        states.space(tokens * hidden).fill(0.0);
 
         let ids = sequences.iter().flat_map(|s| s.iter().enumerate());
         for ((position, &id), row) in ids.zip(states.chunks_exact_mut(hidden)) {
@@ -254,7 +272,8 @@ impl Bert {
         let (backend, hidden) = (Backend::active(), self.hidden);
         let Scratch { states, wide, narrow, context, rows, attention } = scratch;
         rows.share(share);
-        let groups = groups(sequences);
+        let Portion { group, block } = self.portion;
+        let groups = groups(sequences, group);
         let inner = self.layers.first().map_or(0, |layer| layer.feed_in.outputs());
         for l in range {
             let layer = &self.layers[l];
@@ -267,11 +286,11 @@ impl Bert {
                 let states = &mut states[first * hidden..(first + tokens) * hidden];
                 first += tokens;
 
-                let wide = space(wide, tokens * (3 * hidden).max(inner));
-                let context = space(context, tokens * hidden);
-                let narrow = space(narrow, BLOCK * hidden);
+                let wide = wide.space(tokens * (3 * hidden).max(inner));
+                let context = context.space(tokens * hidden);
+                let narrow = narrow.space(block * hidden);
                 let blocks =
-                    states.chunks(BLOCK * hidden).zip(wide[..tokens * 3 * hidden].chunks_mut(BLOCK * 3 * hidden));
+                    states.chunks(block * hidden).zip(wide[..tokens * 3 * hidden].chunks_mut(block * 3 * hidden));
                 for (x, y) in blocks {
                     layer.attention_in.apply(x, y, rows, Epilogue::Bias);
                 }
@@ -284,7 +303,7 @@ impl Bert {
                 }
 
                 let mut keys = Keys::new(dropout, from, group);
-                for (x, state) in context.chunks(BLOCK * hidden).zip(states.chunks_mut(BLOCK * hidden)) {
+                for (x, state) in context.chunks(block * hidden).zip(states.chunks_mut(block * hidden)) {
                     let narrow = &mut narrow[..state.len()];
                     layer.attention_out.apply(x, narrow, rows, Epilogue::Bias);
                     let block = keys.block(state.len() / hidden);
@@ -309,20 +328,12 @@ impl Bert {
     }
 }
 
-/// The first `n` values of a buffer, which is made longer where it must be and never cleared: all of them are written.
-fn space(buffer: &mut Vec<f32>, n: usize) -> &mut [f32] {
-    if buffer.len() < n {
-        buffer.resize(n, 0.0);
-    }
-    &mut buffer[..n]
-}
-
-/// Whole sequences of together at most [`GROUP`] tokens, or one longer.
-fn groups(sequences: &[&[u32]]) -> Vec<(usize, usize)> {
+/// Whole sequences of together at most so many tokens, or one longer.
+fn groups(sequences: &[&[u32]], most: usize) -> Vec<(usize, usize)> {
     let mut groups = Vec::new();
     let (mut from, mut tokens) = (0, 0);
     for (i, sequence) in sequences.iter().enumerate() {
-        if i > from && tokens + sequence.len() > GROUP {
+        if i > from && tokens + sequence.len() > most {
             groups.push((from, i));
             (from, tokens) = (i, 0);
         }
