@@ -28,9 +28,9 @@ pub enum Precision {
 }
 
 impl Precision {
-    /// What `auto` stands for: the fastest shown to be within 0.2 points of `f32` in P@100 on AGNews and DBpedia. As yet
-    /// that is `f32` itself: `int8` is twice as fast, but its table (`benchmarks/encode/quality` makes it) is not there.
-    pub const AUTO: Precision = Precision::F32;
+    /// What `auto` stands for: the fastest within 0.2 points of `f32` in P@100 on AGNews and DBpedia (the table is in
+    /// `benchmarks/encode/README.md`). One for all CPUs, or vectors would depend on the machine; with AMX `bf16` is as fast.
+    pub const AUTO: Precision = Precision::Int8;
 
     /// Its name, as flags and records have it.
     pub fn name(self) -> &'static str {
