@@ -326,7 +326,7 @@ impl TrainingArgs {
             }
             return Ok(Training::Micpq(self.method, Box::new(self.model(bits, seed, pooling)?)));
         }
-        let mut config = SystemConfig { input: self.input, seed, ..SystemConfig::new(self.method, bits) };
+        let mut config = SystemConfig { seed, ..SystemConfig::new(self.method, bits).reading(self.input) };
         config.views = ViewChoice::suited_to(pooling);
         let named = [
             ("views", self.views.clone().map(Into::into)),

@@ -195,7 +195,7 @@ fn trainer(
 ) -> Result<systems::Training> {
     let views = ViewChoice::suited_to(pooling);
     if !method.is_micpq() {
-        let mut config = SystemConfig { input, views, ..SystemConfig::new(method, bits) };
+        let mut config = SystemConfig { views, ..SystemConfig::new(method, bits).reading(input) };
         for (name, value) in given.into_iter().chain(preset.map(|name| ("preset".to_owned(), name.into()))) {
             config = config.with(&name, value)?;
         }

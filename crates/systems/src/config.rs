@@ -122,7 +122,8 @@ impl SystemConfig {
         match method {
             Method::Vdsh | Method::Nash => SystemConfig { learning_rate: 3e-3, ..base },
             Method::Corrsh => SystemConfig { learning_rate: 5e-3, batch: 100, ..base },
-            Method::Dhim => SystemConfig { batch: 64, ..base },
+            // Ours: at the published 1e-3 the best epoch is the first (bert-base, 2,000 documents of AGNews: 64 against 71).
+            Method::Dhim => SystemConfig { batch: 64, learning_rate: 3e-4, ..base },
             Method::Ammi => SystemConfig { learning_rate: 1e-2, ..base },
             // The paper's own additions: trained like MICPQ.
             Method::Csh | Method::Aepq | Method::TwoStage => {
@@ -131,6 +132,16 @@ impl SystemConfig {
             }
             _ => base,
         }
+    }
+
+    /// The same for an input. Rates were found with words; on an encoder's vectors CorrSH diverges at its own within an
+    /// epoch or three.
+    pub fn reading(self, input: Input) -> Self {
+        let learning_rate = match (self.method, input) {
+            (Method::Corrsh, Input::Encoder) => 1e-3,
+            _ => self.learning_rate,
+        };
+        SystemConfig { input, learning_rate, ..self }
     }
 
     /// The options that count for the method, as a model records them.
@@ -231,6 +242,8 @@ mod tests {
         assert!(nash.with("components", 3.into()).unwrap_err().to_string().contains("noise_hidden"));
         assert_eq!(nash.with("learning_rate", 0.5.into()).unwrap().learning_rate, 0.5);
         assert!(nash.with("batch", "many".into()).is_err());
+        let rate = |input| SystemConfig::new(Method::Corrsh, 64).reading(input).learning_rate;
+        assert!(rate(Input::Encoder) < rate(Input::Tfidf));
     }
 
     #[test]

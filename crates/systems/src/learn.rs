@@ -16,7 +16,8 @@ use train::views::{Draw, Views};
 use crate::config::SystemConfig;
 use crate::entry::{Entry, Rows};
 use crate::graph::{Draws, Init, Loss, T2, Weight, number, tensor, values};
-use crate::inputs::{Built, Inputs, centred, network, refined, signs};
+use crate::inputs::{Built, Inputs, Tokens, centred, network, refined, signs};
+use crate::scale::Scale;
 use crate::yardstick::Row;
 
 /// Draws of measurements: no step has a number this large.
@@ -167,9 +168,35 @@ pub struct Learner<'a> {
     config: &'a SystemConfig,
     inputs: &'a Inputs,
     views: Option<&'a dyn Views>,
+    scales: Option<Scales>,
     entry: Entry,
     weights: Vec<Weight>,
     updates: u64,
+}
+
+/// What brings token states to mean 0 and variance 1: those of `[CLS]` are of another kind and have their own. A few
+/// values of BERT's states are ten times the others and the same in every token; as they are, all texts get one code within
+/// the first epoch and no gradient leads out of it (so it went with bert-base in PyTorch too).
+struct Scales {
+    first: Scale,
+    others: Scale,
+}
+
+impl Scales {
+    fn of(tokens: &Tokens) -> Self {
+        let width = tokens.width();
+        let texts = (0..tokens.len()).map(|text| tokens.get(text));
+        Scales {
+            first: Scale::of_rows(
+                width,
+                texts.clone().map(|mut states| {
+                    states.truncate(width);
+                    states
+                }),
+            ),
+            others: Scale::of_rows(width, texts.map(|states| states[width.min(states.len())..].to_vec())),
+        }
+    }
 }
 
 impl<'a> Learner<'a> {
@@ -181,7 +208,11 @@ impl<'a> Learner<'a> {
         views: Option<&'a dyn Views>,
     ) -> Self {
         let entry = Entry::new(inputs.width(), system.outputs(), system.init(), config.seed).masked(system.mask());
-        Learner { system, config, inputs, views, entry, weights: system.weights(), updates: 0 }
+        let scales = match inputs {
+            Inputs::Tokens(tokens) => Some(Scales::of(tokens)),
+            _ => None,
+        };
+        Learner { system, config, inputs, views, scales, entry, weights: system.weights(), updates: 0 }
     }
 
     fn rows(&self, documents: &[u32], epoch: usize) -> Rows<'a> {
@@ -204,7 +235,10 @@ impl<'a> Learner<'a> {
             (Inputs::Words(words), None) => Rows::Words(documents.iter().map(|&d| &words.rows[d as usize]).collect()),
             (Inputs::Tokens(tokens), None) => {
                 let of = |&d: &u32| windows(&tokens.get(d as usize)[tokens.width()..], tokens.width());
-                let rows: Vec<f32> = documents.iter().flat_map(of).collect();
+                let mut rows: Vec<f32> = documents.iter().flat_map(of).collect();
+                if let Some(scales) = &self.scales {
+                    scales.others.apply_to(&mut rows);
+                }
                 Rows::Dense(Matrix::from_vec(WINDOW * tokens.width(), rows))
             }
         }
@@ -218,6 +252,9 @@ impl<'a> Learner<'a> {
                 let states = tokens.get(d as usize);
                 lengths.push(states.len() / tokens.width() - 1);
                 firsts.extend_from_slice(&states[..tokens.width()]);
+            }
+            if let Some(scales) = &self.scales {
+                scales.first.apply_to(&mut firsts);
             }
         }
         let draws = Draws::new(self.config.seed, step);
@@ -265,7 +302,9 @@ impl<'a> Learner<'a> {
     /// The model the weights amount to, and the documents refined by it.
     pub fn built(&self) -> Result<(Built, Matrix)> {
         let behind = self.system.layers(&self.weights)?;
-        let (front, mut refine) = network(&self.entry, self.system.used(), behind, self.inputs)?;
+        let folded = self.scales.as_ref().map(|scales| scales.others.folded_entry(&self.entry));
+        let entry = folded.as_ref().unwrap_or(&self.entry);
+        let (front, mut refine) = network(entry, self.system.used(), behind, self.inputs)?;
         let mut vectors = refined(&front, &refine, self.inputs)?;
         if self.system.medians() {
             refine = centred(refine, &vectors)?;

@@ -170,7 +170,9 @@ impl Method {
                 "decoder of two layers as wide as the encoder's, the clean vector in and out, no mutual information"
             }
             Method::Csh => "threshold drawn uniformly in training and 1/2 in use, no divergence term",
-            Method::Dhim => "token states without dropout, padding left out, beta weights the agreement with [CLS]",
+            Method::Dhim => {
+                "token states without dropout, padding left out, brought to mean 0 and variance 1; beta weights the agreement with [CLS]"
+            }
             Method::Lopq => "16 cells whose number is 4 of the code's bits",
             Method::Opq => "books of at most 24 principal axes",
             Method::TwoStage => {

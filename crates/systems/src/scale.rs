@@ -2,12 +2,12 @@
 //!
 //! A Gaussian decoder of unit variance weighs what it gives back against the divergence of the code; vectors of another
 //! scale would drown one in the other: with raw vectors of a sentence encoder the code carries nothing. The scale becomes
-//! part of the model's first layer.
+//! part of the model's first layer. So it is with the states of tokens that DHIM reads.
 
 use micpq::model::{Dense, Refine};
 use micpq::{Matrix, Result};
 
-use crate::rotation::mean;
+use crate::entry::Entry;
 
 /// Mean and inverse standard deviation of every value.
 pub struct Scale {
@@ -18,12 +18,27 @@ pub struct Scale {
 impl Scale {
     /// That of some vectors.
     pub fn of(points: &Matrix) -> Self {
-        let mean = mean(points);
-        let mut squares = vec![0.0f64; points.cols()];
-        for row in points.iter() {
-            squares.iter_mut().zip(row.iter().zip(&mean)).for_each(|(s, (x, m))| *s += f64::from(x - m).powi(2));
+        Scale::of_rows(points.cols(), std::iter::once(points.as_slice()))
+    }
+
+    /// That of rows of `width` values, however many a part holds.
+    pub fn of_rows<P: AsRef<[f32]>>(width: usize, parts: impl Iterator<Item = P> + Clone) -> Self {
+        let mut sums = vec![0.0f64; width];
+        let mut count = 0;
+        for part in parts.clone() {
+            for row in part.as_ref().chunks_exact(width) {
+                sums.iter_mut().zip(row).for_each(|(s, x)| *s += f64::from(*x));
+                count += 1;
+            }
         }
-        let deviation = |s: &f64| (s / points.rows().max(1) as f64).sqrt();
+        let mean: Vec<f32> = sums.iter().map(|s| (s / f64::from(count.max(1))) as f32).collect();
+        let mut squares = vec![0.0f64; width];
+        for part in parts {
+            for row in part.as_ref().chunks_exact(width) {
+                squares.iter_mut().zip(row.iter().zip(&mean)).for_each(|(s, (x, m))| *s += f64::from(x - m).powi(2));
+            }
+        }
+        let deviation = |s: &f64| (s / f64::from(count.max(1))).sqrt();
         // A value that never changes tells nothing.
         let factor = squares.iter().map(|s| if deviation(s) > 1e-6 { (1.0 / deviation(s)) as f32 } else { 0.0 });
         Scale { factor: factor.collect(), mean }
@@ -32,10 +47,31 @@ impl Scale {
     /// Vectors brought to it.
     pub fn apply(&self, points: &Matrix) -> Matrix {
         let mut out = points.clone();
-        for row in out.as_mut_slice().chunks_exact_mut(self.mean.len()) {
+        self.apply_to(out.as_mut_slice());
+        out
+    }
+
+    /// Rows brought to it in their place.
+    pub fn apply_to(&self, rows: &mut [f32]) {
+        for row in rows.chunks_exact_mut(self.mean.len()) {
             row.iter_mut().zip(self.mean.iter().zip(&self.factor)).for_each(|(x, (m, f))| *x = (*x - m) * f);
         }
-        out
+    }
+
+    /// A first layer for windows of several scaled rows as one for windows of the rows as they were.
+    pub fn folded_entry(&self, entry: &Entry) -> Entry {
+        let outputs = entry.weight.shape[1];
+        let mut folded = entry.clone();
+        let mut shift = vec![0.0f64; outputs];
+        for (i, row) in folded.weight.values.chunks_exact_mut(outputs).enumerate() {
+            let (mean, factor) = (self.mean[i % self.mean.len()], self.factor[i % self.mean.len()]);
+            for (w, s) in row.iter_mut().zip(&mut shift) {
+                *w *= factor;
+                *s += f64::from(*w) * f64::from(mean);
+            }
+        }
+        folded.bias.values.iter_mut().zip(shift).for_each(|(b, s)| *b -= s as f32);
+        folded
     }
 
     /// Layers for scaled vectors as layers for the vectors as they were: `W D (x - m) + b`.
@@ -57,7 +93,23 @@ impl Scale {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::entry::Rows;
+    use crate::graph::Init;
     use train::random::{Purpose, Stream};
+
+    #[test]
+    fn a_layer_over_windows_gives_the_same_for_rows_as_they_were() {
+        let mut states = Matrix::zeros(300, 3);
+        Stream::new(2, Purpose::Init, &[]).normal(states.as_mut_slice());
+        states.as_mut_slice().chunks_exact_mut(3).for_each(|row| (row[0], row[2]) = (row[0] - 9.0, row[2] * 20.0));
+        let scale = Scale::of_rows(3, states.as_slice().chunks(30));
+        let entry = Entry::new(6, 4, Init::Linear, 1);
+        // Two rows a window.
+        let (raw, scaled) = (states.as_slice().to_vec(), scale.apply(&states).as_slice().to_vec());
+        let [a, b] = [(&entry, scaled), (&scale.folded_entry(&entry), raw)]
+            .map(|(entry, values)| entry.forward(&Rows::Dense(Matrix::from_vec(6, values))));
+        assert!(a.iter().zip(&b).all(|(a, b)| (a - b).abs() < 1e-4));
+    }
 
     #[test]
     fn scaled_values_have_unit_variance_and_layers_give_the_same() {

@@ -4,8 +4,8 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
 use micpq::corpus::{Corpus, CorpusConfig};
-use micpq::encoder::{Device, Features, Pooling, Precision, Vocabulary, Weighting};
-use micpq::{Result, Watch};
+use micpq::encoder::{Convolution, Device, Features, Pooling, Precision, Vocabulary, Weighting};
+use micpq::{Error, Result, Watch};
 use rayon::prelude::*;
 use train::dataset::{Dataset, LabelNames};
 use train::float;
@@ -110,7 +110,7 @@ impl Seen {
         })
     }
 
-    /// States of every token.
+    /// States of every token: fifty times a vector, so of some documents to learn from.
     pub fn tokens(features: &Features, sets: &Sets, watch: &dyn Watch) -> Result<Seen> {
         let of = |set: &Dataset| -> Result<Inputs> {
             Ok(Inputs::Tokens(Tokens::new(features, &features.tokens(&set.texts)?, watch)?))
@@ -120,6 +120,34 @@ impl Seen {
             validation: of(&sets.validation)?,
             queries: of(&sets.queries)?,
             nearest: OnceLock::new(),
+        })
+    }
+
+    /// Vectors a convolution over token states gives: states of a whole corpus are read, pooled and forgotten. What is near
+    /// a query is asked of the encoder's own vectors, as for every system.
+    pub fn pooled(
+        features: &Features,
+        convolution: &Convolution,
+        sets: &Sets,
+        own: &Seen,
+        watch: &dyn Watch,
+    ) -> Result<Seen> {
+        let encoder = features.encoder().ok_or_else(|| Error::config("token states need an encoder"))?;
+        let take = |states: &[f32], row: &mut [f32]| convolution.pool(&states[convolution.inputs..], row);
+        let of = |set: &Dataset| -> Result<Inputs> {
+            let sequences = features.tokens(&set.texts)?;
+            watch.stage("reading token states", Some(sequences.len() as u64));
+            Ok(Inputs::Vectors(encoder.reduce(&sequences, convolution.outputs, take, watch)?))
+        };
+        let nearest = OnceLock::new();
+        if let Some(found) = own.nearest(watch)? {
+            let _ = nearest.set(found.to_vec());
+        }
+        Ok(Seen {
+            documents: of(&sets.documents)?,
+            validation: of(&sets.validation)?,
+            queries: of(&sets.queries)?,
+            nearest,
         })
     }
 

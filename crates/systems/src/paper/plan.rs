@@ -212,7 +212,8 @@ impl SystemPlan {
     /// The options of another system for a cell.
     pub fn system(&self, plan: &Plan, bits: usize, seed: u64) -> Result<SystemConfig> {
         let method: Method = self.method.parse()?;
-        let mut config = SystemConfig { input: self.input, seed, views: plan.views, ..SystemConfig::new(method, bits) };
+        let mut config =
+            SystemConfig { seed, views: plan.views, ..SystemConfig::new(method, bits).reading(self.input) };
         if let Some(epochs) = plan.epochs {
             config.epochs = epochs;
         }

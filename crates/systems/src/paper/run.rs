@@ -93,7 +93,7 @@ struct Ready {
     views: BTreeMap<String, Box<dyn Views>>,
     words: Option<Seen>,
     weighted: Option<Seen>,
-    // Token states are fifty times a vector: of a part of the documents where there are many.
+    // Of the documents DHIM learns from.
     tokens: Option<(Seen, Sets)>,
 }
 
@@ -475,7 +475,20 @@ impl Paper {
                 let seconds = begun.elapsed().as_secs_f64();
                 let count = |name: &str| fitted.metrics[name].as_u64().unwrap_or(0) as usize;
                 let epochs = (count("epochs"), count("best_epoch"));
-                let figures = measure::codes(&fitted.built, seen, sets, watch)?;
+                let figures = match &fitted.built.front {
+                    // What was learned from a part is asked of the whole.
+                    Front::Tokens(convolution) if seen.documents.len() < ready.sets.documents.texts.len() => {
+                        let pooling = name(system.pooling(plan));
+                        let (features, own) = (&ready.encoders[pooling], &ready.vectors[pooling]);
+                        let seen = Seen::pooled(features, convolution, &ready.sets, own, watch)?;
+                        let filters = 4 * (convolution.weight().len() + convolution.bias().len());
+                        let built = Built { front: Front::Vectors, ..fitted.built.clone() };
+                        let mut figures = measure::codes(&built, &seen, &ready.sets, watch)?;
+                        figures.bytes.1 += filters;
+                        figures
+                    }
+                    _ => measure::codes(&fitted.built, seen, sets, watch)?,
+                };
                 Ok(Figures { training_seconds: seconds, epochs, ..figures })
             }
             What::Clustering(config) => {
