@@ -83,8 +83,9 @@ def cosine(a, b):
     return dot / (sum(x * x for x in a) * sum(y * y for y in b)) ** 0.5
 
 
-def race(which, encoder, onnx, sequences, threads, args, tasks):
-    """The contestants' answers, task by task, and what each said of itself."""
+def race(which, encoder, onnx, sequences, threads, args, tasks, keep):
+    """The contestants' answers, task by task, and what each said of itself, given to `keep` after every round: a run that is
+    ended early leaves what it has."""
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
         json.dump(sequences, file)
         file.flush()
@@ -104,9 +105,9 @@ def race(which, encoder, onnx, sequences, threads, args, tasks):
                         continue
                     rows[c.name]["tasks"][task].append(c.ask(task))
             print(f"{which} {threads} threads: round {turn + 1} of {args.rounds}", file=sys.stderr)
+            keep(rows)
         for c in field:
             c.stop()
-    return rows
 
 
 def measure(args):
@@ -124,12 +125,19 @@ def measure(args):
             n = args.documents // (4 if which == "base" else 1)
             cell = {"documents": n, "tokens": sum(map(len, real[:n]))}
             tasks = [f"clean 0 {n}", f"dropout 0 {n}"] + (["query 10"] if threads > 1 or args.quick else [])
-            cell["real"] = race(which, encoder, onnx, real, threads, args, tasks)
+            found["encoders"].setdefault(which, {})[str(threads)] = cell
+
+            def keep_as(text):
+                def keep(rows):
+                    cell[text] = rows
+                    write(found, args.name)
+
+                return keep
+
+            race(which, encoder, onnx, real, threads, args, tasks, keep_as("real"))
             if not args.quick:
                 synthetic = [[101] + [2000 + (i * 37 + j * 101) % 20000 for j in range(62)] + [102] for i in range(32)]
-                cell["synthetic"] = race(which, encoder, onnx, synthetic, threads, args, ["clean 0 32"])
-            found["encoders"].setdefault(which, {})[str(threads)] = cell
-            write(found, args.name)
+                race(which, encoder, onnx, synthetic, threads, args, ["clean 0 32"], keep_as("synthetic"))
     return found
 
 
