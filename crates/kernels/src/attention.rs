@@ -21,7 +21,7 @@ pub struct Shape {
 pub struct Scratch {
     // [width, length to whole lanes]: keys turned so that scores are summed along the sequence, zeros at the end.
     keys: Aligned<f32>,
-    // [queries that go together, length to whole lanes]
+    // [WIDE, length to whole lanes]: for as many queries as any backend takes together.
     scores: Aligned<f32>,
 }
 
@@ -43,8 +43,7 @@ pub fn attend(
     let length = out.len() / hidden;
     let stride = length.next_multiple_of(LANES);
     scratch.keys.space(shape.width * stride).fill(0.0);
-    let together = if backend == Backend::Avx512 { WIDE } else { TOGETHER };
-    scratch.scores.space(together * stride);
+    scratch.scores.space(WIDE * stride);
     match backend {
         Backend::Avx512 => heads_wide(backend, qkv, out, shape, dropout, scratch),
         _ => heads(backend, qkv, out, shape, dropout, scratch),

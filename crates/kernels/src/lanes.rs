@@ -32,7 +32,8 @@ pub(crate) fn exp(x: f32) -> f32 {
 /// The same bits for `x` of at most 0, in fewer steps: what is never above 1 needs no second factor.
 #[inline(always)]
 pub(crate) fn exp_of_negative(x: f32) -> f32 {
-    let (y, exponent) = power(if x > -87.3 { x } else { -87.3 });
+    // What is no number fails the comparison and stays none.
+    let (y, exponent) = power(if x < -87.3 { -87.3 } else { x });
     let y = y * f32::from_bits((exponent.wrapping_add(127) << 23) as u32);
     if x < -87.3 { 0.0 } else { y }
 }
@@ -185,6 +186,7 @@ mod tests {
             assert_eq!(exp_of_negative(x).to_bits(), exp(x).to_bits(), "exp({x})");
         }
         assert_eq!(exp_of_negative(f32::NEG_INFINITY), 0.0);
+        assert!(exp(f32::NAN).is_nan() && exp_of_negative(f32::NAN).is_nan());
         assert_eq!(exp(f32::NEG_INFINITY), 0.0);
         assert_eq!(exp(100.0), f32::INFINITY);
     }
