@@ -136,11 +136,10 @@ impl Job<'_> {
         let learned = features.config().clone();
         let learned = FeatureConfig { width: convolution.outputs, convolution: Some(convolution.clone()), ..learned };
         watch.stage("encoding", Some(sequences.len() as u64));
-        let take = |states: &[f32], row: &mut [f32]| convolution.pool(&states[convolution.inputs..], row);
         let reader = features.encoder().expect("it was looked for");
-        let clean = reader.reduce(&sequences, convolution.outputs, take, watch)?;
+        let clean = reader.convolve(&convolution, &sequences, watch)?;
         let test = match self.task.test {
-            Some(set) => Some(reader.reduce(&features.tokens(&set.texts)?, convolution.outputs, take, watch)?),
+            Some(set) => Some(reader.convolve(&convolution, &features.tokens(&set.texts)?, watch)?),
             None => None,
         };
         let trained = self.finish(learned, fitted, &clean, test, encoding)?;

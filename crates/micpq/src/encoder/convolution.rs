@@ -139,6 +139,17 @@ pub fn windows(states: &[f32], width: usize) -> Vec<f32> {
 const GPU_TEXTS: usize = 512;
 
 impl Encoder {
+    /// The vectors a convolution makes of sequences, from the states of all tokens but the first.
+    pub fn convolve(
+        &self,
+        convolution: &Convolution,
+        sequences: &[impl AsRef<[u32]> + Sync],
+        watch: &dyn Watch,
+    ) -> Result<Matrix> {
+        let take = |states: &[f32], row: &mut [f32]| convolution.pool(&states[convolution.inputs..], row);
+        self.reduce(sequences, convolution.outputs, take, watch)
+    }
+
     /// Looks at the states of every token instead of pooling them: `take` makes a row of `width` values from the states
     /// `[tokens, self.width()]` of one sequence.
     pub fn reduce(

@@ -192,9 +192,7 @@ impl Features {
                 vec![rows; views.len()]
             }
             (None, Some(convolution)) => {
-                let first = convolution.inputs;
-                let take = |states: &[f32], row: &mut [f32]| convolution.pool(&states[first..], row);
-                let pass = |_: &_| self.loaded().reduce(tokens, convolution.outputs, take, watch);
+                let pass = |_: &_| self.loaded().convolve(convolution, tokens, watch);
                 views.iter().map(pass).collect::<Result<_>>()?
             }
         };

@@ -133,11 +133,10 @@ impl Seen {
         watch: &dyn Watch,
     ) -> Result<Seen> {
         let encoder = features.encoder().ok_or_else(|| Error::config("token states need an encoder"))?;
-        let take = |states: &[f32], row: &mut [f32]| convolution.pool(&states[convolution.inputs..], row);
         let of = |set: &Dataset| -> Result<Inputs> {
             let sequences = features.tokens(&set.texts)?;
             watch.stage("reading token states", Some(sequences.len() as u64));
-            Ok(Inputs::Vectors(encoder.reduce(&sequences, convolution.outputs, take, watch)?))
+            Ok(Inputs::Vectors(encoder.convolve(convolution, &sequences, watch)?))
         };
         let nearest = OnceLock::new();
         if let Some(found) = own.nearest(watch)? {
