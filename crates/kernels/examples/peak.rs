@@ -8,7 +8,7 @@
 
 use std::time::Instant;
 
-use kernels::attention::{Scratch, Shape, attend};
+use kernels::attention::{HalfScratch, Scratch, Shape, Tiled, attend, attend_rounded};
 use kernels::bf16::{HalfRows, HalfWeight};
 use kernels::dropout::{Rate, drop_row};
 use kernels::gemm::{Epilogue, PackedWeight};
@@ -187,7 +187,7 @@ fn products() {
         let (weight, bias) = (noise(outputs * inputs), vec![0.0; outputs]);
         let float = PackedWeight::new(&weight, outputs, inputs);
         let (bytes, halves) = (ByteWeight::new(&weight, outputs, inputs), HalfWeight::new(&weight, outputs, inputs));
-        for rows in [10, 48, 64] {
+        for rows in [10, 48, 64, 384] {
             let x = noise(rows * inputs);
             let mut y = vec![0.0; rows * outputs];
             let operations = 2.0 * (rows * outputs * inputs) as f64;
@@ -237,6 +237,17 @@ fn rest() {
             say("attention", best(200, tokens, || attend(backend, &qkv, &mut out, shape, None, &mut scratch)));
             let mask = Some((Rate::new(0.3), 1));
             say("attention dropped", best(200, tokens, || attend(backend, &qkv, &mut out, shape, mask, &mut scratch)));
+            let (mut rounded, mut halves) = (qkv.clone(), HalfScratch::default());
+            say(
+                "attention bf16",
+                best(200, tokens, || attend_rounded(backend, &mut rounded, &mut out, shape, None, &mut halves)),
+            );
+            if let Some(tiled) = Tiled::new(backend, shape) {
+                let mut rows = HalfRows::default();
+                rows.fill(backend, &qkv, 3 * hidden);
+                let run = || tiled.attend(&rows, 0, &mut out, shape, None, &mut halves);
+                say("attention tiles", best(200, tokens, run));
+            }
             let (scale, shift, more) = (vec![1.0; hidden], vec![0.0; hidden], noise(rows * hidden));
             say(
                 "add, layer norm",

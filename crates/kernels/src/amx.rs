@@ -4,6 +4,7 @@
 //! product and released after it, so that a thread that goes on to other work carries no tiles through its switches.
 
 use std::arch::asm;
+use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::sync::OnceLock;
 
@@ -92,174 +93,189 @@ impl Drop for Configured {
 
 /// Sums of one tile.
 #[repr(align(64))]
-pub(crate) struct Sums<T>(pub [[T; 16]; ROWS]);
+struct Sums<T>([[T; 16]; ROWS]);
 
-/// Some tiles of rows and as many panels as are multiplied at once: two by two, one by four, or one by one.
-pub(crate) struct Part {
-    /// The first row and how many tiles.
-    pub row: usize,
-    pub tiles: usize,
-    /// The first panel and how many.
-    pub panel: usize,
-    pub panels: usize,
+/// Rows by panels: where they lie.
+pub(crate) struct Product {
+    /// Rows of `steps` times 64 bytes, each `stride` bytes after the last.
+    pub x: *const u8,
+    pub stride: usize,
+    pub rows: usize,
+    /// Panels of `steps` times 1,024 bytes, one behind the other.
+    pub w: *const u8,
+    pub steps: usize,
 }
 
-/// Goes over all tiles of `rows` rows and some panels: pairs of tiles meet pairs of panels, which stay in the first-level cache
-/// for all rows; a last tile alone meets four panels at a time.
-#[inline(always)]
-pub(crate) fn cover(rows: usize, panels: Range<usize>, mut each: impl FnMut(Part)) {
-    let tiles = rows.div_ceil(ROWS);
-    let paired = tiles / 2 * 2;
-    // What is left over: a panel of an odd number, and rows of an odd number of tiles.
-    for panel in panels.clone().step_by(2) {
-        let both = panel + 1 < panels.end;
-        for tile in (0..paired).step_by(2) {
-            if both {
-                each(Part { row: tile * ROWS, tiles: 2, panel, panels: 2 });
-            } else {
-                each(Part { row: tile * ROWS, tiles: 1, panel, panels: 1 });
-                each(Part { row: (tile + 1) * ROWS, tiles: 1, panel, panels: 1 });
-            }
-        }
-    }
-    if tiles > paired {
-        let mut panel = panels.start;
-        while panel < panels.end {
-            let n = if panels.end - panel >= 4 { 4 } else { 1 };
-            each(Part { row: paired * ROWS, tiles: 1, panel, panels: n });
-            panel += n;
-        }
-    }
-}
+/// Panels that are read again for every pair of tiles of rows take so many bytes at most: half of a second-level cache.
+const NEAR: usize = 1 << 20;
 
-/// Defines the products of two by two tiles, of one by four and of one by one for one instruction. A step is 64 bytes of every row and
-/// sixteen groups of 64 bytes of every panel.
-macro_rules! products {
-    ($(#[$doc:meta])* $two:ident, $four:ident, $one:ident, $instruction:literal, $x:ty, $w:ty, $sum:ty) => {
+/// Defines a product on one instruction: all rows by some panels. Pairs of tiles of rows meet pairs of panels; a last tile
+/// alone meets four at a time. Rows stay in the first-level cache while panels pass, one behind the other as they lie:
+/// the other way about, rows were fetched from 32 places for every pair of panels, and 384 of them took twice the
+/// time of 48.
+macro_rules! product {
+    ($(#[$doc:meta])* $name:ident, $instruction:literal, $sum:ty) => {
         $(#[$doc])*
-        /// Two tiles of rows by two of outputs: `sums[2 * rows + outputs] = x w`.
+        /// `finish` is given the first row, the panel and the sums of every tile; rows beyond the last are to be left.
         ///
         /// # Safety
-        /// Tiles are configured and have the instruction; `x` points at 32 rows of `steps` times 64 bytes, each `stride`
-        /// bytes after the last, and each of `w` at a panel of `steps` times 1,024 bytes; `steps` is not 0.
-        pub(crate) unsafe fn $two(x: *const $x, stride: usize, w: [*const $w; 2], steps: usize, sums: &mut [Sums<$sum>; 4]) {
-            // SAFETY: the caller's promise.
-            unsafe {
-                asm!(
-                    "tilezero tmm0", "tilezero tmm1", "tilezero tmm2", "tilezero tmm3",
-                    "2:",
-                    "tileloadd tmm4, [{x0} + {stride}]",
-                    "tileloadd tmm6, [{w0} + {group}]",
-                    "tileloadd tmm7, [{w1} + {group}]",
-                    concat!($instruction, " tmm0, tmm4, tmm6"),
-                    "tileloadd tmm5, [{x1} + {stride}]",
-                    concat!($instruction, " tmm1, tmm4, tmm7"),
-                    concat!($instruction, " tmm2, tmm5, tmm6"),
-                    concat!($instruction, " tmm3, tmm5, tmm7"),
-                    "add {x0}, 64", "add {x1}, 64", "add {w0}, 1024", "add {w1}, 1024",
-                    "dec {n}",
-                    "jnz 2b",
-                    "tilestored [{to} + {group}], tmm0",
-                    "tilestored [{to} + {group} + 1024], tmm1",
-                    "tilestored [{to} + {group} + 2048], tmm2",
-                    "tilestored [{to} + {group} + 3072], tmm3",
-                    x0 = inout(reg) x => _,
-                    x1 = inout(reg) x.byte_add(ROWS * stride) => _,
-                    w0 = inout(reg) w[0] => _,
-                    w1 = inout(reg) w[1] => _,
-                    n = inout(reg) steps => _,
-                    stride = in(reg) stride,
-                    group = in(reg) 64usize,
-                    to = in(reg) sums.as_mut_ptr(),
-                    out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
-                    out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
-                    options(nostack),
-                );
+        /// Tiles have the instruction; of rows, so many as fill whole tiles can be read, and the panels are there.
+        #[inline(always)]
+        pub(crate) unsafe fn $name(
+            _tiles: &Configured,
+            product: &Product,
+            panels: Range<usize>,
+            mut finish: impl FnMut(usize, usize, &[[$sum; 16]; ROWS]),
+        ) {
+            /// Two tiles of rows by two panels.
+            ///
+            /// # Safety
+            /// As above; `steps` is not 0.
+            #[inline(always)]
+            unsafe fn two_by_two(x: *const u8, stride: usize, w: [*const u8; 2], steps: usize, sums: *mut Sums<$sum>) {
+                // SAFETY: the caller's promise.
+                unsafe {
+                    asm!(
+                        "tilezero tmm0", "tilezero tmm1", "tilezero tmm2", "tilezero tmm3",
+                        "2:",
+                        "tileloadd tmm4, [{x0} + {stride}]",
+                        "tileloadd tmm6, [{w0} + {group}]",
+                        "tileloadd tmm7, [{w1} + {group}]",
+                        concat!($instruction, " tmm0, tmm4, tmm6"),
+                        "tileloadd tmm5, [{x1} + {stride}]",
+                        concat!($instruction, " tmm1, tmm4, tmm7"),
+                        concat!($instruction, " tmm2, tmm5, tmm6"),
+                        concat!($instruction, " tmm3, tmm5, tmm7"),
+                        "add {x0}, 64", "add {x1}, 64", "add {w0}, 1024", "add {w1}, 1024",
+                        "dec {n}",
+                        "jnz 2b",
+                        "tilestored [{to} + {group}], tmm0",
+                        "tilestored [{to} + {group} + 1024], tmm1",
+                        "tilestored [{to} + {group} + 2048], tmm2",
+                        "tilestored [{to} + {group} + 3072], tmm3",
+                        x0 = inout(reg) x => _,
+                        x1 = inout(reg) x.add(ROWS * stride) => _,
+                        w0 = inout(reg) w[0] => _,
+                        w1 = inout(reg) w[1] => _,
+                        n = inout(reg) steps => _,
+                        stride = in(reg) stride,
+                        group = in(reg) 64usize,
+                        to = in(reg) sums,
+                        out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+                        out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+                        options(nostack),
+                    );
+                }
             }
-        }
 
-        $(#[$doc])*
-        /// One tile of rows by four of outputs: four sums that do not wait for each other.
-        ///
-        /// # Safety
-        /// As of the other, with 16 rows and four panels, each `panel` bytes after the last.
-        pub(crate) unsafe fn $four(x: *const $x, stride: usize, w: *const $w, panel: usize, steps: usize, sums: &mut [Sums<$sum>; 4]) {
-            // SAFETY: the caller's promise.
-            unsafe {
-                asm!(
-                    "tilezero tmm0", "tilezero tmm1", "tilezero tmm2", "tilezero tmm3",
-                    "2:",
-                    "tileloadd tmm4, [{x} + {stride}]",
-                    "tileloadd tmm5, [{w0} + {group}]",
-                    "tileloadd tmm6, [{w1} + {group}]",
-                    concat!($instruction, " tmm0, tmm4, tmm5"),
-                    "tileloadd tmm7, [{w2} + {group}]",
-                    concat!($instruction, " tmm1, tmm4, tmm6"),
-                    "tileloadd tmm5, [{w3} + {group}]",
-                    concat!($instruction, " tmm2, tmm4, tmm7"),
-                    concat!($instruction, " tmm3, tmm4, tmm5"),
-                    "add {x}, 64", "add {w0}, 1024", "add {w1}, 1024", "add {w2}, 1024", "add {w3}, 1024",
-                    "dec {n}",
-                    "jnz 2b",
-                    "tilestored [{to} + {group}], tmm0",
-                    "tilestored [{to} + {group} + 1024], tmm1",
-                    "tilestored [{to} + {group} + 2048], tmm2",
-                    "tilestored [{to} + {group} + 3072], tmm3",
-                    x = inout(reg) x => _,
-                    w0 = inout(reg) w => _,
-                    w1 = inout(reg) w.byte_add(panel) => _,
-                    w2 = inout(reg) w.byte_add(2 * panel) => _,
-                    w3 = inout(reg) w.byte_add(3 * panel) => _,
-                    n = inout(reg) steps => _,
-                    stride = in(reg) stride,
-                    group = in(reg) 64usize,
-                    to = in(reg) sums.as_mut_ptr(),
-                    out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
-                    out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
-                    options(nostack),
-                );
+            /// One tile of rows by four panels: four sums that do not wait for each other.
+            ///
+            /// # Safety
+            /// As above.
+            #[inline(always)]
+            unsafe fn one_by_four(x: *const u8, stride: usize, w: [*const u8; 4], steps: usize, sums: *mut Sums<$sum>) {
+                // SAFETY: the caller's promise.
+                unsafe {
+                    asm!(
+                        "tilezero tmm0", "tilezero tmm1", "tilezero tmm2", "tilezero tmm3",
+                        "2:",
+                        "tileloadd tmm4, [{x} + {stride}]",
+                        "tileloadd tmm5, [{w0} + {group}]",
+                        "tileloadd tmm6, [{w1} + {group}]",
+                        concat!($instruction, " tmm0, tmm4, tmm5"),
+                        "tileloadd tmm7, [{w2} + {group}]",
+                        concat!($instruction, " tmm1, tmm4, tmm6"),
+                        "tileloadd tmm5, [{w3} + {group}]",
+                        concat!($instruction, " tmm2, tmm4, tmm7"),
+                        concat!($instruction, " tmm3, tmm4, tmm5"),
+                        "add {x}, 64", "add {w0}, 1024", "add {w1}, 1024", "add {w2}, 1024", "add {w3}, 1024",
+                        "dec {n}",
+                        "jnz 2b",
+                        "tilestored [{to} + {group}], tmm0",
+                        "tilestored [{to} + {group} + 1024], tmm1",
+                        "tilestored [{to} + {group} + 2048], tmm2",
+                        "tilestored [{to} + {group} + 3072], tmm3",
+                        x = inout(reg) x => _,
+                        w0 = inout(reg) w[0] => _,
+                        w1 = inout(reg) w[1] => _,
+                        w2 = inout(reg) w[2] => _,
+                        w3 = inout(reg) w[3] => _,
+                        n = inout(reg) steps => _,
+                        stride = in(reg) stride,
+                        group = in(reg) 64usize,
+                        to = in(reg) sums,
+                        out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+                        out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+                        options(nostack),
+                    );
+                }
             }
-        }
 
-        $(#[$doc])*
-        /// One tile of rows by one of outputs.
-        ///
-        /// # Safety
-        /// As of the other, with 16 rows and one panel.
-        pub(crate) unsafe fn $one(x: *const $x, stride: usize, w: *const $w, steps: usize, sums: &mut Sums<$sum>) {
-            // SAFETY: the caller's promise.
+            let &Product { x, stride, rows, w, steps } = product;
+            let mut sums = [const { MaybeUninit::<Sums<$sum>>::uninit() }; 4];
+            let sums = sums.as_mut_ptr().cast::<Sums<$sum>>();
+            // SAFETY: the caller's promise; sums are read where a product has put them.
             unsafe {
-                asm!(
-                    "tilezero tmm0",
-                    "2:",
-                    "tileloadd tmm4, [{x} + {stride}]",
-                    "tileloadd tmm6, [{w} + {group}]",
-                    concat!($instruction, " tmm0, tmm4, tmm6"),
-                    "add {x}, 64", "add {w}, 1024",
-                    "dec {n}",
-                    "jnz 2b",
-                    "tilestored [{to} + {group}], tmm0",
-                    x = inout(reg) x => _,
-                    w = inout(reg) w => _,
-                    n = inout(reg) steps => _,
-                    stride = in(reg) stride,
-                    group = in(reg) 64usize,
-                    to = in(reg) sums,
-                    out("tmm0") _, out("tmm4") _, out("tmm6") _,
-                    options(nostack),
-                );
+                let row = |tile: usize| x.add(tile * ROWS * stride);
+                // A panel beyond the last is read as the last, and what comes of it left.
+                let panel = |p: usize| w.add(p.min(panels.end - 1) * steps * 1024);
+                walk(rows, steps, panels.clone(), |part| {
+                    if part.tiles == 2 {
+                        let w = [panel(part.panel), panel(part.panel + 1)];
+                        two_by_two(row(part.tile), stride, w, steps, sums);
+                    } else {
+                        let w = [0, 1, 2, 3].map(|i| panel(part.panel + i));
+                        one_by_four(row(part.tile), stride, w, steps, sums);
+                    }
+                    let across = 4 / part.tiles;
+                    for k in 0..4 {
+                        let p = part.panel + k % across;
+                        if p < panels.end {
+                            finish((part.tile + k / across) * ROWS, p, &(*sums.add(k)).0);
+                        }
+                    }
+                });
             }
         }
     };
 }
 
-products! {
+product! {
     /// Unsigned bytes by signed ones, summed as whole numbers.
-    bytes_2x2, bytes_1x4, bytes_1x1, "tdpbusd", u8, i8, i32
+    bytes, "tdpbusd", i32
 }
-products! {
+product! {
     /// Pairs of `bf16`, summed as `f32`.
-    halves_2x2, halves_1x4, halves_1x1, "tdpbf16ps", u16, u16, f32
+    halves, "tdpbf16ps", f32
+}
+
+/// Four products of tiles: two tiles of rows by two panels, or one by four.
+struct Part {
+    /// The first tile of rows and how many: one or two.
+    tile: usize,
+    tiles: usize,
+    /// The first of two panels, or of four. Some may lie beyond the last.
+    panel: usize,
+}
+
+/// The order of a product.
+#[inline(always)]
+fn walk(rows: usize, steps: usize, panels: Range<usize>, mut each: impl FnMut(Part)) {
+    if steps == 0 {
+        return;
+    }
+    // Whole fours, so that none but the last is cut.
+    let near = (NEAR / (steps * 1024)).max(4) / 4 * 4;
+    let tiles = rows.div_ceil(ROWS);
+    for first in panels.clone().step_by(near) {
+        let end = panels.end.min(first + near);
+        for tile in (0..tiles).step_by(2) {
+            let tiles = (tiles - tile).min(2);
+            for panel in (first..end).step_by(4 / tiles) {
+                each(Part { tile, tiles, panel });
+            }
+        }
+    }
 }
 
 #[cfg(test)]
@@ -268,19 +284,19 @@ mod tests {
 
     #[test]
     fn every_tile_of_rows_meets_every_panel_once() {
-        for rows in [1usize, 15, 16, 17, 32, 33, 48, 49, 80] {
+        for (rows, steps) in [(1usize, 1), (15, 12), (16, 13), (17, 12), (32, 48), (33, 96), (250, 24), (449, 200)] {
             for panels in [0..1, 0..2, 3..6, 2..6, 1..8, 0..24] {
                 let mut met = vec![0; rows.div_ceil(ROWS) * 24];
-                cover(rows, panels.clone(), |part| {
-                    assert!(matches!((part.tiles, part.panels), (2, 2) | (1, 4) | (1, 1)));
-                    for tile in 0..part.tiles {
-                        for panel in part.panel..part.panel + part.panels {
-                            met[(part.row / ROWS + tile) * 24 + panel] += 1;
+                walk(rows, steps, panels.clone(), |part| {
+                    for tile in part.tile..part.tile + part.tiles {
+                        for panel in part.panel..(part.panel + 4 / part.tiles).min(panels.end) {
+                            met[tile * 24 + panel] += 1;
                         }
                     }
                 });
                 for (at, met) in met.into_iter().enumerate() {
-                    assert_eq!(met, usize::from(panels.contains(&(at % 24))), "{rows} rows, panels {panels:?}, {at}");
+                    let expected = usize::from(panels.contains(&(at % 24)));
+                    assert_eq!(met, expected, "{rows} rows, {steps} steps, panels {panels:?}, {at}");
                 }
             }
         }

@@ -9,6 +9,7 @@ use std::ops::Range;
 
 use crate::Backend;
 use crate::aligned::Aligned;
+use crate::bf16;
 use crate::lanes;
 
 /// Outputs in a panel.
@@ -35,15 +36,62 @@ impl<'a> Epilogue<'a> {
     }
 }
 
-#[inline(always)]
-fn gelu(v: f32) -> f32 {
-    0.5 * v * (1.0 + lanes::erf(v * std::f32::consts::FRAC_1_SQRT_2))
+/// What follows a bias. Types and not closures, for the reason [`Products`] gives.
+trait Activation {
+    fn of(v: f32) -> f32;
 }
 
-#[inline(always)]
-fn gelu_tanh(v: f32) -> f32 {
-    let inner = 0.797_884_6 * (0.044_715 * v * v).mul_add(v, v);
-    0.5 * v * (1.0 + lanes::tanh(inner))
+struct Same;
+struct Relu;
+struct Gelu;
+struct GeluTanh;
+
+impl Activation for Same {
+    #[inline(always)]
+    fn of(v: f32) -> f32 {
+        v
+    }
+}
+
+impl Activation for Relu {
+    #[inline(always)]
+    fn of(v: f32) -> f32 {
+        v.max(0.0)
+    }
+}
+
+impl Activation for Gelu {
+    #[inline(always)]
+    fn of(v: f32) -> f32 {
+        0.5 * v * (1.0 + lanes::erf(v * std::f32::consts::FRAC_1_SQRT_2))
+    }
+}
+
+impl Activation for GeluTanh {
+    #[inline(always)]
+    fn of(v: f32) -> f32 {
+        let inner = 0.797_884_6 * (0.044_715 * v * v).mul_add(v, v);
+        0.5 * v * (1.0 + lanes::tanh(inner))
+    }
+}
+
+/// What the values of a result are kept as: themselves, or the bits of the nearest `bf16`.
+pub(crate) trait Stored: Copy {
+    fn of(v: f32) -> Self;
+}
+
+impl Stored for f32 {
+    #[inline(always)]
+    fn of(v: f32) -> f32 {
+        v
+    }
+}
+
+impl Stored for u16 {
+    #[inline(always)]
+    fn of(v: f32) -> u16 {
+        bf16::round(v)
+    }
 }
 
 /// Where the rows of one panel go.
@@ -51,7 +99,7 @@ fn gelu_tanh(v: f32) -> f32 {
 pub(crate) struct Place<'a> {
     pub epilogue: Epilogue<'a>,
     pub bias: [f32; PANEL],
-    /// Values in a row of the result, and of them the first that is the panel's.
+    /// Values from one row of the result to the next, and of them the first that is the panel's.
     pub outputs: usize,
     pub column: usize,
 }
@@ -77,12 +125,12 @@ impl Place<'_> {
     /// takes every store for a change of what it has in registers. Written otherwise, sixteen values cost about 40 ns on a
     /// Xeon (reckoned from the speeds of products of 384 and 3,072 inputs), with AMX more than the products themselves.
     #[inline(always)]
-    pub(crate) fn put(&self, y: &mut [f32], first: usize, n: usize, value: impl Products) {
+    pub(crate) fn put<T: Stored>(&self, y: &mut [T], first: usize, n: usize, value: impl Products) {
         match self.epilogue {
-            Epilogue::Bias(_) => self.put_as(y, first, n, value, |v| v),
-            Epilogue::BiasRelu(_) => self.put_as(y, first, n, value, |v| v.max(0.0)),
-            Epilogue::BiasGelu(_) => self.put_as(y, first, n, value, gelu),
-            Epilogue::BiasGeluTanh(_) => self.put_as(y, first, n, value, gelu_tanh),
+            Epilogue::Bias(_) => self.put_as::<T, Same>(y, first, n, value),
+            Epilogue::BiasRelu(_) => self.put_as::<T, Relu>(y, first, n, value),
+            Epilogue::BiasGelu(_) => self.put_as::<T, Gelu>(y, first, n, value),
+            Epilogue::BiasGeluTanh(_) => self.put_as::<T, GeluTanh>(y, first, n, value),
         }
     }
 
@@ -108,28 +156,32 @@ impl Place<'_> {
     // Whole rows of a panel apart from narrower ones: where one loop served both, the tile lay in memory for the sake of the
     // narrow store, and every row went there and back twice.
     #[inline(always)]
-    fn put_as(&self, y: &mut [f32], first: usize, n: usize, value: impl Products, activate: impl Fn(f32) -> f32) {
+    fn put_as<T: Stored, A: Activation>(&self, y: &mut [T], first: usize, n: usize, value: impl Products) {
         let (bias, outputs, column) = (self.bias, self.outputs, self.column);
         if outputs - column >= PANEL {
             for r in 0..n {
                 let at = (first + r) * outputs + column;
-                y[at..at + PANEL].copy_from_slice(&finished(value.row(r), &bias, &activate));
+                y[at..at + PANEL].copy_from_slice(&finished::<T, A>(value.row(r), &bias));
             }
         } else {
             for r in 0..n {
                 let at = (first + r) * outputs + column;
-                store_part(&finished(value.row(r), &bias, &activate), &mut y[at..at + outputs - column]);
+                store_part(&finished::<T, A>(value.row(r), &bias), &mut y[at..at + outputs - column]);
             }
         }
     }
 }
 
 #[inline(always)]
-fn finished(mut tile: [f32; PANEL], bias: &[f32; PANEL], activate: &impl Fn(f32) -> f32) -> [f32; PANEL] {
+fn finished<T: Stored, A: Activation>(mut tile: [f32; PANEL], bias: &[f32; PANEL]) -> [T; PANEL] {
     for (v, b) in tile.iter_mut().zip(bias) {
-        *v = activate(*v + b);
+        *v = A::of(*v + b);
     }
-    tile
+    let mut values = [T::of(0.0); PANEL];
+    for (to, v) in values.iter_mut().zip(tile) {
+        *to = T::of(v);
+    }
+    values
 }
 
 /// Weights `[outputs, inputs]`, packed once for many products.
@@ -257,18 +309,22 @@ impl Part<'_> {
 }
 
 /// The values of one panel out of one an output, zeros beyond the last.
+#[inline(always)]
 pub(crate) fn panel_part(values: &[f32], panel: usize) -> [f32; PANEL] {
-    let mut part = [0.0; PANEL];
     let from = &values[panel * PANEL..];
-    let n = from.len().min(PANEL);
-    part[..n].copy_from_slice(&from[..n]);
+    // Apart, or a whole panel too is copied by a call: with AMX one for every tile.
+    if let Some(whole) = from.first_chunk::<PANEL>() {
+        return *whole;
+    }
+    let mut part = [0.0; PANEL];
+    part[..from.len()].copy_from_slice(from);
     part
 }
 
 /// Apart, or the compiler makes both cases one copy of unknown length, which is a call: 4 % of the encoder's time in bytes.
 #[cold]
 #[inline(never)]
-fn store_part(tile: &[f32; PANEL], y: &mut [f32]) {
+fn store_part<T: Copy>(tile: &[T; PANEL], y: &mut [T]) {
     y.copy_from_slice(&tile[..y.len()]);
 }
 

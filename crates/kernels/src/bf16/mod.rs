@@ -20,10 +20,10 @@ use std::sync::OnceLock;
 use crate::Backend;
 use crate::aligned::Aligned;
 use crate::dispatch::per_backend;
-use crate::gemm::{Epilogue, PANEL, Place, panel_part};
+use crate::gemm::{Epilogue, PANEL, Place, Stored, panel_part};
 
 /// Inputs of a step; rows and panels are filled up to whole ones with zeros.
-const STEP: usize = 32;
+pub(crate) const STEP: usize = 32;
 
 /// Rows of an AMX tile: space is kept to whole multiples.
 const ROWS: usize = 16;
@@ -102,13 +102,13 @@ impl Unit {
 
 /// To the nearest `bf16`, ties to even.
 #[inline(always)]
-fn round(v: f32) -> u16 {
+pub(crate) fn round(v: f32) -> u16 {
     let bits = v.to_bits();
     (bits.wrapping_add(0x7fff + ((bits >> 16) & 1)) >> 16) as u16
 }
 
 #[inline(always)]
-fn widen(v: u16) -> f32 {
+pub(crate) fn widen(v: u16) -> f32 {
     f32::from_bits(u32::from(v) << 16)
 }
 
@@ -117,7 +117,7 @@ fn widen(v: u16) -> f32 {
 pub struct HalfRows {
     rows: usize,
     inputs: usize,
-    // [rows to whole tiles, inputs to whole steps]
+    // [rows to whole tiles and one more, inputs to whole steps]
     values: Aligned<u16>,
 }
 
@@ -128,11 +128,15 @@ impl HalfRows {
     /// When the length is not a multiple of `inputs`, or the CPU lacks the backend.
     pub fn fill(&mut self, backend: Backend, x: &[f32], inputs: usize) {
         assert!(inputs > 0 && x.len().is_multiple_of(inputs), "x is [rows, inputs]");
-        self.rows = x.len() / inputs;
-        let size = self.rows.next_multiple_of(ROWS) * inputs.next_multiple_of(STEP);
-        self.values.space(size);
-        self.inputs = inputs;
+        self.shape(x.len() / inputs, inputs);
         round_rows(backend, x, self);
+    }
+
+    /// Makes it so many rows, of which is not said what they are.
+    pub(crate) fn shape(&mut self, rows: usize, inputs: usize) {
+        (self.rows, self.inputs) = (rows, inputs);
+        // A tile can be read from any row on, and two from any whole tile on.
+        self.values.space((rows + ROWS).next_multiple_of(ROWS) * inputs.next_multiple_of(STEP));
     }
 
     /// Rows.
@@ -140,8 +144,31 @@ impl HalfRows {
         self.rows
     }
 
+    /// Takes the product of so many rows and outputs from `multiply`, which is given whole panels of every row and the
+    /// distance from row to row.
+    pub(crate) fn take(&mut self, rows: usize, outputs: usize, multiply: impl FnOnce(&mut [u16], usize)) {
+        self.shape(rows, outputs);
+        let stride = self.stride();
+        // Panels fill sixteen values; a step has 32.
+        let whole = outputs.next_multiple_of(PANEL);
+        if whole < stride {
+            self.values.chunks_exact_mut(stride).for_each(|row| row[whole..].fill(0));
+        }
+        multiply(&mut self.values[..rows * stride], stride);
+    }
+
+    /// From some row on, those and a tile's more: `[rows, stride]`.
+    pub(crate) fn values(&self) -> &[u16] {
+        &self.values
+    }
+
+    /// The same, to be written.
+    pub(crate) fn values_mut(&mut self) -> &mut [u16] {
+        &mut self.values
+    }
+
     /// Values from one row to the next.
-    fn stride(&self) -> usize {
+    pub(crate) fn stride(&self) -> usize {
         self.inputs.next_multiple_of(STEP)
     }
 }
@@ -222,9 +249,31 @@ impl HalfWeight {
         y: &mut [f32],
         epilogue: Epilogue,
     ) {
-        assert_eq!(x.inputs, self.inputs, "x is [rows, inputs]");
         assert!(panels.start <= panels.end && panels.end <= self.panels(), "panels of this weight");
         let outputs = (panels.end * PANEL).min(self.outputs) - (panels.start * PANEL).min(self.outputs);
+        assert_eq!(y.len(), x.rows * outputs, "y is [rows, outputs]");
+        self.product(unit, panels, x, y, outputs, epilogue);
+    }
+
+    /// `y = epilogue(x W^T)` rounded to `bf16`, on a unit of choice.
+    ///
+    /// # Panics
+    /// When a length is wrong or the CPU lacks the unit.
+    pub fn multiply_into(&self, unit: Unit, x: &HalfRows, y: &mut HalfRows, epilogue: Epilogue) {
+        y.take(x.rows, self.outputs, |y, stride| self.product(unit, 0..self.panels(), x, y, stride, epilogue));
+    }
+
+    /// Rows of the result lie `outputs` values from each other.
+    fn product<T: Stored>(
+        &self,
+        unit: Unit,
+        panels: Range<usize>,
+        x: &HalfRows,
+        y: &mut [T],
+        outputs: usize,
+        epilogue: Epilogue,
+    ) {
+        assert_eq!(x.inputs, self.inputs, "x is [rows, inputs]");
         assert_eq!(y.len(), x.rows * outputs, "y is [rows, outputs]");
         assert_eq!(epilogue.bias().len(), self.outputs, "a bias for every output");
         assert!(unit <= Unit::of(Backend::Avx512), "this CPU has no {}", unit.name());
@@ -256,7 +305,7 @@ impl HalfWeight {
 struct Tiles<'a> {
     weight: &'a HalfWeight,
     x: &'a HalfRows,
-    // Values in a row of the result, and the panel its first one belongs to.
+    // Values from one row of the result to the next, and the panel the first of a row belongs to.
     outputs: usize,
     first: usize,
     epilogue: Epilogue<'a>,
@@ -269,7 +318,7 @@ impl Tiles<'_> {
     }
 }
 
-fn reference(tiles: &Tiles, y: &mut [f32], panel: usize, order: Order) {
+fn reference<T: Stored>(tiles: &Tiles, y: &mut [T], panel: usize, order: Order) {
     let stride = tiles.x.stride();
     tiles.place(panel).put(y, 0, tiles.x.rows, |i: usize| {
         let row = &tiles.x.values[i * stride..(i + 1) * stride];

@@ -36,6 +36,14 @@ fn every_unit_gives_the_references_bits() {
                 let mut y = vec![f32::NAN; n * outputs];
                 weight.multiply_panels_on(unit, 0..weight.panels(), &rows, &mut y, epilogue);
                 assert_eq!(y, expected[unit.order() as usize], "{} {n}x{outputs}x{inputs}", unit.name());
+                // Rounded on the way, it is what rounding it afterwards gives, zeros to whole steps.
+                let mut halves = HalfRows::default();
+                halves.fill(Backend::active(), &noise(90 * outputs, 4), outputs);
+                weight.multiply_into(unit, &rows, &mut halves, epilogue);
+                let mut after = HalfRows::default();
+                after.fill(Backend::Reference, &y, outputs);
+                let size = n * after.stride();
+                assert_eq!(halves.values[..size], after.values[..size], "{} {n}x{outputs}x{inputs}", unit.name());
             }
         }
     }

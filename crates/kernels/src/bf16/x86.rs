@@ -4,8 +4,8 @@ use std::arch::x86_64::*;
 use std::ops::Range;
 
 use super::{STEP, Tiles};
-use crate::amx::{self, Configured, ROWS, Sums};
-use crate::gemm::PANEL;
+use crate::amx::{self, Configured, Product, ROWS};
+use crate::gemm::{PANEL, Stored};
 
 /// Rows of an AVX2 tile: even and odd chains of three rows and two registers of outputs fill twelve.
 const TILE: usize = 3;
@@ -13,7 +13,7 @@ const TILE: usize = 3;
 /// # Safety
 /// AVX2 and FMA; the lengths `multiply_panels_on` checks.
 #[target_feature(enable = "avx2,fma")]
-pub(super) unsafe fn avx2(tiles: &Tiles, y: &mut [f32], panel: usize) {
+pub(super) unsafe fn avx2<T: Stored>(tiles: &Tiles, y: &mut [T], panel: usize) {
     let place = tiles.place(panel);
     let (rows, stride) = (tiles.x.rows, tiles.x.stride());
     let w = tiles.weight.panel(panel).as_ptr();
@@ -79,7 +79,7 @@ const PAIRS_TILE: usize = 12;
 /// # Safety
 /// AVX-512 F, BW, VL and BF16; the lengths `multiply_panels_on` checks.
 #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512vl,avx512bf16")]
-pub(super) unsafe fn pairs(tiles: &Tiles, y: &mut [f32], panel: usize) {
+pub(super) unsafe fn pairs<T: Stored>(tiles: &Tiles, y: &mut [T], panel: usize) {
     let place = tiles.place(panel);
     let (rows, stride) = (tiles.x.rows, tiles.x.stride());
     let w = tiles.weight.panel(panel).as_ptr();
@@ -130,31 +130,20 @@ unsafe fn pairs_tile<const R: usize>(x: *const u16, w: *const u16, k: usize, sum
 /// # Safety
 /// AMX tiles of `bf16`, AVX-512 F, BW and VL; the lengths `multiply_panels_on` checks; rows have space to whole tiles.
 #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512vl")]
-pub(super) unsafe fn amx(tiles: &Tiles, y: &mut [f32], panels: Range<usize>) {
+pub(super) unsafe fn amx<T: Stored>(tiles: &Tiles, y: &mut [T], panels: Range<usize>) {
     let (rows, stride) = (tiles.x.rows, tiles.x.stride());
     if rows == 0 {
         return;
     }
     // SAFETY: the CPU has tiles.
-    let _configured = unsafe { Configured::new() };
-    let mut sums = [const { Sums([[0.0; PANEL]; ROWS]) }; 4];
-    let steps = stride / STEP;
-    amx::cover(rows, panels, |part| {
-        let (i, p) = (part.row, part.panel);
-        let w = tiles.weight.panel(p).as_ptr();
-        // SAFETY: rows from i on have space to a whole tile, two tiles where more than one begins; panels are whole, and as
-        // many follow as the part has.
-        unsafe {
-            let x = tiles.x.values.as_ptr().add(i * stride);
-            match (part.tiles, part.panels) {
-                (2, 2) => amx::halves_2x2(x, 2 * stride, [w, tiles.weight.panel(p + 1).as_ptr()], steps, &mut sums),
-                (1, 4) => amx::halves_1x4(x, 2 * stride, w, 2 * PANEL * stride, steps, &mut sums),
-                _ => amx::halves_1x1(x, 2 * stride, w, steps, &mut sums[0]),
-            }
-        }
-        for (k, sums) in sums.iter().take(part.tiles * part.panels).enumerate() {
-            let i = i + k / part.panels * ROWS;
-            tiles.place(p + k % part.panels).put(y, i, (rows - i).min(ROWS), |r: usize| sums.0[r]);
-        }
-    });
+    let tiled = unsafe { Configured::new() };
+    let x = tiles.x.values.as_ptr().cast();
+    let w = tiles.weight.panels.as_ptr().cast();
+    let product = Product { x, stride: 2 * stride, rows, w, steps: stride / STEP };
+    // SAFETY: rows have space to whole tiles and panels are whole, by construction; the panels are this weight's.
+    unsafe {
+        amx::halves(&tiled, &product, panels, |i, panel, sums| {
+            tiles.place(panel).put(y, i, (rows - i).min(ROWS), |r: usize| sums[r]);
+        });
+    }
 }

@@ -31,8 +31,9 @@ pub use rows::ByteRows;
 
 use crate::Backend;
 use crate::aligned::Aligned;
+use crate::bf16::HalfRows;
 use crate::dispatch::per_backend;
-use crate::gemm::{Epilogue, PANEL, Place, Products, panel_part};
+use crate::gemm::{Epilogue, PANEL, Place, Products, Stored, panel_part};
 use crate::lanes::{LANES, fold};
 
 /// Inputs are filled up to whole multiples of this with zeros: a row of an AMX tile.
@@ -181,9 +182,31 @@ impl ByteWeight {
         y: &mut [f32],
         epilogue: Epilogue,
     ) {
-        assert_eq!(x.inputs(), self.inputs, "x is [rows, inputs]");
         assert!(panels.start <= panels.end && panels.end <= self.panels(), "panels of this weight");
         let outputs = (panels.end * PANEL).min(self.outputs) - (panels.start * PANEL).min(self.outputs);
+        assert_eq!(y.len(), x.rows() * outputs, "y is [rows, outputs]");
+        self.product(unit, panels, x, y, outputs, epilogue);
+    }
+
+    /// `y = epilogue(x W^T)` rounded to `bf16`, on a unit of choice.
+    ///
+    /// # Panics
+    /// When a length is wrong or the CPU lacks the unit.
+    pub fn multiply_into(&self, unit: Unit, x: &ByteRows, y: &mut HalfRows, epilogue: Epilogue) {
+        y.take(x.rows(), self.outputs, |y, stride| self.product(unit, 0..self.panels(), x, y, stride, epilogue));
+    }
+
+    /// Rows of the result lie `outputs` values from each other.
+    fn product<T: Stored>(
+        &self,
+        unit: Unit,
+        panels: Range<usize>,
+        x: &ByteRows,
+        y: &mut [T],
+        outputs: usize,
+        epilogue: Epilogue,
+    ) {
+        assert_eq!(x.inputs(), self.inputs, "x is [rows, inputs]");
         assert_eq!(y.len(), x.rows() * outputs, "y is [rows, outputs]");
         assert_eq!(epilogue.bias().len(), self.outputs, "a bias for every output");
         assert!(unit <= Unit::of(Backend::Avx512), "this CPU has no {}", unit.name());
@@ -273,7 +296,7 @@ fn hold(eight: &mut [i8; 8]) {
 struct Tiles<'a> {
     weight: &'a ByteWeight,
     x: &'a ByteRows,
-    // Values in a row of the result, and the panel its first one belongs to.
+    // Values from one row of the result to the next, and the panel the first of a row belongs to.
     outputs: usize,
     first: usize,
     epilogue: Epilogue<'a>,
@@ -301,7 +324,7 @@ impl Tiles<'_> {
 
     /// Sums of the rows from `first` on and one panel to values in their place.
     #[inline(always)]
-    fn finish(&self, y: &mut [f32], edge: &Edge, first: usize, sums: &[[i32; PANEL]]) {
+    fn finish<T: Stored>(&self, y: &mut [T], edge: &Edge, first: usize, sums: &[[i32; PANEL]]) {
         let (scale, floors) = (edge.scale, edge.sums);
         edge.place.put(y, first, sums.len(), Finished { tiles: self, panel: edge.panel, scale, floors, first, sums });
     }
@@ -339,7 +362,7 @@ impl Products for Finished<'_> {
     }
 }
 
-fn reference(tiles: &Tiles, y: &mut [f32], panel: usize) {
+fn reference<T: Stored>(tiles: &Tiles, y: &mut [T], panel: usize) {
     let edge = tiles.edge(panel);
     for i in 0..tiles.x.rows() {
         let mut sums = [0i32; PANEL];

@@ -132,6 +132,23 @@ fn a_value_far_above_the_rest_does_not_blur_it() {
     }
 }
 
+#[test]
+fn rounded_on_the_way_it_is_what_rounding_it_afterwards_gives() {
+    for (n, outputs, inputs) in [(1, 1, 1), (37, 40, 130), (50, 96, 384)] {
+        let (x, w, bias) = (noise(n * inputs, 7), noise(outputs * inputs, 8), noise(outputs, 9));
+        let (bytes, weight) = (rows(Backend::active(), &x, inputs), ByteWeight::new(&w, outputs, inputs));
+        for unit in Unit::available() {
+            let mut y = vec![0.0; n * outputs];
+            weight.multiply_on(unit, &bytes, &mut y, Epilogue::BiasGelu(&bias));
+            let (mut expected, mut got) = (HalfRows::default(), HalfRows::default());
+            expected.fill(Backend::Reference, &y, outputs);
+            weight.multiply_into(unit, &bytes, &mut got, Epilogue::BiasGelu(&bias));
+            let size = n * expected.stride();
+            assert_eq!(got.values()[..size], expected.values()[..size], "{}", unit.name());
+        }
+    }
+}
+
 proptest! {
     /// Bytes are the same on every backend, and stand for their value to half a step.
     #[test]

@@ -4,8 +4,8 @@ use std::arch::x86_64::*;
 use std::ops::Range;
 
 use super::{STEP, Tiles};
-use crate::amx::{self, Configured, ROWS, Sums};
-use crate::gemm::PANEL;
+use crate::amx::{self, Configured, Product, ROWS};
+use crate::gemm::{PANEL, Stored};
 
 /// Rows of an AVX2 tile.
 const TILE: usize = 4;
@@ -16,7 +16,7 @@ const LINE: usize = 64;
 /// # Safety
 /// AVX2 and FMA; the lengths `multiply_panels_on` checks.
 #[target_feature(enable = "avx2,fma")]
-pub(super) unsafe fn avx2(tiles: &Tiles, y: &mut [f32], panel: usize) {
+pub(super) unsafe fn avx2<T: Stored>(tiles: &Tiles, y: &mut [T], panel: usize) {
     let edge = tiles.edge(panel);
     let (rows, stride) = (tiles.x.rows(), tiles.x.stride());
     let w = tiles.weight.panel(panel).as_ptr();
@@ -96,7 +96,7 @@ const VNNI_TILE: usize = 12;
 /// # Safety
 /// AVX-512 F, BW, VL and VNNI; the lengths `multiply_panels_on` checks.
 #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512vl,avx512vnni")]
-pub(super) unsafe fn vnni(tiles: &Tiles, y: &mut [f32], panel: usize) {
+pub(super) unsafe fn vnni<T: Stored>(tiles: &Tiles, y: &mut [T], panel: usize) {
     let edge = tiles.edge(panel);
     let (rows, stride) = (tiles.x.rows(), tiles.x.stride());
     let w = tiles.weight.panel(panel).as_ptr();
@@ -145,31 +145,24 @@ unsafe fn vnni_tile<const R: usize>(x: *const u8, w: *const i8, k: usize, sums: 
 /// # Safety
 /// AMX tiles of bytes, AVX-512 F, BW and VL; the lengths `multiply_panels_on` checks; rows have space to whole tiles.
 #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512vl")]
-pub(super) unsafe fn amx(tiles: &Tiles, y: &mut [f32], panels: Range<usize>) {
+pub(super) unsafe fn amx<T: Stored>(tiles: &Tiles, y: &mut [T], panels: Range<usize>) {
     let (rows, stride) = (tiles.x.rows(), tiles.x.stride());
     if rows == 0 {
         return;
     }
     // SAFETY: the CPU has tiles.
-    let _configured = unsafe { Configured::new() };
-    let mut sums = [const { Sums([[0; PANEL]; ROWS]) }; 4];
-    let steps = stride / STEP;
-    amx::cover(rows, panels, |part| {
-        let (i, p) = (part.row, part.panel);
-        let w = tiles.weight.panel(p).as_ptr();
-        // SAFETY: rows from i on have space to a whole tile, two tiles where more than one begins; panels are whole, and as
-        // many follow as the part has.
-        unsafe {
-            let x = tiles.x.values().as_ptr().add(i * stride);
-            match (part.tiles, part.panels) {
-                (2, 2) => amx::bytes_2x2(x, stride, [w, tiles.weight.panel(p + 1).as_ptr()], steps, &mut sums),
-                (1, 4) => amx::bytes_1x4(x, stride, w, PANEL * stride, steps, &mut sums),
-                _ => amx::bytes_1x1(x, stride, w, steps, &mut sums[0]),
-            }
-        }
-        for (k, sums) in sums.iter().take(part.tiles * part.panels).enumerate() {
-            let i = i + k / part.panels * ROWS;
-            tiles.finish(y, &tiles.edge(p + k % part.panels), i, &sums.0[..(rows - i).min(ROWS)]);
-        }
-    });
+    let tiled = unsafe { Configured::new() };
+    let product = Product {
+        x: tiles.x.values().as_ptr(),
+        stride,
+        rows,
+        w: tiles.weight.panels.as_ptr().cast(),
+        steps: stride / STEP,
+    };
+    // SAFETY: rows have space to whole tiles and panels are whole, by construction; the panels are this weight's.
+    unsafe {
+        amx::bytes(&tiled, &product, panels, |i, panel, sums| {
+            tiles.finish(y, &tiles.edge(panel), i, &sums[..(rows - i).min(ROWS)]);
+        });
+    }
 }

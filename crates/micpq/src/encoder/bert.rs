@@ -2,7 +2,8 @@
 
 use kernels::Backend;
 use kernels::aligned::Aligned;
-use kernels::attention::{self, Shape};
+use kernels::attention::{self, HalfScratch, Shape, Tiled, attend_rounded};
+use kernels::bf16::HalfRows;
 use kernels::dropout::{Rate, drop_row, mix};
 use kernels::gemm::Epilogue;
 use kernels::rows::{add_layer_norm, layer_norm};
@@ -90,6 +91,9 @@ pub struct Bert {
     types: Embedding,
     norm: Norm,
     layers: Vec<Layer>,
+    precision: Precision,
+    // Where attention runs on tiles.
+    tiled: Option<Tiled>,
     portion: Portion,
 }
 
@@ -100,19 +104,33 @@ enum Activation {
     Relu,
 }
 
+impl Activation {
+    fn epilogue<'a>(self) -> impl Fn(&'a [f32]) -> Epilogue<'a> {
+        match self {
+            Activation::Gelu => Epilogue::BiasGelu,
+            Activation::GeluTanh => Epilogue::BiasGeluTanh,
+            Activation::Relu => Epilogue::BiasRelu,
+        }
+    }
+}
+
 /// Buffers of one thread, kept between batches.
 #[derive(Default)]
 pub struct Scratch {
     // [tokens, hidden]
     states: Aligned<f32>,
-    // [tokens of a group, 3 * hidden], then [rows of a block, intermediate]
-    wide: Aligned<f32>,
+    // [tokens of a group, 3 * hidden]
+    qkv: Aligned<f32>,
     // [rows of a block, hidden]
     narrow: Aligned<f32>,
     // [tokens of a group, hidden]
     context: Aligned<f32>,
+    // The same where attention runs on tiles.
+    qkv_halves: HalfRows,
+    context_halves: HalfRows,
     rows: Rows,
     attention: attention::Scratch,
+    half_attention: HalfScratch,
 }
 
 /// How much goes through a layer at once.
@@ -123,18 +141,24 @@ struct Portion {
     group: usize,
     /// Rows of one product: the widest of them (1,536 to 3,072 values of four bytes) stay in that cache too.
     block: usize,
+    /// Tokens of a task: enough to keep the weights of a layer in cache over many rows, few enough that the states stay
+    /// there too.
+    task: usize,
 }
 
 impl Portion {
     /// What was fastest: caches of half a megabyte and registers, or AMX tiles of sixteen rows (few of them half empty) and
-    /// caches of two megabytes, which all CPUs with tiles have.
-    fn of(precision: Precision) -> Self {
-        let tiles = match precision {
-            Precision::F32 => false,
-            Precision::Bf16 => kernels::bf16::Unit::of(Backend::active()) == kernels::bf16::Unit::Amx,
-            Precision::Int8 => kernels::int8::Unit::of(Backend::active()) == kernels::int8::Unit::Amx,
+    /// caches of two megabytes, which all CPUs with tiles have. `inner` is the width of the widest rows.
+    fn of(precision: Precision, inner: usize) -> Self {
+        // What of that cache the widest rows may take beside weights: 192 rows of MiniLM in `bf16`, 96 in `f32`.
+        const BYTES: usize = 576 << 10;
+        let blocks = |size: usize| (BYTES / (inner * size) / 32 * 32).clamp(32, 384);
+        let (tiles, block) = match precision {
+            Precision::F32 => (false, 0),
+            Precision::Bf16 => (kernels::bf16::Unit::of(Backend::active()) == kernels::bf16::Unit::Amx, blocks(2)),
+            Precision::Int8 => (kernels::int8::Unit::of(Backend::active()) == kernels::int8::Unit::Amx, blocks(4)),
         };
-        if tiles { Portion { group: 192, block: 192 } } else { Portion { group: 96, block: 48 } }
+        if tiles { Portion { group: 384, block, task: 1536 } } else { Portion { group: 96, block: 48, task: 512 } }
     }
 }
 
@@ -173,10 +197,12 @@ impl Bert {
             })
             .collect();
         let layers = layers.into_iter().collect::<Result<Vec<_>>>()?;
+        let heads = Shape { heads: config.num_attention_heads, width: hidden / config.num_attention_heads };
+        let tiled = Tiled::new(Backend::active(), heads).filter(|_| precision != Precision::F32);
         let table = |name: &str, rows: usize| weights.embedding(&format!("embeddings.{name}.weight"), rows, hidden);
         Ok(Bert {
             hidden,
-            heads: Shape { heads: config.num_attention_heads, width: hidden / config.num_attention_heads },
+            heads,
             epsilon: config.layer_norm_eps,
             activation: match config.hidden_act.as_str() {
                 "gelu_new" => Activation::GeluTanh,
@@ -188,8 +214,15 @@ impl Bert {
             types: table("token_type_embeddings", config.type_vocab_size)?.check_all()?,
             norm: norm("embeddings")?,
             layers,
-            portion: Portion::of(precision),
+            precision,
+            tiled,
+            portion: Portion::of(precision, inner),
         })
+    }
+
+    /// Tokens worth computing in one task.
+    pub fn task_tokens(&self) -> usize {
+        self.portion.task
     }
 
     /// Refuses token `id` when its embedding is damaged.
@@ -269,62 +302,122 @@ impl Bert {
         share: usize,
         mut trace: impl FnMut(usize, &[f32]),
     ) {
-        let (backend, hidden) = (Backend::active(), self.hidden);
-        let Scratch { states, wide, narrow, context, rows, attention } = scratch;
-        rows.share(share);
-        let Portion { group, block } = self.portion;
-        let groups = groups(sequences, group);
-        let inner = self.layers.first().map_or(0, |layer| layer.feed_in.outputs());
+        scratch.rows.share(share);
+        let groups = groups(sequences, self.portion.group);
+        // Taken out while the rest is lent with it.
+        let mut states = std::mem::take(&mut scratch.states);
         for l in range {
-            let layer = &self.layers[l];
             let dropout = dropout.filter(|d| d.first(self.layers.len()).is_none_or(|first| l >= first));
-            let site = 1 + 3 * l as u64;
             let mut first = 0;
             for &(from, to) in &groups {
-                let group = &sequences[from..to];
-                let tokens: usize = group.iter().map(|s| s.len()).sum();
-                let states = &mut states[first * hidden..(first + tokens) * hidden];
-                first += tokens;
-
-                let wide = wide.space(tokens * (3 * hidden).max(inner));
-                let context = context.space(tokens * hidden);
-                let narrow = narrow.space(block * hidden);
-                let blocks =
-                    states.chunks(block * hidden).zip(wide[..tokens * 3 * hidden].chunks_mut(block * 3 * hidden));
-                for (x, y) in blocks {
-                    layer.attention_in.apply(x, y, rows, Epilogue::Bias);
+                let group = Group { sequences: &sequences[from..to], first: from, dropout, site: 1 + 3 * l as u64 };
+                let size = group.tokens() * self.hidden;
+                let states = &mut states[first..first + size];
+                first += size;
+                match self.tiled.filter(|_| share <= 1) {
+                    Some(tiled) => self.attend_on_tiles(tiled, &self.layers[l], &group, states, scratch),
+                    None => self.attend(&self.layers[l], &group, states, scratch),
                 }
-                let (mut qkv, mut out) = (&wide[..], &mut context[..]);
-                for (i, sequence) in group.iter().enumerate() {
-                    let size = sequence.len() * hidden;
-                    let mask = dropout.map(|d| (d.rate, mix(d.document(from + i), site)));
-                    attention::attend(backend, &qkv[..3 * size], &mut out[..size], self.heads, mask, attention);
-                    (qkv, out) = (&qkv[3 * size..], &mut std::mem::take(&mut out)[size..]);
-                }
-
-                let mut keys = Keys::new(dropout, from, group);
-                for (x, state) in context.chunks(block * hidden).zip(states.chunks_mut(block * hidden)) {
-                    let narrow = &mut narrow[..state.len()];
-                    layer.attention_out.apply(x, narrow, rows, Epilogue::Bias);
-                    let block = keys.block(state.len() / hidden);
-                    keys.drop(block.clone(), narrow, hidden, site + 1, backend);
-                    let norm = &layer.attention_norm;
-                    add_layer_norm(backend, state, narrow, &norm.scale, &norm.shift, self.epsilon);
-
-                    let wide = &mut wide[..state.len() / hidden * inner];
-                    match self.activation {
-                        Activation::Gelu => layer.feed_in.apply(state, wide, rows, Epilogue::BiasGelu),
-                        Activation::GeluTanh => layer.feed_in.apply(state, wide, rows, Epilogue::BiasGeluTanh),
-                        Activation::Relu => layer.feed_in.apply(state, wide, rows, Epilogue::BiasRelu),
-                    }
-                    layer.feed_out.apply(wide, narrow, rows, Epilogue::Bias);
-                    keys.drop(block, narrow, hidden, site + 2, backend);
-                    let norm = &layer.feed_norm;
-                    add_layer_norm(backend, state, narrow, &norm.scale, &norm.shift, self.epsilon);
-                }
+                self.finish(&self.layers[l], &group, states, scratch);
             }
-            trace(l + 1, states);
+            trace(l + 1, &states);
         }
+        scratch.states = states;
+    }
+
+    /// What the heads of a layer answer to a group, into `scratch.context`.
+    fn attend(&self, layer: &Layer, group: &Group, states: &[f32], scratch: &mut Scratch) {
+        let (backend, hidden, block) = (Backend::active(), self.hidden, self.portion.block);
+        let Scratch { qkv, context, rows, attention, half_attention, .. } = scratch;
+        let (qkv, context) = (qkv.space(3 * states.len()), context.space(states.len()));
+        for (x, y) in states.chunks(block * hidden).zip(qkv.chunks_mut(3 * block * hidden)) {
+            layer.attention_in.apply(x, y, rows, Epilogue::Bias);
+        }
+        for (i, tokens) in group.ranges().enumerate() {
+            let qkv = &mut qkv[3 * tokens.start * hidden..3 * tokens.end * hidden];
+            let out = &mut context[tokens.start * hidden..tokens.end * hidden];
+            let mask = group.mask(i);
+            match self.precision {
+                Precision::F32 => attention::attend(backend, qkv, out, self.heads, mask, attention),
+                _ => attend_rounded(backend, qkv, out, self.heads, mask, half_attention),
+            }
+        }
+    }
+
+    /// The same bits on tiles, into `scratch.context_halves` where products are `bf16`.
+    fn attend_on_tiles(&self, tiled: Tiled, layer: &Layer, group: &Group, states: &[f32], scratch: &mut Scratch) {
+        let hidden = self.hidden;
+        let Scratch { qkv_halves, context, context_halves, rows, half_attention, .. } = scratch;
+        layer.attention_in.apply_into(states, qkv_halves, rows, Epilogue::Bias);
+        let context = context.space(states.len());
+        for (i, tokens) in group.ranges().enumerate() {
+            let mask = group.mask(i);
+            if self.precision == Precision::Bf16 {
+                let place = (tokens.start, tokens.len());
+                tiled.attend_into(qkv_halves, place, context_halves, self.heads, mask, half_attention);
+            } else {
+                let out = &mut context[tokens.start * hidden..tokens.end * hidden];
+                tiled.attend(qkv_halves, tokens.start, out, self.heads, mask, half_attention);
+            }
+        }
+    }
+
+    /// What follows the heads: their product, the feed-forward part, and a residual and a norm after each.
+    fn finish(&self, layer: &Layer, group: &Group, states: &mut [f32], scratch: &mut Scratch) {
+        let (backend, hidden) = (Backend::active(), self.hidden);
+        let Scratch { narrow, context, context_halves, rows, .. } = scratch;
+        let halves = self.precision == Precision::Bf16 && self.tiled.is_some() && rows.alone();
+        // Rows that are `bf16` already go through their product together.
+        let narrow = narrow.space(if halves { states.len() } else { self.portion.block * hidden });
+        if halves {
+            layer.attention_out.apply_halves(context_halves, narrow);
+        }
+        let mut keys = Keys::new(group.dropout, group.first, group.sequences);
+        for (b, state) in states.chunks_mut(self.portion.block * hidden).enumerate() {
+            let from = b * self.portion.block * hidden;
+            let narrow = &mut narrow[if halves { from } else { 0 }..][..state.len()];
+            if !halves {
+                layer.attention_out.apply(&context[from..from + state.len()], narrow, rows, Epilogue::Bias);
+            }
+            let block = keys.block(state.len() / hidden);
+            keys.drop(block.clone(), narrow, hidden, group.site + 1, backend);
+            let norm = &layer.attention_norm;
+            add_layer_norm(backend, state, narrow, &norm.scale, &norm.shift, self.epsilon);
+
+            layer.feed_in.apply_then(&layer.feed_out, state, narrow, rows, self.activation.epilogue());
+            keys.drop(block, narrow, hidden, group.site + 2, backend);
+            let norm = &layer.feed_norm;
+            add_layer_norm(backend, state, narrow, &norm.scale, &norm.shift, self.epsilon);
+        }
+    }
+}
+
+/// Sequences that go through a layer together.
+struct Group<'a> {
+    sequences: &'a [&'a [u32]],
+    // Number of the first of them among all.
+    first: usize,
+    dropout: Option<Dropout<'a>>,
+    // Of the layer's first site of dropout.
+    site: u64,
+}
+
+impl Group<'_> {
+    fn tokens(&self) -> usize {
+        self.sequences.iter().map(|s| s.len()).sum()
+    }
+
+    /// Which rows are whose.
+    fn ranges(&self) -> impl Iterator<Item = std::ops::Range<usize>> {
+        self.sequences.iter().scan(0, |end, sequence| {
+            *end += sequence.len();
+            Some(*end - sequence.len()..*end)
+        })
+    }
+
+    /// What falls of the probabilities of sequence `i`.
+    fn mask(&self, i: usize) -> Option<(Rate, u64)> {
+        self.dropout.map(|d| (d.rate, mix(d.document(self.first + i), self.site)))
     }
 }
 

@@ -1,9 +1,10 @@
 //! One dense layer of the encoder in any precision.
 
 use kernels::Backend;
-use kernels::bf16::{HalfRows, HalfWeight};
+use kernels::aligned::Aligned;
+use kernels::bf16::{self, HalfRows, HalfWeight};
 use kernels::gemm::{Epilogue, PANEL, PackedWeight};
-use kernels::int8::{ByteRows, ByteWeight};
+use kernels::int8::{self, ByteRows, ByteWeight};
 use rayon::prelude::*;
 
 use super::Precision;
@@ -25,6 +26,9 @@ enum Weight {
 pub struct Rows {
     halves: HalfRows,
     bytes: ByteRows,
+    // What lies between two products: [rows, outputs of the first], in one of both.
+    wide: Aligned<f32>,
+    wide_halves: HalfRows,
     // Threads that share one product, and a part of its result each.
     share: usize,
     parts: Vec<Vec<f32>>,
@@ -35,6 +39,11 @@ impl Rows {
     pub fn share(&mut self, threads: usize) {
         self.share = threads;
         self.parts.resize(threads, Vec::new());
+    }
+
+    /// Whether one thread computes them.
+    pub fn alone(&self) -> bool {
+        self.share <= 1
     }
 }
 
@@ -54,6 +63,65 @@ impl Linear {
         self.bias.len()
     }
 
+    /// `y = epilogue(x W^T)` rounded to `bf16`, by one thread.
+    pub fn apply_into<'a>(
+        &'a self,
+        x: &[f32],
+        y: &mut HalfRows,
+        rows: &mut Rows,
+        epilogue: impl Fn(&'a [f32]) -> Epilogue<'a>,
+    ) {
+        let (backend, epilogue) = (Backend::active(), epilogue(&self.bias));
+        match &self.weight {
+            Weight::Float(w) => {
+                let n = x.len() / w.inputs();
+                let wide = rows.wide.space(n * w.outputs());
+                w.multiply(x, wide, n, epilogue);
+                y.fill(backend, wide, w.outputs());
+            }
+            Weight::Halves(w) => {
+                rows.halves.fill(backend, x, w.inputs());
+                w.multiply_into(bf16::Unit::of(backend), &rows.halves, y, epilogue);
+            }
+            Weight::Bytes(w) => {
+                rows.bytes.fill(backend, x, w.inputs());
+                w.multiply_into(int8::Unit::of(backend), &rows.bytes, y, epilogue);
+            }
+        }
+    }
+
+    /// `y = x W^T + bias` of rows that are `bf16` already, where the weights are too.
+    ///
+    /// # Panics
+    /// When the weights are not.
+    pub fn apply_halves(&self, x: &HalfRows, y: &mut [f32]) {
+        let Weight::Halves(w) = &self.weight else { panic!("rows are bf16, weights are not") };
+        w.multiply_panels(0..w.panels(), x, y, Epilogue::Bias(&self.bias));
+    }
+
+    /// `y = next(epilogue(x W^T))`: what lies between is rounded at once where `next` would do so.
+    pub fn apply_then<'a>(
+        &'a self,
+        next: &'a Linear,
+        x: &[f32],
+        y: &mut [f32],
+        rows: &mut Rows,
+        epilogue: impl Fn(&'a [f32]) -> Epilogue<'a>,
+    ) {
+        if rows.alone() && matches!(next.weight, Weight::Halves(_)) {
+            let mut between = std::mem::take(&mut rows.wide_halves);
+            self.apply_into(x, &mut between, rows, epilogue);
+            next.apply_halves(&between, y);
+            rows.wide_halves = between;
+        } else {
+            let mut between = std::mem::take(&mut rows.wide);
+            let wide = between.space(y.len() / next.outputs() * self.outputs());
+            self.apply(x, wide, rows, epilogue);
+            next.apply(wide, y, rows, Epilogue::Bias);
+            rows.wide = between;
+        }
+    }
+
     /// `y[rows, outputs] = epilogue(x[rows, inputs] W^T)`.
     pub fn apply<'a>(
         &'a self,
@@ -63,7 +131,7 @@ impl Linear {
         epilogue: impl Fn(&'a [f32]) -> Epilogue<'a>,
     ) {
         let epilogue = epilogue(&self.bias);
-        let Rows { halves, bytes, share, parts } = rows;
+        let Rows { halves, bytes, share, parts, .. } = rows;
         let (panels, inputs) = match &self.weight {
             Weight::Float(w) => (w.panels(), w.inputs()),
             Weight::Halves(w) => {

@@ -65,10 +65,6 @@ impl std::str::FromStr for Pooling {
     }
 }
 
-/// Tokens computed by one task: enough to keep the weights of a layer in cache over many rows, few enough that the
-/// states (4 x 384 to 4 x 3,072 values a token) stay there too.
-const BATCH_TOKENS: usize = 512;
-
 /// Tokens of the smallest task: below, a product's weights are read for too few rows.
 const TASK_TOKENS: usize = 64;
 
@@ -125,9 +121,12 @@ impl Encoder {
         let pairs = || bf16::Unit::of(Backend::active()).order() == bf16::Order::Pairs;
         match self.precision {
             _ if self.gpu.is_some() => device::ARITHMETIC,
-            // A CPU with `vdpbf16ps` and no AMX sums in another order, and the last bits differ.
-            Precision::Bf16 if pairs() => "bf16-pairs",
-            precision => precision.name(),
+            Precision::F32 => "f32",
+            // A CPU with `vdpbf16ps` and no AMX sums in another order, and the last bits differ. Before heads were `bf16` in
+            // both, vectors were kept as `bf16` and `int8`.
+            Precision::Bf16 if pairs() => "bf16-pairs-heads",
+            Precision::Bf16 => "bf16-heads",
+            Precision::Int8 => "int8-heads",
         }
     }
 
@@ -210,7 +209,7 @@ impl Encoder {
         let threads = rayon::current_num_threads();
         let total: usize = sequences.iter().map(|s| s.as_ref().len()).sum();
         // Few texts are cut finer, so that no core waits for another; one alone is shared by all of them.
-        let most = (total / (4 * threads)).clamp(TASK_TOKENS, BATCH_TOKENS);
+        let most = (total / (4 * threads)).clamp(TASK_TOKENS, self.bert.task_tokens());
         let mut tasks = Vec::new();
         let mut rest: Vec<&mut [f32]> = out.iter_mut().map(Matrix::as_mut_slice).collect();
         let mut start = 0;
