@@ -221,8 +221,8 @@ pub struct TrainingArgs {
     /// Seed of everything random; `train` takes several
     #[arg(long, default_value = "0", value_name = "N[,N...]", value_delimiter = ',')]
     pub seed: Vec<u64>,
-    /// Views: full:R (R encoder passes with dropout a document), lastL:R (dropout in the last L layers alone) or noise[:R] (a
-    /// model of that noise, fitted on a sample)
+    /// Views: full:R (R encoder passes with dropout a document; 8 unless said, 16 with CLS), lastL:R (dropout in the last L
+    /// layers alone) or noise[:R] (a model of that noise, fitted on a sample: a sixth of the encoding)
     #[arg(long, value_name = "full:R|lastL:R|noise[:R]")]
     pub views: Option<String>,
     /// Settings of the paper for a corpus: paper:agnews, paper:dbpedia, paper:nyt

@@ -8,7 +8,7 @@ use crate::parameters::Sizes;
 use crate::step::Objective;
 use crate::views::ViewChoice;
 
-/// How a model is trained. The defaults are what the authors' code does, at 32 bits, with modelled views.
+/// How a model is trained. The defaults are what the authors' code does, at 32 bits, with half of its views.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TrainConfig {

@@ -206,7 +206,8 @@ def train(
     :param features: instead of texts, vectors ``[n, width]`` of whatever encoder: sentence-transformers, OpenAI, CLIP.
     :param views: other vectors of the same documents, a list of arrays ``[n, width]`` (of changed texts, or of the encoder
         with dropout). Without them, noise with the spread of the vectors takes their place (``noise``, 0.5 of it). For
-        texts, how the encoder makes them: ``"noise:12"``, ``"full:16"`` or ``"last2:16"``.
+        texts, how the encoder makes them: ``"full:8"`` (the default; ``"full:16"`` with CLS), ``"last2:16"``, or ``"noise:12"``,
+        which encodes a text once and loses some tenths of a point.
     :param bits: length of a code: 16, 32, 64 or 128.
     :param validation: labelled documents by whose P@100 the best epoch is chosen.
     :param progress: ``True`` for a bar, or a function called with ``(kind, text, number)``.
