@@ -28,6 +28,7 @@ use std::ops::Range;
 use std::sync::OnceLock;
 
 pub use rows::ByteRows;
+use rows::Scales;
 
 use crate::Backend;
 use crate::aligned::Aligned;
@@ -184,7 +185,6 @@ impl ByteWeight {
     ) {
         assert!(panels.start <= panels.end && panels.end <= self.panels(), "panels of this weight");
         let outputs = (panels.end * PANEL).min(self.outputs) - (panels.start * PANEL).min(self.outputs);
-        assert_eq!(y.len(), x.rows() * outputs, "y is [rows, outputs]");
         self.product(unit, panels, x, y, outputs, epilogue);
     }
 
@@ -304,18 +304,21 @@ struct Tiles<'a> {
 
 /// What turns the sums of one panel into values, and where these go.
 struct Edge<'a> {
-    panel: usize,
+    weights: &'a [i8],
     scale: [f32; PANEL],
     sums: [f32; PANEL],
     place: Place<'a>,
 }
 
 impl Tiles<'_> {
+    // Into its caller, which has the unit's instructions: without, sixteen values are copied by fours, and who reads them as one
+    // register waits for all of these.
+    #[inline(always)]
     fn edge(&self, panel: usize) -> Edge<'_> {
         let bias = panel_part(self.epilogue.bias(), panel);
         let column = (panel - self.first) * PANEL;
         Edge {
-            panel,
+            weights: self.weight.panel(panel),
             scale: panel_part(&self.weight.scale, panel),
             sums: panel_part(&self.weight.sums, panel),
             place: Place { epilogue: self.epilogue, bias, outputs: self.outputs, column },
@@ -325,33 +328,33 @@ impl Tiles<'_> {
     /// Sums of the rows from `first` on and one panel to values in their place.
     #[inline(always)]
     fn finish<T: Stored>(&self, y: &mut [T], edge: &Edge, first: usize, sums: &[[i32; PANEL]]) {
-        let (scale, floors) = (edge.scale, edge.sums);
-        edge.place.put(y, first, sums.len(), Finished { tiles: self, panel: edge.panel, scale, floors, first, sums });
+        let rows = self.x.scales(first..first + sums.len());
+        let finished = Finished { rows, weights: edge.weights, scale: edge.scale, floors: edge.sums, sums };
+        edge.place.put(y, first, sums.len(), finished);
     }
 }
 
 /// Sums of some rows and one panel, to be made values.
 struct Finished<'a> {
-    tiles: &'a Tiles<'a>,
-    panel: usize,
+    rows: Scales<'a>,
+    weights: &'a [i8],
     scale: [f32; PANEL],
     floors: [f32; PANEL],
-    first: usize,
     sums: &'a [[i32; PANEL]],
 }
 
 impl Products for Finished<'_> {
     #[inline(always)]
     fn row(&self, r: usize) -> [f32; PANEL] {
-        let Finished { tiles, panel, scale, floors, first, sums } = self;
-        let (step, floor) = (tiles.x.step(first + r), tiles.x.floor(first + r));
+        let Finished { rows, weights, scale, floors, sums } = self;
+        let (step, floor) = (rows.steps[r], rows.floors[r]);
         let mut tile = [0.0f32; PANEL];
         for j in 0..PANEL {
             tile[j] = (sums[r][j] as f32).mul_add(step * scale[j], floor * floors[j]);
         }
-        for &(input, value) in tiles.x.apart(first + r) {
+        for &(input, value) in rows.apart(r) {
             let (group, place) = (input as usize / 4, input % 4);
-            let weights = tiles.weight.panel(*panel)[group * 4 * PANEL..][..4 * PANEL].as_chunks::<4>().0;
+            let weights = weights[group * 4 * PANEL..][..4 * PANEL].as_chunks::<4>().0;
             for j in 0..PANEL {
                 // The byte at its place, with its sign.
                 let w = (i32::from_le_bytes(weights[j].map(|b| b as u8)) << (24 - 8 * place)) >> 24;

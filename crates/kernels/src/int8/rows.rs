@@ -5,6 +5,8 @@
 //! [`APART`] values, is held to the range of the rest, and what is cut off is kept beside the bytes as `f32`. Each costs the
 //! product one more multiplication an output.
 
+use std::ops::Range;
+
 use super::STEP;
 use crate::Backend;
 use crate::aligned::Aligned;
@@ -81,20 +83,33 @@ impl ByteRows {
         &self.values
     }
 
+    /// What the bytes of some rows are worth.
     #[inline(always)]
-    pub(super) fn step(&self, i: usize) -> f32 {
-        self.steps[i]
+    pub(super) fn scales(&self, rows: Range<usize>) -> Scales<'_> {
+        Scales {
+            steps: &self.steps[rows.clone()],
+            floors: &self.floors[rows.clone()],
+            begins: &self.begins[rows.start..rows.end + 1],
+            apart: &self.apart,
+        }
     }
+}
 
-    #[inline(always)]
-    pub(super) fn floor(&self, i: usize) -> f32 {
-        self.floors[i]
-    }
+/// What the bytes of some rows are worth, and what they do not hold. Looked up once for the rows of a tile.
+pub(super) struct Scales<'a> {
+    pub steps: &'a [f32],
+    pub floors: &'a [f32],
+    begins: &'a [u32],
+    apart: &'a [(u32, f32)],
+}
 
-    /// What of row `i` its bytes do not hold: inputs and values.
+impl<'a> Scales<'a> {
+    /// Inputs and values of row `r` that its bytes do not hold.
     #[inline(always)]
-    pub(super) fn apart(&self, i: usize) -> &[(u32, f32)] {
-        &self.apart[self.begins[i] as usize..self.begins[i + 1] as usize]
+    pub(super) fn apart(&self, r: usize) -> &'a [(u32, f32)] {
+        let (from, to) = (self.begins[r], self.begins[r + 1]);
+        // Mostly there are none, and then nothing else is looked at.
+        if from == to { &[] } else { &self.apart[from as usize..to as usize] }
     }
 }
 
@@ -110,14 +125,17 @@ fn round_body(x: &[f32], rows: &mut ByteRows) {
     rows.begins.clear();
     rows.begins.push(0);
     for (i, row) in x.chunks_exact(inputs).enumerate() {
-        let mut range = Range::of(row, f32::INFINITY);
+        let mut range = Extent::of::<false>(row, f32::INFINITY);
         let mut limit = FAR * range.magnitude / inputs as f32;
         let far = range.least < -limit || range.most > limit;
         if far {
-            while row.iter().map(|v| u32::from(v.abs() > limit)).sum::<u32>() > APART as u32 {
-                limit *= 1.5;
+            range = Extent::of::<true>(row, limit);
+            if range.beyond > APART as u32 {
+                while row.iter().map(|v| u32::from(v.abs() > limit)).sum::<u32>() > APART as u32 {
+                    limit *= 1.5;
+                }
+                range = Extent::of::<true>(row, limit);
             }
-            range = Range::of(row, limit);
         }
         let (floor, width) = (range.least, range.most - range.least);
         let inverse = if width > 0.0 { MOST / width } else { 0.0 };
@@ -130,41 +148,49 @@ fn round_body(x: &[f32], rows: &mut ByteRows) {
             *q = ((v - floor).mul_add(inverse, ROUND).to_bits() & 0x7f) as u8;
         }
         if far {
+            let mut keep = |place: usize| {
+                let v = row[place];
+                let (byte, held) = if v < floor { (0, floor) } else { (MOST as u8, range.most) };
+                to[place] = byte;
+                rows.apart.push((place as u32, v - held));
+            };
             // Sixteen are looked at together: one by one, this took as long as all the rest.
-            for (c, sixteen) in row.chunks(LANES).enumerate() {
-                if !sixteen.iter().fold(false, |any, v| any | (v.abs() > limit)) {
-                    continue;
-                }
-                for (l, v) in sixteen.iter().enumerate().filter(|(_, v)| v.abs() > limit) {
-                    let held = if *v < floor { floor } else { range.most };
-                    to[c * LANES + l] = if *v < floor { 0 } else { MOST as u8 };
-                    rows.apart.push(((c * LANES + l) as u32, v - held));
+            let (chunks, rest) = row.as_chunks::<LANES>();
+            for (c, sixteen) in chunks.iter().enumerate() {
+                if sixteen.iter().fold(false, |any, v| any | (v.abs() > limit)) {
+                    (0..LANES).filter(|l| sixteen[*l].abs() > limit).for_each(|l| keep(c * LANES + l));
                 }
             }
+            let from = inputs - rest.len();
+            (from..inputs).filter(|place| row[*place].abs() > limit).for_each(keep);
         }
         rows.begins.push(rows.apart.len() as u32);
     }
 }
 
 /// Where the values of a row lie.
-struct Range {
+struct Extent {
     least: f32,
     most: f32,
-    // Sum of the values without their signs.
+    // Sum of the values without their signs, and how many lie beyond the limit.
     magnitude: f32,
+    beyond: u32,
 }
 
-impl Range {
-    /// Of the values no farther from zero than `limit`.
+impl Extent {
+    /// Of the values no farther from zero than `limit`, or of all: then a minimum is one instruction.
     #[inline(always)]
-    fn of(row: &[f32], limit: f32) -> Self {
+    fn of<const LIMITED: bool>(row: &[f32], limit: f32) -> Self {
         let (mut least, mut most, mut magnitude) = ([f32::INFINITY; LANES], [f32::NEG_INFINITY; LANES], [0.0; LANES]);
+        let mut beyond = [0u32; LANES];
         let mut take = |l: usize, v: f32| {
             // A comparison and a choice, as the CPU's own minimum: not-a-numbers are passed over in every backend.
-            let near = v.abs() <= limit;
-            least[l] = if near & (v < least[l]) { v } else { least[l] };
-            most[l] = if near & (v > most[l]) { v } else { most[l] };
+            let far = LIMITED & (v.abs() > limit);
+            let (low, high) = if far { (f32::INFINITY, f32::NEG_INFINITY) } else { (v, v) };
+            least[l] = if low < least[l] { low } else { least[l] };
+            most[l] = if high > most[l] { high } else { most[l] };
             magnitude[l] += v.abs();
+            beyond[l] += u32::from(far);
         };
         let (chunks, rest) = row.as_chunks::<LANES>();
         for c in chunks {
@@ -175,10 +201,11 @@ impl Range {
         for (l, v) in rest.iter().enumerate() {
             take(l, *v);
         }
-        Range {
+        Extent {
             least: fold(least, |a, b| if b < a { b } else { a }),
             most: fold(most, |a, b| if b > a { b } else { a }),
             magnitude: fold(magnitude, |a, b| a + b),
+            beyond: beyond.iter().sum(),
         }
     }
 }

@@ -118,7 +118,8 @@ fn a_value_far_above_the_rest_does_not_blur_it() {
         (row[381], row[308]) = (90.0, -40.0);
     }
     let (bytes, weight) = (rows(Backend::active(), &x, inputs), ByteWeight::new(&w, outputs, inputs));
-    assert!((0..n).all(|i| bytes.apart(i).len() == 2 && bytes.step(i) < 2.0 / 126.0));
+    let scales = bytes.scales(0..n);
+    assert!((0..n).all(|i| scales.apart(i).len() == 2 && scales.steps[i] < 2.0 / 126.0));
     for unit in Unit::available() {
         let mut y = vec![0.0; n * outputs];
         weight.multiply_on(unit, &bytes, &mut y, Epilogue::Bias(&[0.0; 40]));
@@ -164,17 +165,20 @@ proptest! {
             }
         }
         let expected = rows(Backend::Reference, &x, x.len());
+        let worth = expected.scales(0..1);
+        let (step, floor) = (worth.steps[0], worth.floors[0]);
         for backend in Backend::available() {
             let got = rows(backend, &x, x.len());
             prop_assert_eq!(got.row(0), expected.row(0));
-            prop_assert_eq!((got.step(0), got.floor(0)), (expected.step(0), expected.floor(0)));
-            prop_assert_eq!(got.apart(0), expected.apart(0));
+            let got = got.scales(0..1);
+            prop_assert_eq!((got.steps, got.floors), (worth.steps, worth.floors));
+            prop_assert_eq!(got.apart(0), worth.apart(0));
         }
-        prop_assert!(expected.apart(0).len() <= 8);
+        prop_assert!(worth.apart(0).len() <= 8);
         for (k, (q, v)) in expected.row(0).iter().zip(&x).enumerate() {
-            let apart = expected.apart(0).iter().find(|(input, _)| *input == k as u32).map_or(0.0, |(_, more)| *more);
-            let stands_for = f64::from(expected.floor(0)) + f64::from(expected.step(0)) * f64::from(*q) + f64::from(apart);
-            prop_assert!((stands_for - f64::from(*v)).abs() <= f64::from(expected.step(0)) * 0.5001 + 1e-3 * f64::from(scale));
+            let apart = worth.apart(0).iter().find(|(input, _)| *input == k as u32).map_or(0.0, |(_, more)| *more);
+            let stands_for = f64::from(floor) + f64::from(step) * f64::from(*q) + f64::from(apart);
+            prop_assert!((stands_for - f64::from(*v)).abs() <= f64::from(step) * 0.5001 + 1e-3 * f64::from(scale));
             prop_assert!(*q <= 127);
         }
     }
