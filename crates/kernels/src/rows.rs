@@ -68,9 +68,9 @@ fn sum_of_squares(row: &[f32]) -> f32 {
     fold(lanes, |a, b| a + b)
 }
 
-/// `row = softmax(row * scale)` of whole lanes.
+/// `row = e^(scale (row - its largest))` of whole lanes; returns one over their sum.
 #[inline(always)]
-pub(crate) fn softmax(row: &mut [[f32; LANES]], scale: f32) {
+pub(crate) fn exponentials(row: &mut [[f32; LANES]], scale: f32) -> f32 {
     // A comparison and not `max`, which asks whether a value is one at all.
     let larger = |a: f32, b: f32| if a > b { a } else { b };
     let mut lanes = [f32::NEG_INFINITY; LANES];
@@ -87,10 +87,7 @@ pub(crate) fn softmax(row: &mut [[f32; LANES]], scale: f32) {
             sums[i] += c[i];
         }
     }
-    let inverse = 1.0 / fold(sums, |a, b| a + b);
-    for v in row.as_flattened_mut() {
-        *v *= inverse;
-    }
+    1.0 / fold(sums, |a, b| a + b)
 }
 
 #[cfg(test)]

@@ -7,20 +7,18 @@
 
 use crate::Backend;
 use crate::aligned::Aligned;
-use crate::attention::{Shape, TOGETHER, narrow};
+use crate::attention::{Arithmetic, Mask, Operand, Scratch, Shape, TOGETHER, heads_body, narrow};
 use crate::bf16::{HalfRows, STEP, Unit, round, widen};
 use crate::dispatch::per_backend;
-use crate::dropout::{Rate, drop_row_body, mix};
+use crate::dropout::Rate;
 use crate::gemm::Stored;
-use crate::lanes::{LANES, exp_of_negative, fold};
+use crate::lanes::LANES;
 
 /// Space for one head, kept between calls.
 #[derive(Default)]
 pub struct HalfScratch {
-    // Plain: [width, length to whole lanes], turned as in `f32`.
-    turned: Aligned<f32>,
-    // [queries, length to whole lanes]
-    scores: Aligned<f32>,
+    // Of the plain loops, as in `f32`; tiles put their scores there too.
+    plain: Scratch,
     // Tiles: panels of sixteen keys, [length / 16][width / 2][16], and of sixteen values, [width / 16][length / 2][16]; each a pair.
     keys: Aligned<u32>,
     values: Aligned<u32>,
@@ -44,181 +42,67 @@ pub fn attend_rounded(
     let hidden = shape.heads * shape.width;
     assert!(hidden > 0 && qkv.len() == 3 * out.len() && out.len().is_multiple_of(hidden));
     let stride = (out.len() / hidden).next_multiple_of(LANES);
-    scratch.turned.space(shape.width * stride).fill(0.0);
-    scratch.scores.space(TOGETHER * stride);
-    heads(narrow(backend), qkv, out, shape, dropout, scratch);
+    scratch.plain.keys.space(shape.width * stride).fill(0.0);
+    scratch.plain.scores.space(TOGETHER * stride);
+    let backend = narrow(backend);
+    round_all(backend, qkv);
+    heads(backend, qkv, out, shape, dropout, &mut scratch.plain);
 }
 
 per_backend! {
-    /// All heads of a sequence whose lengths `attend_rounded` has checked.
-    fn heads(qkv: &mut [f32], out: &mut [f32], shape: Shape, dropout: Option<(Rate, u64)>, scratch: &mut HalfScratch) => heads_body;
+    /// Every value to the nearest `bf16`.
+    fn round_all(values: &mut [f32]) => round_all_body;
 }
 
 #[inline(always)]
-fn heads_body(qkv: &mut [f32], out: &mut [f32], shape: Shape, dropout: Option<(Rate, u64)>, scratch: &mut HalfScratch) {
-    let Shape { heads, width } = shape;
-    let hidden = heads * width;
-    let length = out.len() / hidden;
-    let stride = length.next_multiple_of(LANES);
-    for v in qkv.iter_mut() {
+fn round_all_body(values: &mut [f32]) {
+    for v in values {
         *v = widen(round(*v));
     }
-    let HalfScratch { turned, scores, .. } = scratch;
-    let (keys, scores) = (&mut turned[..width * stride], &mut scores[..TOGETHER * stride]);
-    for head in 0..heads {
-        for (j, token) in qkv.chunks_exact(3 * hidden).enumerate() {
-            let from = hidden + head * width;
-            for (row, &v) in keys.chunks_exact_mut(stride).zip(&token[from..from + width]) {
-                row[j] = v;
-            }
-        }
-        let mask = dropout.map(|(rate, key)| Mask { rate, key, first: head * length });
-        let head = Head { qkv, keys, shape, head, length, mask };
-        let whole = length / TOGETHER * TOGETHER;
-        for i in (0..whole).step_by(TOGETHER) {
-            head.queries::<TOGETHER>(i, scores, out);
-        }
-        for i in whole..length {
-            head.queries::<1>(i, scores, out);
-        }
-    }
 }
 
-/// Which probabilities of a head fall.
-#[derive(Clone, Copy)]
-struct Mask {
-    rate: Rate,
-    key: u64,
-    // Number of the head's first row of probabilities.
-    first: usize,
+per_backend! {
+    /// All heads of a sequence whose lengths `attend_rounded` has checked and whose values are rounded.
+    fn heads(qkv: &[f32], out: &mut [f32], shape: Shape, dropout: Option<(Rate, u64)>, scratch: &mut Scratch) => heads_body::<Steps>;
 }
 
-/// Scores of one query to what its values are weighed by, not rounded yet; returns what the weighed sum is to be
-/// multiplied by. What lies beyond `length` weighs nothing.
-#[inline(always)]
-fn weigh(row: &mut [f32], length: usize, scale: f32, mask: Option<Mask>, query: usize) -> f32 {
-    row[length..].fill(f32::NEG_INFINITY);
-    // A comparison and not `max`, which asks whether a value is one at all.
-    let larger = |a: f32, b: f32| if a > b { a } else { b };
-    let mut lanes = [f32::NEG_INFINITY; LANES];
-    for c in row.as_chunks::<LANES>().0 {
-        for i in 0..LANES {
-            lanes[i] = larger(c[i], lanes[i]);
-        }
-    }
-    let top = fold(lanes, larger);
-    let mut sums = [0.0f32; LANES];
-    for c in row.as_chunks_mut::<LANES>().0 {
-        for i in 0..LANES {
-            c[i] = exp_of_negative((c[i] - top) * scale);
-            sums[i] += c[i];
-        }
-    }
-    if let Some(Mask { rate, key, first }) = mask {
-        drop_row_body(&mut row[..length], mix(key, (first + query) as u64), rate);
-    }
-    1.0 / fold(sums, |a, b| a + b)
-}
+/// The order of tiles.
+struct Steps;
 
-/// One head of a sequence whose values are rounded.
-struct Head<'a> {
-    qkv: &'a [f32],
-    // [width, length to whole lanes]
-    keys: &'a [f32],
-    shape: Shape,
-    head: usize,
-    length: usize,
-    mask: Option<Mask>,
-}
-
-impl Head<'_> {
-    /// The answers to queries `first` to `first + Q`. `scores` is `[Q, length to whole lanes]` at least.
+impl Arithmetic for Steps {
     #[inline(always)]
-    fn queries<const Q: usize>(&self, first: usize, scores: &mut [f32], out: &mut [f32]) {
-        let Shape { heads, width } = self.shape;
-        let (hidden, length) = (heads * width, self.length);
-        let stride = length.next_multiple_of(LANES);
-        let step = 3 * hidden;
-        let queries = &self.qkv[first * step + self.head * width..][..(Q - 1) * step + width];
-        assert!(self.keys.len() == width * stride && scores.len() >= Q * stride);
-        for c in (0..stride).step_by(LANES) {
-            // Of every query a value, of every row of keys sixteen.
-            let sums = chains::<Q>(width, Operand { values: queries, stride: step }, &self.keys[c..], stride);
+    fn sums<const Q: usize>(n: usize, a: Operand, b: &[f32], stride: usize) -> [[f32; LANES]; Q] {
+        let mut all = [[0.0f32; LANES]; Q];
+        for step in (0..n).step_by(STEP) {
+            let end = n.min(step + STEP);
+            let even = a.chain::<Q, 2>(step, end, b, stride);
+            let odd = a.chain::<Q, 2>(step + 1, end, b, stride);
             for r in 0..Q {
-                scores[r * stride + c..r * stride + c + LANES].copy_from_slice(&sums[r]);
-            }
-        }
-        let mut inverse = [0.0f32; Q];
-        let scale = 1.0 / (width as f32).sqrt();
-        for (r, scores) in scores.chunks_exact_mut(stride).take(Q).enumerate() {
-            inverse[r] = weigh(scores, length, scale, self.mask, first + r);
-            for v in scores {
-                *v = widen(round(*v));
-            }
-        }
-        let weights = &scores[..Q * stride];
-        let from = 2 * hidden + self.head * width;
-        let whole = width / LANES * LANES;
-        for c in (0..whole).step_by(LANES) {
-            let sums = chains::<Q>(length, Operand { values: weights, stride }, &self.qkv[from + c..], step);
-            for r in 0..Q {
-                let to = &mut out[(first + r) * hidden + self.head * width + c..][..LANES];
                 for l in 0..LANES {
-                    to[l] = sums[r][l] * inverse[r];
+                    all[r][l] += even[r][l] + odd[r][l];
                 }
             }
         }
-        for c in whole..width {
-            for r in 0..Q {
-                // Beside it lie others' values or the end: one at a time.
-                let values: Vec<f32> = (0..length).flat_map(|j| [self.qkv[j * step + from + c]; LANES]).collect();
-                let sums = chains::<1>(length, Operand { values: &weights[r * stride..], stride }, &values, LANES);
-                out[(first + r) * hidden + self.head * width + c] = sums[0][0] * inverse[r];
-            }
-        }
+        all
     }
-}
 
-/// A value of each of some rows, `stride` apart.
-#[derive(Clone, Copy)]
-struct Operand<'a> {
-    values: &'a [f32],
-    stride: usize,
-}
-
-/// `a[Q, n] b[n, 16]`, summed in the order of tiles.
-#[inline(always)]
-fn chains<const Q: usize>(n: usize, a: Operand, b: &[f32], stride: usize) -> [[f32; LANES]; Q] {
-    let mut all = [[0.0f32; LANES]; Q];
-    for step in (0..n).step_by(STEP) {
-        let end = n.min(step + STEP);
-        let even = chain::<Q>(step, end, a, b, stride);
-        let odd = chain::<Q>(step + 1, end, a, b, stride);
-        for r in 0..Q {
-            for l in 0..LANES {
-                all[r][l] += even[r][l] + odd[r][l];
-            }
-        }
+    #[inline(always)]
+    fn sum(n: usize, product: impl Fn(usize, f32) -> f32) -> f32 {
+        let chain = |from: usize, end: usize| (from..end).step_by(2).fold(0.0, |sum, i| product(i, sum));
+        (0..n).step_by(STEP).fold(0.0, |all, step| {
+            let end = n.min(step + STEP);
+            all + (chain(step, end) + chain(step + 1, end))
+        })
     }
-    all
-}
 
-/// Every other place of a step.
-#[inline(always)]
-fn chain<const Q: usize>(from: usize, end: usize, a: Operand, b: &[f32], stride: usize) -> [[f32; LANES]; Q] {
-    assert!(end == 0 || a.values.len() >= (Q - 1) * a.stride + end);
-    let mut sums = [[0.0f32; LANES]; Q];
-    for i in (from..end).step_by(2) {
-        let b: &[f32; LANES] = b[i * stride..][..LANES].try_into().expect("a whole lane");
-        for (r, sums) in sums.iter_mut().enumerate() {
-            // SAFETY: i < end, and so far the values reach, as was asserted.
-            let a = unsafe { *a.values.get_unchecked(r * a.stride + i) };
-            for l in 0..LANES {
-                sums[l] = a.mul_add(b[l], sums[l]);
-            }
+    #[inline(always)]
+    fn weigh(exponentials: &mut [f32], inverse: f32, mask: Option<Mask>, query: usize) -> f32 {
+        if let Some(mask) = mask {
+            mask.drop(exponentials, query);
         }
+        round_all_body(exponentials);
+        inverse
     }
-    sums
 }
 
 /// Leave to attend on AMX tiles.
@@ -295,10 +179,37 @@ mod x86 {
     use std::arch::x86_64::*;
 
     use super::*;
-    use crate::amx::{self, Configured, Product, ROWS};
+    use crate::amx::{self, Configured, Product};
+    use crate::rows::exponentials;
 
     /// Queries that go together: their scores stay in the second-level cache up to the longest sequences.
     const BLOCK: usize = 64;
+
+    /// Sixteen rows of sixteen, turned: blocks of one change places, then of two, four and eight.
+    #[target_feature(enable = "avx512f")]
+    #[inline]
+    fn turn(mut rows: [__m512i; LANES]) -> [__m512i; LANES] {
+        for block in [1, 2, 4, 8] {
+            let from = |upper: bool| -> [i32; LANES] {
+                std::array::from_fn(|l| {
+                    let place = if l & block == 0 {
+                        l + block * usize::from(upper)
+                    } else {
+                        LANES + l - block * usize::from(!upper)
+                    };
+                    place as i32
+                })
+            };
+            // SAFETY: sixteen numbers each.
+            let [low, high] = [false, true].map(|upper| unsafe { _mm512_loadu_si512(from(upper).as_ptr().cast()) });
+            for i in (0..LANES).filter(|i| i & block == 0) {
+                let (a, b) = (rows[i], rows[i + block]);
+                rows[i] = _mm512_permutex2var_epi32(a, low, b);
+                rows[i + block] = _mm512_permutex2var_epi32(a, high, b);
+            }
+        }
+        rows
+    }
 
     /// # Safety
     /// AMX tiles of `bf16`, AVX-512 F, BW and VL; the lengths `attend_as` checks.
@@ -317,11 +228,10 @@ mod x86 {
         let (lanes, padded) = (length.next_multiple_of(LANES), length.next_multiple_of(STEP));
         let rows = &qkv.values()[first * 3 * hidden..];
         let scale = 1.0 / (width as f32).sqrt();
-        let HalfScratch { scores, keys, values, weights, .. } = scratch;
-        let scores = scores.space(BLOCK * lanes);
-        // Beyond the sequence all is zero, and stays so from head to head.
+        let HalfScratch { plain, keys, values, weights } = scratch;
+        let scores = plain.scores.space(BLOCK * lanes);
         let keys = keys.space(lanes * width / 2);
-        keys.fill(0);
+        // Beyond the sequence all is zero, and stays so from head to head.
         let values = values.space(padded / 2 * width);
         values.fill(0);
         let weights = weights.space(BLOCK * padded);
@@ -331,12 +241,20 @@ mod x86 {
         let tiled = unsafe { Configured::new() };
         for head in 0..heads {
             let part = |j: usize, which: usize| &rows[(j * 3 + which) * hidden + head * width..][..width];
-            for j in 0..length {
-                let panel = &mut keys[j / LANES * LANES * width / 2..][..LANES * width / 2];
-                // SAFETY: a row of keys has `width` values, half as many pairs.
-                let pair = |t: usize| unsafe { part(j, 1).as_ptr().cast::<u32>().add(t).read_unaligned() };
-                for (t, to) in panel.chunks_exact_mut(LANES).enumerate() {
-                    to[j % LANES] = pair(t);
+            for (p, panel) in keys.chunks_exact_mut(LANES * width / 2).enumerate() {
+                for (c, turned) in panel.chunks_exact_mut(LANES * LANES).enumerate() {
+                    // SAFETY: sixteen pairs of a key are there, and space for as many of sixteen keys.
+                    unsafe {
+                        let pairs = |j: usize| match p * LANES + j {
+                            j if j < length => {
+                                _mm512_loadu_si512(part(j, 1)[2 * c * LANES..][..2 * LANES].as_ptr().cast())
+                            }
+                            _ => _mm512_setzero_si512(),
+                        };
+                        for (to, row) in turned.chunks_exact_mut(LANES).zip(turn(std::array::from_fn(pairs))) {
+                            _mm512_storeu_si512(to.as_mut_ptr().cast(), row);
+                        }
+                    }
                 }
             }
             for j in (0..length).step_by(2) {
@@ -354,7 +272,7 @@ mod x86 {
                     }
                 }
             }
-            let mask = dropout.map(|(rate, key)| Mask { rate, key, first: head * length });
+            let mask = dropout.map(|dropout| Mask::new(dropout, head, length));
             for block in (0..length).step_by(BLOCK) {
                 let n = BLOCK.min(length - block);
                 let queries = Product {
@@ -367,13 +285,22 @@ mod x86 {
                 // SAFETY: from any row of the sequence on a whole tile can be read, and there are as many panels.
                 unsafe {
                     amx::halves(&tiled, &queries, 0..lanes / LANES, |i, panel, sums| {
+                        // What lies beyond the sequence weighs nothing. Said here, while the scores are in registers: as
+                        // single values after them, a whole register read behind would wait for all of these.
+                        let within = u16::MAX >> (LANES - (length - panel * LANES).min(LANES));
                         for (r, sums) in sums.iter().enumerate() {
-                            scores[(i + r) * lanes + panel * LANES..][..LANES].copy_from_slice(sums);
+                            let to = &mut scores[(i + r) * lanes + panel * LANES..][..LANES];
+                            let nothing = _mm512_set1_ps(f32::NEG_INFINITY);
+                            let row = _mm512_mask_loadu_ps(nothing, within, sums.as_ptr());
+                            _mm512_storeu_ps(to.as_mut_ptr(), row);
                         }
                     });
                 }
                 for (r, row) in scores.chunks_exact_mut(lanes).take(n).enumerate() {
-                    inverse[r] = weigh(row, length, scale, mask, block + r);
+                    inverse[r] = exponentials(row.as_chunks_mut().0, scale);
+                    if let Some(mask) = mask {
+                        mask.drop(row, block + r);
+                    }
                     for (to, v) in weights[r * padded..][..lanes].iter_mut().zip(row) {
                         *to = round(*v);
                     }
@@ -388,7 +315,7 @@ mod x86 {
                 // SAFETY: there are as many rows as a block has, whole tiles of them, and as many panels.
                 unsafe {
                     amx::halves(&tiled, &answers, 0..width / LANES, |i, panel, sums| {
-                        for (r, sums) in sums.iter().take((n - i).min(ROWS)).enumerate() {
+                        for (r, sums) in sums.iter().enumerate() {
                             let to = &mut out[(block + i + r) * hidden + head * width + panel * LANES..][..LANES];
                             for l in 0..LANES {
                                 to[l] = T::of(sums[l] * inverse[i + r]);

@@ -9,7 +9,7 @@ use crate::aligned::Aligned;
 use crate::dispatch::per_backend;
 use crate::dropout::{Rate, drop_row_body, mix};
 use crate::lanes::LANES;
-use crate::rows::softmax;
+use crate::rows::exponentials;
 
 /// What attention needs to know besides its input.
 #[derive(Clone, Copy, Debug)]
@@ -59,7 +59,101 @@ fn narrow(backend: Backend) -> Backend {
 
 per_backend! {
     /// All heads of a sequence whose lengths `attend` has checked.
-    fn heads(qkv: &[f32], out: &mut [f32], shape: Shape, dropout: Option<(Rate, u64)>, scratch: &mut Scratch) => heads_body;
+    fn heads(qkv: &[f32], out: &mut [f32], shape: Shape, dropout: Option<(Rate, u64)>, scratch: &mut Scratch) => heads_body::<Single>;
+}
+
+/// What attention in `f32` and in `bf16` differ in: the order of sums, and what is done to the weights of the values.
+trait Arithmetic {
+    /// `a[Q, n] b[n, 16]`, rows of `b` so many values apart.
+    fn sums<const Q: usize>(n: usize, a: Operand, b: &[f32], stride: usize) -> [[f32; LANES]; Q];
+
+    /// The sum of `n` products.
+    fn sum(n: usize, product: impl Fn(usize, f32) -> f32) -> f32;
+
+    /// Exponentials of scores, whose sum is one over `inverse`, to the weights of values; returns what the weighed sum is to
+    /// be multiplied by.
+    fn weigh(exponentials: &mut [f32], inverse: f32, mask: Option<Mask>, query: usize) -> f32;
+}
+
+/// A value of each of some rows, `stride` apart.
+#[derive(Clone, Copy)]
+struct Operand<'a> {
+    values: &'a [f32],
+    stride: usize,
+}
+
+impl Operand<'_> {
+    /// Places `from`, `from + EVERY` and so on before `end` of `a b`, in chains of multiply-adds that begin at zero.
+    #[inline(always)]
+    fn chain<const Q: usize, const EVERY: usize>(
+        self,
+        from: usize,
+        end: usize,
+        b: &[f32],
+        stride: usize,
+    ) -> [[f32; LANES]; Q] {
+        assert!(end == 0 || self.values.len() >= (Q - 1) * self.stride + end);
+        let mut sums = [[0.0f32; LANES]; Q];
+        for i in (from..end).step_by(EVERY) {
+            let b: &[f32; LANES] = b[i * stride..][..LANES].try_into().expect("a whole lane");
+            for (r, sums) in sums.iter_mut().enumerate() {
+                // SAFETY: i < end, and so far the values reach, as was asserted. One place and equal distances, or every
+                // row's own address is fetched again for every product.
+                let a = unsafe { *self.values.get_unchecked(r * self.stride + i) };
+                for l in 0..LANES {
+                    sums[l] = a.mul_add(b[l], sums[l]);
+                }
+            }
+        }
+        sums
+    }
+}
+
+/// `f32`: one chain over all places.
+struct Single;
+
+impl Arithmetic for Single {
+    #[inline(always)]
+    fn sums<const Q: usize>(n: usize, a: Operand, b: &[f32], stride: usize) -> [[f32; LANES]; Q] {
+        a.chain::<Q, 1>(0, n, b, stride)
+    }
+
+    #[inline(always)]
+    fn sum(n: usize, product: impl Fn(usize, f32) -> f32) -> f32 {
+        (0..n).fold(0.0, |sum, i| product(i, sum))
+    }
+
+    #[inline(always)]
+    fn weigh(exponentials: &mut [f32], inverse: f32, mask: Option<Mask>, query: usize) -> f32 {
+        for v in exponentials.iter_mut() {
+            *v *= inverse;
+        }
+        if let Some(mask) = mask {
+            mask.drop(exponentials, query);
+        }
+        1.0
+    }
+}
+
+/// Which probabilities of a head fall.
+#[derive(Clone, Copy)]
+struct Mask {
+    rate: Rate,
+    key: u64,
+    // Number of the head's first row of probabilities, and how many places one has.
+    first: usize,
+    length: usize,
+}
+
+impl Mask {
+    fn new((rate, key): (Rate, u64), head: usize, length: usize) -> Self {
+        Mask { rate, key, first: head * length, length }
+    }
+
+    #[inline(always)]
+    fn drop(self, row: &mut [f32], query: usize) {
+        drop_row_body(&mut row[..self.length], mix(self.key, (self.first + query) as u64), self.rate);
+    }
 }
 
 /// Queries that go together: each key and value is read once for all of them, and their sums hide each other's latency.
@@ -67,7 +161,13 @@ per_backend! {
 const TOGETHER: usize = 4;
 
 #[inline(always)]
-fn heads_body(qkv: &[f32], out: &mut [f32], shape: Shape, dropout: Option<(Rate, u64)>, scratch: &mut Scratch) {
+fn heads_body<A: Arithmetic>(
+    qkv: &[f32],
+    out: &mut [f32],
+    shape: Shape,
+    dropout: Option<(Rate, u64)>,
+    scratch: &mut Scratch,
+) {
     let Shape { heads, width } = shape;
     let hidden = heads * width;
     let length = out.len() / hidden;
@@ -81,13 +181,14 @@ fn heads_body(qkv: &[f32], out: &mut [f32], shape: Shape, dropout: Option<(Rate,
                 row[j] = v;
             }
         }
-        let head = Head { qkv, keys, shape, head, length, dropout };
+        let mask = dropout.map(|dropout| Mask::new(dropout, head, length));
+        let head = Head { qkv, keys, shape, head, length, mask };
         let whole = length / TOGETHER * TOGETHER;
         for i in (0..whole).step_by(TOGETHER) {
-            head.queries::<TOGETHER>(i, scores, out);
+            head.queries::<A, TOGETHER>(i, scores, out);
         }
         for i in whole..length {
-            head.queries::<1>(i, scores, out);
+            head.queries::<A, 1>(i, scores, out);
         }
     }
 }
@@ -100,69 +201,48 @@ struct Head<'a> {
     shape: Shape,
     head: usize,
     length: usize,
-    dropout: Option<(Rate, u64)>,
+    mask: Option<Mask>,
 }
 
 impl Head<'_> {
     /// The answers to queries `first` to `first + Q`. `scores` is `[Q, length to whole lanes]` at least.
     #[inline(always)]
-    fn queries<const Q: usize>(&self, first: usize, scores: &mut [f32], out: &mut [f32]) {
+    fn queries<A: Arithmetic, const Q: usize>(&self, first: usize, scores: &mut [f32], out: &mut [f32]) {
         let Shape { heads, width } = self.shape;
         let (hidden, length) = (heads * width, self.length);
         let stride = length.next_multiple_of(LANES);
-        // One place and equal distances, or every query's own address is fetched again for every product.
         let step = 3 * hidden;
         let queries = &self.qkv[first * step + self.head * width..][..(Q - 1) * step + width];
-        assert!(self.keys.len() == width * stride && scores.len() >= Q * stride);
         // Sixteen scores a query stay in registers over all of the head's width.
         for c in (0..stride).step_by(LANES) {
-            let mut sums = [[0.0f32; LANES]; Q];
-            for (d, row) in self.keys.chunks_exact(stride).enumerate() {
-                let k: &[f32; LANES] = row[c..c + LANES].try_into().expect("a whole lane");
-                for (r, sums) in sums.iter_mut().enumerate() {
-                    // SAFETY: d < width, for there are as many rows of keys, and so far the queries reach.
-                    let q = unsafe { *queries.get_unchecked(r * step + d) };
-                    for l in 0..LANES {
-                        sums[l] = q.mul_add(k[l], sums[l]);
-                    }
-                }
-            }
+            let sums = A::sums::<Q>(width, Operand { values: queries, stride: step }, &self.keys[c..], stride);
             for r in 0..Q {
                 scores[r * stride + c..r * stride + c + LANES].copy_from_slice(&sums[r]);
             }
         }
+        let mut times = [0.0f32; Q];
         for (r, scores) in scores.chunks_exact_mut(stride).take(Q).enumerate() {
             // What lies beyond the sequence weighs nothing, and the softmax runs over whole lanes.
             scores[length..].fill(f32::NEG_INFINITY);
-            softmax(scores.as_chunks_mut().0, 1.0 / (width as f32).sqrt());
-            if let Some((rate, key)) = self.dropout {
-                drop_row_body(&mut scores[..length], mix(key, (self.head * length + first + r) as u64), rate);
-            }
+            let inverse = exponentials(scores.as_chunks_mut().0, 1.0 / (width as f32).sqrt());
+            times[r] = A::weigh(scores, inverse, self.mask, first + r);
         }
-        let probabilities = &scores[..Q * stride];
+        let weights = &scores[..Q * stride];
         let from = 2 * hidden + self.head * width;
         let whole = width / LANES * LANES;
         for c in (0..whole).step_by(LANES) {
-            let mut sums = [[0.0f32; LANES]; Q];
-            for (j, token) in self.qkv.chunks_exact(3 * hidden).take(length).enumerate() {
-                let v: &[f32; LANES] = token[from + c..from + c + LANES].try_into().expect("a whole lane");
-                for (r, sums) in sums.iter_mut().enumerate() {
-                    // SAFETY: j < length <= stride.
-                    let p = unsafe { *probabilities.get_unchecked(r * stride + j) };
-                    for l in 0..LANES {
-                        sums[l] = p.mul_add(v[l], sums[l]);
-                    }
-                }
-            }
+            let sums = A::sums::<Q>(length, Operand { values: weights, stride }, &self.qkv[from + c..], step);
             for r in 0..Q {
-                out[(first + r) * hidden + self.head * width + c..][..LANES].copy_from_slice(&sums[r]);
+                let to = &mut out[(first + r) * hidden + self.head * width + c..][..LANES];
+                for l in 0..LANES {
+                    to[l] = sums[r][l] * times[r];
+                }
             }
         }
         for c in whole..width {
             for r in 0..Q {
-                let values = self.qkv.chunks_exact(3 * hidden).map(|token| token[from + c]);
-                out[(first + r) * hidden + self.head * width + c] =
-                    probabilities[r * stride..].iter().zip(values).fold(0.0, |sum, (&p, v)| p.mul_add(v, sum));
+                let product = |j: usize, sum: f32| weights[r * stride + j].mul_add(self.qkv[j * step + from + c], sum);
+                out[(first + r) * hidden + self.head * width + c] = A::sum(length, product) * times[r];
             }
         }
     }

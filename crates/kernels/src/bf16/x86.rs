@@ -4,7 +4,7 @@ use std::arch::x86_64::*;
 use std::ops::Range;
 
 use super::{STEP, Tiles};
-use crate::amx::{self, Configured, Product, ROWS};
+use crate::amx::{self, Configured, Product};
 use crate::gemm::{PANEL, Stored};
 
 /// Rows of an AVX2 tile: even and odd chains of three rows and two registers of outputs fill twelve.
@@ -143,7 +143,7 @@ pub(super) unsafe fn amx<T: Stored>(tiles: &Tiles, y: &mut [T], panels: Range<us
     // SAFETY: rows have space to whole tiles and panels are whole, by construction; the panels are this weight's.
     unsafe {
         amx::halves(&tiled, &product, panels, |i, panel, sums| {
-            tiles.place(panel).put(y, i, (rows - i).min(ROWS), |r: usize| sums[r]);
+            tiles.place(panel).put(y, i, sums.len(), |r: usize| sums[r]);
         });
     }
 }

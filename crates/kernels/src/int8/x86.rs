@@ -4,7 +4,7 @@ use std::arch::x86_64::*;
 use std::ops::Range;
 
 use super::{STEP, Tiles};
-use crate::amx::{self, Configured, Product, ROWS};
+use crate::amx::{self, Configured, Product};
 use crate::gemm::{PANEL, Stored};
 
 /// Rows of an AVX2 tile.
@@ -162,7 +162,7 @@ pub(super) unsafe fn amx<T: Stored>(tiles: &Tiles, y: &mut [T], panels: Range<us
     // SAFETY: rows have space to whole tiles and panels are whole, by construction; the panels are this weight's.
     unsafe {
         amx::bytes(&tiled, &product, panels, |i, panel, sums| {
-            tiles.finish(y, &tiles.edge(panel), i, &sums[..(rows - i).min(ROWS)]);
+            tiles.finish(y, &tiles.edge(panel), i, sums);
         });
     }
 }

@@ -314,7 +314,7 @@ impl Bert {
                 let size = group.tokens() * self.hidden;
                 let states = &mut states[first..first + size];
                 first += size;
-                match self.tiled.filter(|_| share <= 1) {
+                match self.tiled(&scratch.rows) {
                     Some(tiled) => self.attend_on_tiles(tiled, &self.layers[l], &group, states, scratch),
                     None => self.attend(&self.layers[l], &group, states, scratch),
                 }
@@ -323,6 +323,11 @@ impl Bert {
             trace(l + 1, &states);
         }
         scratch.states = states;
+    }
+
+    /// Tiles for the heads: those of a lone query, whose products are shared out, do without.
+    fn tiled(&self, rows: &Rows) -> Option<Tiled> {
+        self.tiled.filter(|_| rows.alone())
     }
 
     /// What the heads of a layer answer to a group, into `scratch.context`.
@@ -366,7 +371,7 @@ impl Bert {
     fn finish(&self, layer: &Layer, group: &Group, states: &mut [f32], scratch: &mut Scratch) {
         let (backend, hidden) = (Backend::active(), self.hidden);
         let Scratch { narrow, context, context_halves, rows, .. } = scratch;
-        let halves = self.precision == Precision::Bf16 && self.tiled.is_some() && rows.alone();
+        let halves = self.precision == Precision::Bf16 && self.tiled(rows).is_some();
         // Rows that are `bf16` already go through their product together.
         let narrow = narrow.space(if halves { states.len() } else { self.portion.block * hidden });
         if halves {

@@ -18,8 +18,6 @@ use crate::{Error, Matrix, Result};
 
 /// Tokens that the widest filters see.
 pub const WINDOW: usize = 5;
-/// Tokens computed by one task.
-const BATCH_TOKENS: usize = 512;
 
 /// The filters, as a model records them. The weights are in `model.safetensors`.
 #[derive(Clone, Debug, Default, serde::Serialize, serde::Deserialize)]
@@ -175,11 +173,12 @@ impl Encoder {
             }
             return Ok(out);
         }
+        let most = self.bert.task_tokens();
         let mut tasks = Vec::new();
         let (mut rest, mut start) = (out.as_mut_slice(), 0);
         while start < sequences.len() {
             let (mut end, mut tokens) = (start, 0);
-            while end < sequences.len() && (end == start || tokens + sequences[end].as_ref().len() <= BATCH_TOKENS) {
+            while end < sequences.len() && (end == start || tokens + sequences[end].as_ref().len() <= most) {
                 tokens += sequences[end].as_ref().len();
                 end += 1;
             }

@@ -64,6 +64,9 @@ impl Linear {
     }
 
     /// `y = epilogue(x W^T)` rounded to `bf16`, by one thread.
+    ///
+    /// # Panics
+    /// When the weights are `f32`, whose results nobody rounds.
     pub fn apply_into<'a>(
         &'a self,
         x: &[f32],
@@ -73,12 +76,7 @@ impl Linear {
     ) {
         let (backend, epilogue) = (Backend::active(), epilogue(&self.bias));
         match &self.weight {
-            Weight::Float(w) => {
-                let n = x.len() / w.inputs();
-                let wide = rows.wide.space(n * w.outputs());
-                w.multiply(x, wide, n, epilogue);
-                y.fill(backend, wide, w.outputs());
-            }
+            Weight::Float(_) => panic!("results of f32 are not rounded"),
             Weight::Halves(w) => {
                 rows.halves.fill(backend, x, w.inputs());
                 w.multiply_into(bf16::Unit::of(backend), &rows.halves, y, epilogue);
