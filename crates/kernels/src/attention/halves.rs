@@ -98,7 +98,7 @@ impl Arithmetic for Steps {
     #[inline(always)]
     fn weigh(exponentials: &mut [f32], inverse: f32, mask: Option<Mask>, query: usize) -> f32 {
         if let Some(mask) = mask {
-            mask.drop(exponentials, query);
+            mask.drop(exponentials.as_chunks_mut().0, query);
         }
         round_all_body(exponentials);
         inverse
@@ -299,7 +299,7 @@ mod x86 {
                 for (r, row) in scores.chunks_exact_mut(lanes).take(n).enumerate() {
                     inverse[r] = exponentials(row.as_chunks_mut().0, scale);
                     if let Some(mask) = mask {
-                        mask.drop(row, block + r);
+                        mask.drop(row.as_chunks_mut().0, block + r);
                     }
                     for (to, v) in weights[r * padded..][..lanes].iter_mut().zip(row) {
                         *to = round(*v);

@@ -129,7 +129,7 @@ impl Arithmetic for Single {
             *v *= inverse;
         }
         if let Some(mask) = mask {
-            mask.drop(exponentials, query);
+            mask.drop(exponentials.as_chunks_mut().0, query);
         }
         1.0
     }
@@ -140,19 +140,19 @@ impl Arithmetic for Single {
 struct Mask {
     rate: Rate,
     key: u64,
-    // Number of the head's first row of probabilities, and how many places one has.
+    // Number of the head's first row of probabilities.
     first: usize,
-    length: usize,
 }
 
 impl Mask {
     fn new((rate, key): (Rate, u64), head: usize, length: usize) -> Self {
-        Mask { rate, key, first: head * length, length }
+        Mask { rate, key, first: head * length }
     }
 
+    /// `row` is whole lanes: what is zero beyond the sequence stays so, and a rest of fewer than sixteen would be done one by one.
     #[inline(always)]
-    fn drop(self, row: &mut [f32], query: usize) {
-        drop_row_body(&mut row[..self.length], mix(self.key, (self.first + query) as u64), self.rate);
+    fn drop(self, row: &mut [[f32; LANES]], query: usize) {
+        drop_row_body(row.as_flattened_mut(), mix(self.key, (self.first + query) as u64), self.rate);
     }
 }
 
