@@ -174,7 +174,7 @@ def write(found, name):
 
     results = HERE.parent / "results"
     (results / f"{name}.json").write_text(json.dumps(found, indent=1) + "\n")
-    (results / f"{name}.md").write_text(report.text(found))
+    (results / f"{name}.md").write_text(report.text(found, name))
 
 
 def main():
@@ -199,7 +199,7 @@ def main():
     found = measure(args)
     import report
 
-    print(report.text(found))
+    print(report.text(found, args.name))
 
 
 if __name__ == "__main__":
