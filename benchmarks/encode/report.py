@@ -18,7 +18,7 @@ def peak_of(found, precision):
 OPERATIONS = {"minilm": 2 * 6 * 12 * 384 * 384 / 1e6, "base": 2 * 12 * 12 * 768 * 768 / 1e6}
 
 
-def text(found, name="encode"):
+def text(found, results="encode"):
     m = found["machine"]
     lines = [
         "# The encoder against its peers",
@@ -73,7 +73,7 @@ def text(found, name="encode"):
     if found.get("cold"):
         times = found["cold"]
         lines += ["", f"Cold start: `micpq encode` of one query with MiniLM, from the start of the program to its end, files in the page cache: {statistics.median(times):.0f} ms ({times[0]:.0f} to {times[-1]:.0f})."]
-    lines += ["", f"Versions, every round and the peak of every product: `{name}.json`.", ""]
+    lines += ["", f"Versions, every round and the peak of every product: `{results}.json`.", ""]
     return "\n".join(lines)
 
 
