@@ -162,6 +162,8 @@ macro_rules! product {
                         w1 = in(reg) w[1],
                         stride = in(reg) stride,
                         group = in(reg) 64usize,
+                        out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+                        out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
                         options(nostack, readonly),
                     );
                 }
@@ -192,6 +194,8 @@ macro_rules! product {
                         w3 = in(reg) w[3],
                         stride = in(reg) stride,
                         group = in(reg) 64usize,
+                        out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+                        out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
                         options(nostack, readonly),
                     );
                 }
@@ -335,7 +339,11 @@ impl Parts {
 fn zero() {
     // SAFETY: only products call it, which have tiles; it changes nothing but them.
     unsafe {
-        asm!("tilezero tmm0", "tilezero tmm1", "tilezero tmm2", "tilezero tmm3", options(nomem, nostack));
+        asm!(
+            "tilezero tmm0", "tilezero tmm1", "tilezero tmm2", "tilezero tmm3",
+            out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+            options(nomem, nostack),
+        );
     }
 }
 

@@ -258,15 +258,16 @@ mod x86 {
                 }
             }
             for j in (0..length).step_by(2) {
-                // An odd sequence's last value meets a weight of zero; itself is a number.
+                // An odd sequence's last value has no other: zero in its place, which a weight of zero meets.
                 let (even, odd) = (part(j, 2), part((j + 1).min(length - 1), 2));
+                let another = if j + 1 < length { u16::MAX } else { 0 };
                 for (c, panel) in values.chunks_exact_mut(padded / 2 * LANES).enumerate() {
                     let (even, odd) = (&even[c * LANES..][..LANES], &odd[c * LANES..][..LANES]);
                     let to = &mut panel[j / 2 * LANES..][..LANES];
                     // SAFETY: sixteen values of each are there, and space for as many pairs.
                     unsafe {
                         let even = _mm512_cvtepu16_epi32(_mm256_loadu_si256(even.as_ptr().cast()));
-                        let odd = _mm512_cvtepu16_epi32(_mm256_loadu_si256(odd.as_ptr().cast()));
+                        let odd = _mm512_maskz_cvtepu16_epi32(another, _mm256_loadu_si256(odd.as_ptr().cast()));
                         let pairs = _mm512_or_si512(even, _mm512_slli_epi32::<16>(odd));
                         _mm512_storeu_si512(to.as_mut_ptr().cast(), pairs);
                     }
@@ -375,6 +376,33 @@ mod tests {
                     }
                 }
             }
+        }
+    }
+
+    #[test]
+    fn an_infinite_value_reaches_its_own_place_alone() {
+        let (shape, length, hidden) = (Shape { heads: 1, width: 32 }, 17, 32);
+        let mut qkv = noise(length * 3 * hidden);
+        qkv[(length - 1) * 3 * hidden + 2 * hidden + 5] = f32::INFINITY;
+        let run = |backend| {
+            let mut out = vec![f32::NAN; length * hidden];
+            attend_rounded(backend, &mut qkv.clone(), &mut out, shape, None, &mut HalfScratch::default());
+            out
+        };
+        let expected = run(Backend::Reference);
+        assert!(expected.iter().enumerate().all(|(i, v)| if i % hidden == 5 {
+            *v == f32::INFINITY
+        } else {
+            v.is_finite()
+        }));
+        for backend in Backend::available() {
+            assert_eq!(run(backend), expected, "{}", backend.name());
+            let Some(tiled) = Tiled::new(backend, shape) else { continue };
+            let mut rows = HalfRows::default();
+            rows.fill(backend, &qkv, 3 * hidden);
+            let mut out = vec![f32::NAN; length * hidden];
+            tiled.attend(&rows, 0, &mut out, shape, None, &mut HalfScratch::default());
+            assert_eq!(out, expected);
         }
     }
 
