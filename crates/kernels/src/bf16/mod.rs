@@ -285,7 +285,7 @@ impl HalfWeight {
             Unit::Avx2 => panels.for_each(|panel| unsafe { x86::avx2(&tiles, y, panel) }),
             // SAFETY: as above.
             #[cfg(target_arch = "x86_64")]
-            Unit::Pairs => panels.for_each(|panel| unsafe { x86::pairs(&tiles, y, panel) }),
+            Unit::Pairs => unsafe { x86::pairs(&tiles, y, panels) },
             // SAFETY: as above; space for whole tiles of rows is there by construction.
             #[cfg(target_arch = "x86_64")]
             Unit::Amx => unsafe { x86::amx(&tiles, y, panels) },

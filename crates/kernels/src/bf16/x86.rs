@@ -73,57 +73,86 @@ unsafe fn avx2_tile<const R: usize>(x: *const u16, w: *const u16, k: usize, sums
     }
 }
 
-/// Rows of a tile of `vdpbf16ps`: twelve sums hide its latency of six cycles at one or two a cycle.
+/// Rows of a tile of `vdpbf16ps`, by two panels: every value of a row that is spread over a register serves two products. With
+/// one panel the spreading took as long as a third of the products (an AMD EPYC).
 const PAIRS_TILE: usize = 12;
 
 /// # Safety
 /// AVX-512 F, BW, VL and BF16; the lengths `multiply_panels_on` checks.
 #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512vl,avx512bf16")]
-pub(super) unsafe fn pairs<T: Stored>(tiles: &Tiles, y: &mut [T], panel: usize) {
-    let place = tiles.place(panel);
+pub(super) unsafe fn pairs<T: Stored>(tiles: &Tiles, y: &mut [T], panels: Range<usize>) {
+    for first in panels.clone().step_by(2) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            if first + 1 < panels.end {
+                pairs_of_panels(tiles, y, [first, first + 1]);
+            } else {
+                pairs_of_panels(tiles, y, [first]);
+            }
+        }
+    }
+}
+
+/// # Safety
+/// As above; the panels are the weight's.
+#[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512vl,avx512bf16")]
+#[inline]
+unsafe fn pairs_of_panels<T: Stored, const P: usize>(tiles: &Tiles, y: &mut [T], panels: [usize; P]) {
+    let places = panels.map(|panel| tiles.place(panel));
     let (rows, stride) = (tiles.x.rows, tiles.x.stride());
-    let w = tiles.weight.panel(panel).as_ptr();
+    let w = panels.map(|panel| tiles.weight.panel(panel).as_ptr());
     let mut i = 0;
     while i < rows {
         let n = if rows - i >= PAIRS_TILE { PAIRS_TILE } else { (rows - i).min(4) };
-        let mut sums = [[0.0f32; PANEL]; PAIRS_TILE];
-        // SAFETY: rows i..i+n exist, each of whole steps, and the panel has as many pairs of inputs.
+        let mut sums = [[[0.0f32; PANEL]; PAIRS_TILE]; P];
+        // SAFETY: rows i..i+n exist, each of whole steps, and the panels have as many pairs of inputs.
         unsafe {
             let x = tiles.x.values.as_ptr().add(i * stride);
             match n {
-                12 => pairs_tile::<12>(x, w, stride, &mut sums),
-                4 => pairs_tile::<4>(x, w, stride, &mut sums),
-                3 => pairs_tile::<3>(x, w, stride, &mut sums),
-                2 => pairs_tile::<2>(x, w, stride, &mut sums),
-                _ => pairs_tile::<1>(x, w, stride, &mut sums),
+                12 => pairs_tile::<12, P>(x, w, stride, &mut sums),
+                4 => pairs_tile::<4, P>(x, w, stride, &mut sums),
+                3 => pairs_tile::<3, P>(x, w, stride, &mut sums),
+                2 => pairs_tile::<2, P>(x, w, stride, &mut sums),
+                _ => pairs_tile::<1, P>(x, w, stride, &mut sums),
             }
         }
-        place.put(y, i, n, |r: usize| sums[r]);
+        for (place, sums) in places.iter().zip(&sums) {
+            place.put(y, i, n, |r: usize| sums[r]);
+        }
         i += n;
     }
 }
 
 /// # Safety
-/// `x` points at R rows of `k` values, `w` at `k / 2` pairs of sixteen; `k` is even.
+/// `x` points at R rows of `k` values, each `w` at `k / 2` pairs of sixteen; `k` is even.
 #[target_feature(enable = "avx512f,avx512bf16")]
 #[inline]
-unsafe fn pairs_tile<const R: usize>(x: *const u16, w: *const u16, k: usize, sums: &mut [[f32; PANEL]; PAIRS_TILE]) {
+unsafe fn pairs_tile<const R: usize, const P: usize>(
+    x: *const u16,
+    w: [*const u16; P],
+    k: usize,
+    sums: &mut [[[f32; PANEL]; PAIRS_TILE]; P],
+) {
     // SAFETY: both are 64 bytes, and any bits are values of either.
     let halves = |v: __m512i| unsafe { std::mem::transmute::<__m512i, __m512bh>(v) };
-    let mut all = [_mm512_setzero_ps(); R];
+    let mut all = [[_mm512_setzero_ps(); P]; R];
     for t in (0..k).step_by(2) {
         // SAFETY: t + 2 <= k, and the caller's promise.
         unsafe {
-            let b = halves(_mm512_loadu_si512(w.add(t * PANEL).cast()));
-            for (r, sum) in all.iter_mut().enumerate() {
+            let b = w.map(|w| halves(_mm512_loadu_si512(w.add(t * PANEL).cast())));
+            for (r, sums) in all.iter_mut().enumerate() {
                 let a = halves(_mm512_set1_epi32(x.add(r * k + t).cast::<i32>().read_unaligned()));
-                *sum = _mm512_dpbf16_ps(*sum, a, b);
+                for p in 0..P {
+                    sums[p] = _mm512_dpbf16_ps(sums[p], a, b[p]);
+                }
             }
         }
     }
     for r in 0..R {
-        // SAFETY: a row of sums holds sixteen values.
-        unsafe { _mm512_storeu_ps(sums[r].as_mut_ptr(), all[r]) };
+        for p in 0..P {
+            // SAFETY: a row of sums holds sixteen values.
+            unsafe { _mm512_storeu_ps(sums[p][r].as_mut_ptr(), all[r][p]) };
+        }
     }
 }
 
