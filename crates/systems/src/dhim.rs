@@ -17,6 +17,7 @@ use micpq::encoder::WINDOW;
 use micpq::model::Dense;
 
 use crate::config::SystemConfig;
+use crate::entry::Span;
 use crate::graph::{Init, Loss, T2, Weight, bernoulli, dense, linear, tensor};
 use crate::learn::{Batch, System};
 
@@ -62,21 +63,18 @@ impl System for Dhim {
         [Weight::layer(self.width, m, Init::Linear, seed, 0).to_vec(), vec![square(1), square(2)]].concat()
     }
 
-    // A filter of one or three tokens is one of five whose outer weights are zero and stay so.
-    fn mask(&self) -> Option<Vec<f32>> {
-        let mut mask = vec![0.0; WINDOW * self.width * self.width];
-        for size in SIZES {
-            let reach = size / 2;
-            let centre = WINDOW / 2;
-            // First values are drawn for five tokens; fewer inputs have larger ones.
-            let scale = (WINDOW as f32 / size as f32).sqrt();
-            for token in centre - reach..=centre + reach {
-                for row in token * self.width..(token + 1) * self.width {
-                    mask[row * self.width..][self.filters(size)].fill(scale);
-                }
+    // The first layer reads five tokens; a filter of one or three reads those in the middle.
+    fn spans(&self) -> Option<Vec<Span>> {
+        let span = |size: usize| {
+            let (centre, reach) = (WINDOW / 2, size / 2);
+            Span {
+                inputs: (centre - reach) * self.width..(centre + reach + 1) * self.width,
+                outputs: self.filters(size),
+                // First values are drawn for five tokens; fewer inputs have larger ones.
+                scale: (WINDOW as f32 / size as f32).sqrt(),
             }
-        }
-        Some(mask)
+        };
+        Some(SIZES.map(span).to_vec())
     }
 
     fn loss(&self, a: T2, w: &[T2], batch: &Batch) -> Loss {
@@ -136,11 +134,9 @@ mod tests {
     #[test]
     fn small_filters_see_few_tokens() {
         let system = Dhim::new(&SystemConfig::new(Method::Dhim, 16), 7);
-        let mask = system.mask().unwrap();
-        let sees = |token: usize, filter: usize| mask[(token * 7 + 3) * 7 + filter] > 0.0;
-        for (filter, tokens) in [(0, 1), (1, 1), (2, 3), (3, 3), (4, 5), (6, 5)] {
-            let seen: Vec<usize> = (0..WINDOW).filter(|&t| sees(t, filter)).collect();
-            assert_eq!((seen.len(), seen[seen.len() / 2]), (tokens, 2), "filter {filter}");
-        }
+        let spans = system.spans().unwrap();
+        // Filters, and the tokens they read.
+        let seen: Vec<_> = spans.into_iter().map(|s| (s.outputs, s.inputs.start / 7..s.inputs.end / 7)).collect();
+        assert_eq!(seen, [(0..2, 2..3), (2..4, 1..4), (4..7, 0..5)]);
     }
 }

@@ -2,7 +2,10 @@
 //!
 //! With words a batch touches some rows of the weight only, and only those are read, differentiated and moved.
 
+use std::ops::Range;
+
 use micpq::Matrix;
+use rayon::prelude::*;
 use train::product::{View, multiply};
 
 use crate::graph::{Init, Weight};
@@ -38,23 +41,52 @@ pub struct Entry {
     pub weight: Weight,
     /// `[1, outputs]`.
     pub bias: Weight,
-    // 0 where a weight stays zero.
-    mask: Option<Vec<f32>>,
+    // The parts of the weight that are not zero.
+    spans: Vec<Span>,
+}
+
+/// A part of the weight: these outputs read these inputs.
+#[derive(Clone, Debug)]
+pub struct Span {
+    /// Rows of the weight.
+    pub inputs: Range<usize>,
+    /// Columns.
+    pub outputs: Range<usize>,
+    /// What first values are multiplied by.
+    pub scale: f32,
+}
+
+/// Rows of a product that go together, on whichever thread: the bits do not depend on how many there are.
+const PIECE: usize = 256;
+
+/// `a [rows, k] b [k, cols]`, row-major.
+fn product(a: View<f32>, b: View<f32>, rows: usize, cols: usize) -> Vec<f32> {
+    let mut out = vec![0.0; rows * cols];
+    out.par_chunks_mut((PIECE * cols).max(1)).enumerate().for_each(|(i, out)| {
+        let part = a.transposed().columns(i * PIECE, out.len() / cols).transposed();
+        multiply(out, part, b, 1.0);
+    });
+    out
 }
 
 impl Entry {
     /// First values.
     pub fn new(inputs: usize, outputs: usize, init: Init, seed: u64) -> Self {
         let [weight, bias] = Weight::layer(inputs, outputs, init, seed, 900);
-        Entry { weight, bias, mask: None }
+        Entry { weight, bias, spans: vec![Span { inputs: 0..inputs, outputs: 0..outputs, scale: 1.0 }] }
     }
 
-    /// Scales first values by `mask [inputs, outputs]`; where it is zero, weights stay zero.
-    pub fn masked(mut self, mask: Option<Vec<f32>>) -> Self {
-        if let Some(mask) = &mask {
-            self.weight.values.iter_mut().zip(mask).for_each(|(w, m)| *w *= m);
+    /// Only some parts of the weight, which do not overlap: what lies outside them is zero and stays so.
+    pub fn of_spans(mut self, spans: Vec<Span>) -> Self {
+        let outputs = self.weight.shape[1];
+        let mut kept = vec![0.0; self.weight.values.len()];
+        for span in &spans {
+            for at in span.inputs.clone().flat_map(|i| span.outputs.clone().map(move |o| i * outputs + o)) {
+                kept[at] = self.weight.values[at] * span.scale;
+            }
         }
-        self.mask = mask;
+        self.weight.values = kept;
+        self.spans = spans;
         self
     }
 
@@ -66,7 +98,11 @@ impl Entry {
             Rows::Dense(x) => {
                 let (x, w) =
                     (View::new(x.as_slice(), x.rows(), inputs), View::new(&self.weight.values, inputs, outputs));
-                multiply(&mut out, x, w, 1.0);
+                for Span { inputs, outputs: to, .. } in &self.spans {
+                    let w = w.transposed().columns(inputs.start, inputs.len()).transposed().columns(to.start, to.len());
+                    let part = product(x.columns(inputs.start, inputs.len()), w, rows.len(), to.len());
+                    put(&part, &mut out, to, outputs);
+                }
             }
             Rows::Words(rows) => {
                 for (out, row) in out.chunks_exact_mut(outputs).zip(rows) {
@@ -94,10 +130,12 @@ impl Entry {
         match rows {
             Rows::Dense(x) => {
                 let mut gradient = vec![0.0; inputs * outputs];
-                let x = View::new(x.as_slice(), x.rows(), inputs).transposed();
-                multiply(&mut gradient, x, View::new(slope, rows.len(), outputs), 1.0);
-                if let Some(mask) = &self.mask {
-                    gradient.iter_mut().zip(mask).filter(|(_, m)| **m == 0.0).for_each(|(g, _)| *g = 0.0);
+                let x = View::new(x.as_slice(), x.rows(), inputs);
+                let slope = View::new(slope, rows.len(), outputs);
+                for Span { inputs, outputs: to, .. } in &self.spans {
+                    let x = x.columns(inputs.start, inputs.len()).transposed();
+                    let part = product(x, slope.columns(to.start, to.len()), inputs.len(), to.len());
+                    put(&part, &mut gradient[inputs.start * outputs..], to, outputs);
                 }
                 self.weight.update(&gradient, rate, number);
             }
@@ -116,6 +154,13 @@ impl Entry {
                 self.weight.update_rows(&touched, &gradient, rate, number);
             }
         }
+    }
+}
+
+/// Rows of some columns into their place among rows of `width`.
+fn put(part: &[f32], out: &mut [f32], to: &Range<usize>, width: usize) {
+    for (row, out) in part.chunks_exact(to.len().max(1)).zip(out.chunks_exact_mut(width)) {
+        out[to.clone()].copy_from_slice(row);
     }
 }
 
@@ -142,5 +187,39 @@ mod tests {
         assert!(one.weight.values.iter().zip(&other.weight.values).all(|(a, b)| (a - b).abs() < 1e-5));
         // No text has word 2.
         assert_eq!(one.weight.values[10..15], entry.weight.values[10..15]);
+    }
+
+    #[test]
+    fn parts_of_a_weight_are_the_whole_with_zeros() {
+        let spans =
+            vec![Span { inputs: 3..5, outputs: 0..4, scale: 2.0 }, Span { inputs: 0..9, outputs: 4..7, scale: 1.0 }];
+        let whole = Entry::new(9, 8, Init::Linear, 3);
+        let parts = whole.clone().of_spans(spans);
+        // More rows than a piece has, so that there are several.
+        let n = 2 * PIECE + 3;
+        let x: Vec<f32> = (0..n * 9).map(|i| (i as f32 * 0.37).sin()).collect();
+        let slope: Vec<f32> = (0..n * 8).map(|i| (i as f32 * 0.11).cos() / n as f32).collect();
+        let rows = Rows::Dense(Matrix::from_vec(9, x.clone()));
+        let used = |i: usize, o: usize| if o < 4 { (3..5).contains(&i) } else { o < 7 };
+        let a = parts.forward(&rows);
+        for (r, row) in a.chunks_exact(8).enumerate() {
+            for (o, v) in row.iter().enumerate() {
+                let scale = if o < 4 { 2.0 } else { 1.0 };
+                let sum: f32 =
+                    (0..9).filter(|i| used(*i, o)).map(|i| x[r * 9 + i] * whole.weight.values[i * 8 + o] * scale).sum();
+                assert!((v - sum - whole.bias.values[o]).abs() < 1e-5, "{r}, {o}");
+            }
+        }
+        // The first update of Adam is the rate against the sign of the gradient.
+        let mut moved = parts.clone();
+        moved.update(&rows, &slope, 0.01, 1);
+        for i in 0..9 {
+            for o in 0..8 {
+                let gradient: f32 = (0..n).map(|r| x[r * 9 + i] * slope[r * 8 + o]).sum();
+                let step = moved.weight.values[i * 8 + o] - parts.weight.values[i * 8 + o];
+                let expected = if used(i, o) { -0.01 * gradient.signum() } else { 0.0 };
+                assert!((step - expected).abs() < 1e-4 || gradient.abs() < 1e-4, "{i}, {o}: {step}, {expected}");
+            }
+        }
     }
 }

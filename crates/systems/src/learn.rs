@@ -14,7 +14,7 @@ use train::random::{Purpose, Stream};
 use train::views::{Draw, Views};
 
 use crate::config::SystemConfig;
-use crate::entry::{Entry, Rows};
+use crate::entry::{Entry, Rows, Span};
 use crate::graph::{Draws, Init, Loss, T2, Weight, number, tensor, values};
 use crate::inputs::{Built, Inputs, Tokens, centred, network, refined, signs};
 use crate::scale::Scale;
@@ -89,8 +89,8 @@ pub trait System: Send + Sync {
         Init::Linear
     }
 
-    /// What first values of the first layer are scaled by, `[inputs, outputs]`; where it is zero they stay zero.
-    fn mask(&self) -> Option<Vec<f32>> {
+    /// The parts of the first layer's weight that are used, where it is not all of it.
+    fn spans(&self) -> Option<Vec<Span>> {
         None
     }
 
@@ -207,7 +207,11 @@ impl<'a> Learner<'a> {
         inputs: &'a Inputs,
         views: Option<&'a dyn Views>,
     ) -> Self {
-        let entry = Entry::new(inputs.width(), system.outputs(), system.init(), config.seed).masked(system.mask());
+        let entry = Entry::new(inputs.width(), system.outputs(), system.init(), config.seed);
+        let entry = match system.spans() {
+            Some(spans) => entry.of_spans(spans),
+            None => entry,
+        };
         let scales = match inputs {
             Inputs::Tokens(tokens) => Some(Scales::of(tokens)),
             _ => None,
