@@ -6,6 +6,7 @@ use micpq::encoder::{WINDOW, windows};
 use micpq::model::{Codebooks, Dense, Distance};
 use micpq::search::Flat;
 use micpq::{Error, Matrix, Result, Watch};
+use rayon::prelude::*;
 use serde::Serialize;
 use train::Labels;
 use train::evaluate::code_search;
@@ -238,11 +239,14 @@ impl<'a> Learner<'a> {
             }
             (Inputs::Words(words), None) => Rows::Words(documents.iter().map(|&d| &words.rows[d as usize]).collect()),
             (Inputs::Tokens(tokens), None) => {
-                let of = |&d: &u32| windows(&tokens.get(d as usize)[tokens.width()..], tokens.width());
-                let mut rows: Vec<f32> = documents.iter().flat_map(of).collect();
-                if let Some(scales) = &self.scales {
-                    scales.others.apply_to(&mut rows);
-                }
+                let of = |&d: &u32| {
+                    let mut windows = windows(&tokens.get(d as usize)[tokens.width()..], tokens.width());
+                    if let Some(scales) = &self.scales {
+                        scales.others.apply_to(&mut windows);
+                    }
+                    windows
+                };
+                let rows = documents.par_iter().map(of).collect::<Vec<_>>().concat();
                 Rows::Dense(Matrix::from_vec(WINDOW * tokens.width(), rows))
             }
         }
