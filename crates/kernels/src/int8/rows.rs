@@ -130,9 +130,12 @@ fn round_body(x: &[f32], rows: &mut ByteRows) {
         let far = range.least < -limit || range.most > limit;
         if far {
             range = Extent::of::<true>(row, limit);
-            if range.beyond > APART as u32 {
-                while row.iter().map(|v| u32::from(v.abs() > limit)).sum::<u32>() > APART as u32 {
+            let mut beyond = range.beyond;
+            if beyond > APART as u32 {
+                // Counted alone until it fits: a comparison a value, where the extent takes five steps.
+                while beyond > APART as u32 {
                     limit *= 1.5;
+                    beyond = row.iter().map(|v| u32::from(v.abs() > limit)).sum();
                 }
                 range = Extent::of::<true>(row, limit);
             }
