@@ -362,3 +362,79 @@ extern "C" __global__ void assign(const float* z, const float* book_words, u8* c
   }
   chosen[j * s.books + m] = (u8)best;
 }
+
+#define WIDE 64
+#define DEEP 16
+
+// c [rows, cols] = a b (+ bias by column), for products of thousands of rows: the first layer of a system that reads token
+// states. Element (i, k) of a lies at i * a_row + k * a_col, one of which is 1; b and c are row-major, b_row and c_row apart.
+// A block is a tile of 64 x 64, a thread 4 x 4 of it; the next 16 of the depth are on their way while these are summed.
+extern "C" __global__ void __launch_bounds__(256) wide_product(
+    float* c, const float* a, const float* b, u32 rows, u32 cols, u32 depth, u32 a_row, u32 a_col, u32 b_row, u32 c_row,
+    const float* bias) {
+  __shared__ float4 as[DEEP][WIDE / 4];  // [depth, rows]
+  __shared__ float4 bs[DEEP][WIDE / 4];  // [depth, cols]
+  u32 across = (cols + WIDE - 1) / WIDE;
+  u32 top = blockIdx.x / across * WIDE, left = blockIdx.x % across * WIDE;
+  u32 t = threadIdx.x, y = t / 16, x = t % 16;
+  float sums[4][4] = {};
+  float next_a[4], next_b[4];
+  for (u32 from = 0; from < depth + DEEP; from += DEEP) {
+    if (from > 0) {
+      __syncthreads();
+#pragma unroll
+      for (u32 q = 0; q < 4; ++q) {
+        u32 e = t + 256 * q;
+        u32 i = a_col == 1 ? e / DEEP : e % WIDE, k = a_col == 1 ? e % DEEP : e / WIDE;
+        ((float*)as[k])[i] = next_a[q];
+        ((float*)bs[e / WIDE])[e % WIDE] = next_b[q];
+      }
+      __syncthreads();
+    }
+    if (from < depth) {
+#pragma unroll
+      for (u32 q = 0; q < 4; ++q) {
+        u32 e = t + 256 * q;
+        // Neighbouring threads read along the unit stride.
+        u32 i = top + (a_col == 1 ? e / DEEP : e % WIDE), k = from + (a_col == 1 ? e % DEEP : e / WIDE);
+        next_a[q] = i < rows && k < depth ? a[(u64)i * a_row + (u64)k * a_col] : 0.0f;
+        u32 l = from + e / WIDE, j = left + e % WIDE;
+        next_b[q] = l < depth && j < cols ? b[(u64)l * b_row + j] : 0.0f;
+      }
+    }
+    if (from == 0) continue;
+#pragma unroll
+    for (u32 k = 0; k < DEEP; ++k) {
+      float4 av = as[k][y], bv = bs[k][x];
+      float ar[4] = {av.x, av.y, av.z, av.w}, br[4] = {bv.x, bv.y, bv.z, bv.w};
+#pragma unroll
+      for (u32 p = 0; p < 4; ++p) {
+#pragma unroll
+        for (u32 q = 0; q < 4; ++q) sums[p][q] += ar[p] * br[q];
+      }
+    }
+  }
+#pragma unroll
+  for (u32 p = 0; p < 4; ++p) {
+#pragma unroll
+    for (u32 q = 0; q < 4; ++q) {
+      u32 i = top + 4 * y + p, j = left + 4 * x + q;
+      if (i < rows && j < cols) c[(u64)i * c_row + j] = sums[p][q] + (bias ? bias[j] : 0.0f);
+    }
+  }
+}
+
+// A block of 32 x 32 for 32 columns: out [cols] = sums over the rows of x [rows, cols].
+extern "C" __global__ void column_sums(const float* x, float* out, u32 rows, u32 cols) {
+  __shared__ float space[32][33];
+  u32 lane = threadIdx.x % 32, part = threadIdx.x / 32, j = blockIdx.x * 32 + lane;
+  float sum = 0.0f;
+  if (j < cols) {
+    for (u32 i = part; i < rows; i += 32) sum += x[(u64)i * cols + j];
+  }
+  space[part][lane] = sum;
+  __syncthreads();
+  if (part != 0 || j >= cols) return;
+  for (u32 i = 1; i < 32; ++i) sum += space[i][lane];
+  out[j] = sum;
+}

@@ -187,7 +187,7 @@ impl Kernels {
 type Images = BTreeMap<(i32, i32), Arc<[u8]>>;
 
 /// The compiled kernels of a kind of GPU: one compilation serves every model of a process.
-fn image(capability: (i32, i32)) -> Result<Arc<[u8]>> {
+pub(crate) fn image(capability: (i32, i32)) -> Result<Arc<[u8]>> {
     static COMPILED: Mutex<Images> = Mutex::new(Images::new());
     let mut compiled = COMPILED.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(image) = compiled.get(&capability) {

@@ -11,14 +11,16 @@
 //! encoder from the second epoch on, which would mean encoding the corpus anew in every epoch. Padding has no states here.
 //! States are brought to mean 0 and variance 1 (ours: without it bert-base's collapse; `learn.rs` says how).
 
+use burn_ndarray::NdArrayDevice;
 use burn_tensor::activation::{relu, sigmoid, softplus};
+use burn_tensor::{IndexingUpdateOp, Int, Tensor, TensorData};
 use micpq::Result;
 use micpq::encoder::WINDOW;
 use micpq::model::Dense;
 
 use crate::config::SystemConfig;
 use crate::entry::Span;
-use crate::graph::{Init, Loss, T2, Weight, bernoulli, dense, linear, tensor};
+use crate::graph::{Graph, Init, Loss, T2, Weight, bernoulli, dense, linear, tensor};
 use crate::learn::{Batch, System};
 
 /// Sizes of the filters, in tokens.
@@ -79,22 +81,20 @@ impl System for Dhim {
 
     fn loss(&self, a: T2, w: &[T2], batch: &Batch) -> Loss {
         let (lengths, firsts) = batch.tokens();
-        let (n, all) = (lengths.len(), a.dims()[0]);
+        let n = lengths.len();
         let local = relu(a);
-        let (mut mean, mut own) = (vec![0.0; n * all], vec![0.0; n * all]);
-        let mut at = 0;
-        for (i, &length) in lengths.iter().enumerate() {
-            mean[i * all + at..i * all + at + length].fill(1.0 / length.max(1) as f32);
-            own[i * all + at..i * all + at + length].fill(1.0);
-            at += length;
-        }
-        let global = tensor(mean, n, all).matmul(local.clone());
+        // Which text a part is of, and what it counts for in the text's mean.
+        let owners: Vec<i64> = (0..n).flat_map(|i| std::iter::repeat_n(i as i64, lengths[i])).collect();
+        let shares: Vec<f32> = lengths.iter().flat_map(|&l| std::iter::repeat_n(1.0 / l as f32, l)).collect();
+        let shares = tensor(shares, owners.len(), 1);
+        let empty = tensor(vec![0.0; n * self.width], n, self.width);
+        let global = empty.select_assign(0, whole(&owners), local.clone() * shares, IndexingUpdateOp::Add);
         let code = self.code(global, w, batch);
-        let parts = agreement(code.clone().matmul(w[2].clone()), self.code(local, w, batch), tensor(own, n, all));
+        let parts = agreement(code.clone().matmul(w[2].clone()), self.code(local, w, batch), &owners);
         let first = self.code(tensor(firsts.to_vec(), n, self.width), w, batch);
-        let same = tensor(crate::rotation::identity(n).as_slice().to_vec(), n, n);
-        let whole = agreement(code.matmul(w[3].clone()), first, same);
-        (parts + whole * self.config.regulariser_weight).neg()
+        let texts: Vec<i64> = (0..n as i64).collect();
+        let regulariser = agreement(code.matmul(w[3].clone()), first, &texts);
+        (parts + regulariser * self.config.regulariser_weight).neg()
     }
 
     fn layers(&self, w: &[Weight]) -> Result<Vec<Dense>> {
@@ -102,13 +102,21 @@ impl System for Dhim {
     }
 }
 
-/// Mean over the columns of `own [n, k]` of the Jensen-Shannon bound: `global [n, m]` against `other [k, m]`.
-fn agreement(global: T2, other: T2, own: T2) -> Loss {
-    let [n, k] = own.dims();
-    let s = sigmoid(global.matmul(other.transpose()));
-    let right = (softplus(s.clone().neg(), 1.0) * own.clone()).sum();
-    let wrong = (softplus(s, 1.0) * (own.neg() + 1.0)).sum() / (n.max(2) - 1) as f64;
+/// Mean over `other [k, m]` of the Jensen-Shannon bound against `global [n, m]`, of which `owners [k]` are their own.
+fn agreement(global: T2, other: T2, owners: &[i64]) -> Loss {
+    let [n, k] = [global.dims()[0], other.dims()[0]];
+    let own = sigmoid((global.clone().select(0, whole(owners)) * other.clone()).sum_dim(1));
+    let all = sigmoid(global.matmul(other.transpose()));
+    // softplus(-s) = softplus(s) - s; those of others are all but the own.
+    let own_wrong = softplus(own.clone(), 1.0).sum();
+    let right = own_wrong.clone() - own.sum();
+    let wrong = (softplus(all, 1.0).sum() - own_wrong) / (n.max(2) - 1) as f64;
     (right + wrong).neg() / k as f64
+}
+
+/// Whole numbers as a tensor.
+fn whole(values: &[i64]) -> Tensor<Graph, 1, Int> {
+    Tensor::from_data(TensorData::new(values.to_vec(), [values.len()]), &NdArrayDevice::default())
 }
 
 #[cfg(test)]
@@ -122,13 +130,12 @@ mod tests {
         // Two texts, three parts: the first two parts belong to the first.
         let global = tensor(vec![1.0, 0.0, 0.0, 1.0], 2, 2);
         let other = tensor(vec![1.0, 0.0, 1.0, 1.0, 0.0, 1.0], 3, 2);
-        let own = tensor(vec![1.0, 1.0, 0.0, 0.0, 0.0, 1.0], 2, 3);
         let sig = |x: f64| 1.0 / (1.0 + (-x).exp());
         let soft = |x: f64| (1.0 + x.exp()).ln();
         // Scores: first text 1, 1, 0; second 0, 1, 1.
         let right = soft(-sig(1.0)) * 3.0;
         let wrong = soft(sig(0.0)) * 2.0 + soft(sig(1.0));
-        assert!((number(&agreement(global, other, own)) + (right + wrong) / 3.0).abs() < 1e-5);
+        assert!((number(&agreement(global, other, &[0, 0, 1])) + (right + wrong) / 3.0).abs() < 1e-5);
     }
 
     #[test]

@@ -1,12 +1,15 @@
 //! The first layer, by hand: it meets the vocabulary or the encoder's vectors, and is nearly all of a system's work.
 //!
-//! With words a batch touches some rows of the weight only, and only those are read, differentiated and moved.
+//! With words a batch touches some rows of the weight only, and only those are read, differentiated and moved. Over token
+//! states it is a hundred times all that comes behind it, and where the encoder has a GPU it is there too.
 
 use std::ops::Range;
 
-use micpq::Matrix;
+use micpq::encoder::{Convolution, WINDOW};
+use micpq::{Error, Matrix, Result};
 use rayon::prelude::*;
 use train::product::{View, multiply};
+use train::real::Adam;
 
 use crate::graph::{Init, Weight};
 use crate::yardstick::Row;
@@ -15,6 +18,8 @@ use crate::yardstick::Row;
 pub enum Rows<'a> {
     /// Vectors `[n, inputs]`.
     Dense(Matrix),
+    /// Neighbouring tokens.
+    Windows(Windows),
     /// Sparse rows.
     Words(Vec<&'a Row>),
 }
@@ -24,6 +29,7 @@ impl Rows<'_> {
     pub fn len(&self) -> usize {
         match self {
             Rows::Dense(rows) => rows.rows(),
+            Rows::Windows(windows) => windows.texts.iter().map(Range::len).sum(),
             Rows::Words(rows) => rows.len(),
         }
     }
@@ -31,6 +37,61 @@ impl Rows<'_> {
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+}
+
+/// What filters see at every token of some texts: its own state with two before and two behind.
+///
+/// States lie one after the other with two empty ones before and behind every text, so that what a filter sees is so many values in
+/// a row and no state is copied five times. The windows that begin in the last two states of a text belong to none.
+pub struct Windows {
+    // [states, width]
+    states: Vec<f32>,
+    width: usize,
+    // Of every text, the windows of its tokens.
+    texts: Vec<Range<usize>>,
+}
+
+impl Windows {
+    /// Of texts by the states of their tokens, each `[tokens, width]`, and the state that stands for none.
+    pub fn new(texts: &[Vec<f32>], none: &[f32]) -> Self {
+        const BEYOND: usize = WINDOW / 2;
+        let width = none.len();
+        let tokens: usize = texts.iter().map(|states| states.len() / width + BEYOND).sum();
+        // At least one window, be there a token or not.
+        let mut all = Vec::with_capacity((tokens + WINDOW) * width);
+        let empty = none.repeat(BEYOND);
+        let mut ranges = Vec::with_capacity(texts.len());
+        all.extend_from_slice(&empty);
+        for states in texts {
+            let start = all.len() / width - BEYOND;
+            ranges.push(start..start + states.len() / width);
+            all.extend_from_slice(states);
+            all.extend_from_slice(&empty);
+        }
+        while all.len() < WINDOW * width {
+            all.extend_from_slice(none);
+        }
+        Windows { states: all, width, texts: ranges }
+    }
+
+    /// Of rows of `cols` values, one for every window, those of tokens.
+    pub fn of_tokens(&self, rows: &[f32], cols: usize) -> Vec<f32> {
+        let mut out = Vec::with_capacity(rows.len());
+        self.texts.iter().for_each(|text| out.extend_from_slice(&rows[text.start * cols..text.end * cols]));
+        out
+    }
+
+    /// The other way, with zeros for windows that belong to no token.
+    pub fn of_all(&self, rows: &[f32], cols: usize) -> Vec<f32> {
+        let mut out = vec![0.0; (self.states.len() / self.width + 1 - WINDOW) * cols];
+        let mut rest = rows;
+        for text in &self.texts {
+            let (own, after) = rest.split_at(text.len() * cols);
+            out[text.start * cols..text.end * cols].copy_from_slice(own);
+            rest = after;
+        }
+        out
     }
 }
 
@@ -73,6 +134,18 @@ impl Entry {
     /// First values.
     pub fn new(inputs: usize, outputs: usize, init: Init, seed: u64) -> Self {
         let [weight, bias] = Weight::layer(inputs, outputs, init, seed, 900);
+        Entry::of(weight, bias)
+    }
+
+    /// The filters of a convolution.
+    pub fn of_convolution(filters: &Convolution) -> Self {
+        let [inputs, outputs] = [WINDOW * filters.inputs, filters.outputs];
+        let weight = Weight::new([inputs, outputs], filters.weight().to_vec());
+        Entry::of(weight, Weight::new([1, outputs], filters.bias().to_vec()))
+    }
+
+    fn of(weight: Weight, bias: Weight) -> Self {
+        let [inputs, outputs] = weight.shape;
         Entry { weight, bias, spans: vec![Span { inputs: 0..inputs, outputs: 0..outputs, scale: 1.0 }] }
     }
 
@@ -92,52 +165,58 @@ impl Entry {
 
     /// `[n, outputs]`.
     pub fn forward(&self, rows: &Rows) -> Vec<f32> {
-        let [inputs, outputs] = self.weight.shape;
-        let mut out = vec![0.0; rows.len() * outputs];
-        match rows {
-            Rows::Dense(x) => {
-                let (x, w) =
-                    (View::new(x.as_slice(), x.rows(), inputs), View::new(&self.weight.values, inputs, outputs));
-                for Span { inputs, outputs: to, .. } in &self.spans {
-                    let w = w.transposed().columns(inputs.start, inputs.len()).transposed().columns(to.start, to.len());
-                    let part = product(x.columns(inputs.start, inputs.len()), w, rows.len(), to.len());
-                    put(&part, &mut out, to, outputs);
-                }
-            }
+        let outputs = self.weight.shape[1];
+        let mut out = match rows {
+            Rows::Dense(x) => self.products(View::new(x.as_slice(), x.rows(), x.cols())),
+            Rows::Windows(windows) => windows.of_tokens(&self.products(self.sliding(windows)), outputs),
             Rows::Words(rows) => {
+                let mut out = vec![0.0; rows.len() * outputs];
                 for (out, row) in out.chunks_exact_mut(outputs).zip(rows) {
                     for &(term, weight) in row.iter() {
                         let from = &self.weight.values[term as usize * outputs..][..outputs];
                         out.iter_mut().zip(from).for_each(|(o, w)| *o += weight * w);
                     }
                 }
+                out
             }
-        }
+        };
         for row in out.chunks_exact_mut(outputs) {
             row.iter_mut().zip(&self.bias.values).for_each(|(o, b)| *o += b);
         }
         out
     }
 
+    /// A row for every window.
+    fn sliding<'w>(&self, windows: &'w Windows) -> View<'w, f32> {
+        View::sliding(&windows.states, self.weight.shape[0], windows.width)
+    }
+
+    /// `x W`.
+    fn products(&self, x: View<f32>) -> Vec<f32> {
+        let [inputs, outputs] = self.weight.shape;
+        let mut out = vec![0.0; x.rows() * outputs];
+        let w = View::new(&self.weight.values, inputs, outputs);
+        for Span { inputs, outputs: to, .. } in &self.spans {
+            let w = w.transposed().columns(inputs.start, inputs.len()).transposed().columns(to.start, to.len());
+            let part = product(x.columns(inputs.start, inputs.len()), w, x.rows(), to.len());
+            put(&part, &mut out, to, outputs);
+        }
+        out
+    }
+
     /// Moves the layer against `slope [n, outputs]`, the gradient at its output.
     pub fn update(&mut self, rows: &Rows, slope: &[f32], rate: f64, number: u64) {
-        let [inputs, outputs] = self.weight.shape;
+        let outputs = self.weight.shape[1];
         let mut of_bias = vec![0.0; outputs];
         for row in slope.chunks_exact(outputs) {
             of_bias.iter_mut().zip(row).for_each(|(b, s)| *b += s);
         }
         self.bias.update(&of_bias, rate, number);
         match rows {
-            Rows::Dense(x) => {
-                let mut gradient = vec![0.0; inputs * outputs];
-                let x = View::new(x.as_slice(), x.rows(), inputs);
-                let slope = View::new(slope, rows.len(), outputs);
-                for Span { inputs, outputs: to, .. } in &self.spans {
-                    let x = x.columns(inputs.start, inputs.len()).transposed();
-                    let part = product(x, slope.columns(to.start, to.len()), inputs.len(), to.len());
-                    put(&part, &mut gradient[inputs.start * outputs..], to, outputs);
-                }
-                self.weight.update(&gradient, rate, number);
+            Rows::Dense(x) => self.move_all(View::new(x.as_slice(), x.rows(), x.cols()), slope, rate, number),
+            Rows::Windows(windows) => {
+                let slope = windows.of_all(slope, outputs);
+                self.move_all(self.sliding(windows), &slope, rate, number);
             }
             Rows::Words(rows) => {
                 let mut touched: Vec<u32> = rows.iter().flat_map(|row| row.iter().map(|&(term, _)| term)).collect();
@@ -155,6 +234,78 @@ impl Entry {
             }
         }
     }
+
+    /// Moves all of the weight: `slope` has a row for every row of `x`.
+    fn move_all(&mut self, x: View<f32>, slope: &[f32], rate: f64, number: u64) {
+        let [inputs, outputs] = self.weight.shape;
+        let mut gradient = vec![0.0; inputs * outputs];
+        let slope = View::new(slope, x.rows(), outputs);
+        for Span { inputs, outputs: to, .. } in &self.spans {
+            let x = x.columns(inputs.start, inputs.len()).transposed();
+            let part = product(x, slope.columns(to.start, to.len()), inputs.len(), to.len());
+            put(&part, &mut gradient[inputs.start * outputs..], to, outputs);
+        }
+        self.weight.update(&gradient, rate, number);
+    }
+}
+
+/// A first layer, on the host or on a GPU.
+pub struct First {
+    // On a GPU these are the weights as they last were asked for.
+    entry: Entry,
+    gpu: Option<(cuda::Layer, String)>,
+}
+
+impl First {
+    /// On the host.
+    pub fn new(entry: Entry) -> Self {
+        First { entry, gpu: None }
+    }
+
+    /// On a GPU; an error says why this one does not do.
+    pub fn on(entry: Entry, device: &cuda::Device) -> cuda::Result<Self> {
+        let part = |span: &Span| cuda::LayerPart { inputs: span.inputs.clone(), outputs: span.outputs.clone() };
+        let parts = entry.spans.iter().map(part).collect();
+        let layer = cuda::Layer::new(device, parts, &entry.weight.values, &entry.bias.values)?;
+        Ok(First { entry, gpu: Some((layer, device.info().name.clone())) })
+    }
+
+    /// `[n, outputs]`.
+    pub fn forward(&mut self, rows: &Rows) -> Result<Vec<f32>> {
+        match (&mut self.gpu, rows) {
+            (Some((layer, name)), Rows::Windows(windows)) => {
+                let out = said(name, layer.forward(&windows.states, windows.width))?;
+                Ok(windows.of_tokens(&out, self.entry.weight.shape[1]))
+            }
+            _ => Ok(self.entry.forward(rows)),
+        }
+    }
+
+    /// Moves the layer against `slope [n, outputs]`, the gradient at the outputs of `rows`, the last it was given.
+    pub fn update(&mut self, rows: &Rows, slope: &[f32], rate: f64, number: u64) -> Result<()> {
+        match (&mut self.gpu, rows) {
+            (Some((layer, name)), Rows::Windows(windows)) => {
+                let slope = windows.of_all(slope, self.entry.weight.shape[1]);
+                said(name, layer.update(&slope, Adam { rate, number }.on_gpu()))
+            }
+            _ => {
+                self.entry.update(rows, slope, rate, number);
+                Ok(())
+            }
+        }
+    }
+
+    /// Its weights as they are now.
+    pub fn entry(&mut self) -> Result<&Entry> {
+        if let Some((layer, name)) = &self.gpu {
+            said(name, layer.read(&mut self.entry.weight.values, &mut self.entry.bias.values))?;
+        }
+        Ok(&self.entry)
+    }
+}
+
+fn said<T>(gpu: &str, answer: cuda::Result<T>) -> Result<T> {
+    answer.map_err(|problem| Error::device(format!("{gpu}: {problem}")))
 }
 
 /// Rows of some columns into their place among rows of `width`.
@@ -187,6 +338,72 @@ mod tests {
         assert!(one.weight.values.iter().zip(&other.weight.values).all(|(a, b)| (a - b).abs() < 1e-5));
         // No text has word 2.
         assert_eq!(one.weight.values[10..15], entry.weight.values[10..15]);
+    }
+
+    #[test]
+    fn sliding_windows_are_those_copied_out() {
+        // Texts of four tokens, one, none and seven, of three values each; the last test is of no token at all.
+        for lengths in [&[4, 1, 0, 7][..], &[0]] {
+            let mut at = 0.0f32;
+            let mut state = || {
+                at += 1.0;
+                (at * 0.7).sin()
+            };
+            let texts: Vec<Vec<f32>> = lengths.iter().map(|n| (0..n * 3).map(|_| state()).collect()).collect();
+            let copied: Vec<f32> = texts.iter().flat_map(|text| micpq::encoder::windows(text, 3)).collect();
+            let tokens = lengths.iter().sum::<usize>();
+            let copied = Rows::Dense(Matrix::from_vec(WINDOW * 3, copied));
+            let sliding = Rows::Windows(Windows::new(&texts, &[0.0; 3]));
+            assert_eq!((sliding.len(), copied.len()), (tokens, tokens));
+            let entry = Entry::new(WINDOW * 3, 4, Init::Linear, 3).of_spans(vec![
+                Span { inputs: 6..9, outputs: 0..1, scale: 1.0 },
+                Span { inputs: 0..15, outputs: 1..4, scale: 1.0 },
+            ]);
+            let near = |a: &[f32], b: &[f32]| a.len() == b.len() && a.iter().zip(b).all(|(a, b)| (a - b).abs() < 1e-5);
+            assert!(near(&entry.forward(&copied), &entry.forward(&sliding)));
+            let slope: Vec<f32> = (0..tokens * 4).map(|i| (i as f32 * 0.3).cos()).collect();
+            let (mut one, mut other) = (entry.clone(), entry.clone());
+            one.update(&copied, &slope, 0.01, 1);
+            other.update(&sliding, &slope, 0.01, 1);
+            assert!(near(&one.weight.values, &other.weight.values) && near(&one.bias.values, &other.bias.values));
+        }
+    }
+
+    /// Needs a GPU.
+    #[test]
+    fn a_layer_on_a_gpu_is_the_host_s() {
+        let device = match cuda::Device::open(0) {
+            Ok(device) => device,
+            Err(problem) => {
+                println!("skipped: {problem}");
+                return;
+            }
+        };
+        let width = 96;
+        let texts: Vec<Vec<f32>> = (0..40)
+            .map(|text| (0..(text % 13) * width).map(|i| ((i + 31 * text) as f32 * 0.37).sin()).collect())
+            .collect();
+        let none: Vec<f32> = (0..width).map(|i| 0.01 * i as f32).collect();
+        let rows = Rows::Windows(Windows::new(&texts, &none));
+        let entry = Entry::new(WINDOW * width, 80, Init::Linear, 3).of_spans(vec![
+            Span { inputs: 2 * width..3 * width, outputs: 0..30, scale: 1.0 },
+            Span { inputs: 0..WINDOW * width, outputs: 30..80, scale: 1.0 },
+        ]);
+        let (mut host, mut gpu) = (First::new(entry.clone()), First::on(entry, &device).unwrap());
+        let apart = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        for number in 1..4 {
+            let (a, b) = (host.forward(&rows).unwrap(), gpu.forward(&rows).unwrap());
+            assert_eq!(a.len(), rows.len() * 80);
+            assert!(a.len() == b.len() && apart(&a, &b) < 1e-4, "step {number}: {}", apart(&a, &b));
+            // Slopes that do not vanish for any weight: an Adam step goes by their sign.
+            let slope: Vec<f32> = a.iter().enumerate().map(|(i, a)| a - (i % 7) as f32).collect();
+            host.update(&rows, &slope, 1e-3, number).unwrap();
+            gpu.update(&rows, &slope, 1e-3, number).unwrap();
+        }
+        let (a, b) = (host.entry().unwrap(), gpu.entry().unwrap());
+        let moved = a.weight.values.iter().zip(&b.weight.values).filter(|(a, b)| (*a - *b).abs() > 1e-4).count();
+        assert!(moved * 1000 < a.weight.values.len(), "{moved} weights went elsewhere");
+        assert!(apart(&a.bias.values, &b.bias.values) < 1e-4);
     }
 
     #[test]

@@ -1,14 +1,16 @@
 //! What a system is trained on, and the model its weights amount to.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use half::f16;
+use half::slice::HalfFloatSliceExt;
 use micpq::encoder::{Convolution, Features, Layer, Terms, Vocabulary, WINDOW, Weighting};
 use micpq::model::{CodeShape, Codebooks, Dense, Distance, Refine};
 use micpq::{Error, Matrix, Result, Watch};
 use rayon::prelude::*;
 
-use crate::entry::Entry;
+use crate::entry::{Entry, First, Rows, Windows};
 use crate::graph::dense;
 use crate::yardstick::Row;
 
@@ -31,6 +33,8 @@ pub struct Tokens {
     // Where each text ends, in tokens.
     ends: Vec<usize>,
     width: usize,
+    // Where the encoder that made them is.
+    gpu: Option<cuda::Device>,
 }
 
 /// Texts by their words.
@@ -55,11 +59,13 @@ impl Tokens {
             let most = block.iter().map(Vec::len).max().unwrap_or(0);
             let whole = encoder.reduce(block, most * width, |own, row| row[..own.len()].copy_from_slice(own), watch)?;
             for (sequence, row) in block.iter().zip(whole.iter()) {
-                states.extend(row[..sequence.len() * width].iter().map(|v| f16::from_f32(*v)));
+                let from = states.len();
+                states.resize(from + sequence.len() * width, f16::ZERO);
+                states[from..].convert_from_f32_slice(&row[..sequence.len() * width]);
                 ends.push(states.len() / width);
             }
         }
-        Ok(Tokens { states, ends, width })
+        Ok(Tokens { states, ends, width, gpu: encoder.gpu().cloned() })
     }
 
     /// Number of texts.
@@ -77,10 +83,37 @@ impl Tokens {
         self.width
     }
 
-    /// States of one text, that of `[CLS]` first.
-    pub fn get(&self, text: usize) -> Vec<f32> {
-        let start = if text == 0 { 0 } else { self.ends[text - 1] };
-        self.states[start * self.width..self.ends[text] * self.width].iter().map(|v| v.to_f32()).collect()
+    /// The GPU their encoder is on, where it is on one: what reads them belongs there too.
+    pub fn gpu(&self) -> Option<&cuda::Device> {
+        self.gpu.as_ref()
+    }
+
+    /// Where one text's tokens are.
+    fn range(&self, text: usize) -> Range<usize> {
+        (if text == 0 { 0 } else { self.ends[text - 1] })..self.ends[text]
+    }
+
+    fn states(&self, tokens: Range<usize>) -> Vec<f32> {
+        let mut out = vec![0.0; tokens.len() * self.width];
+        self.states[tokens.start * self.width..tokens.end * self.width].convert_to_f32_slice(&mut out);
+        out
+    }
+
+    /// Tokens of a text.
+    pub fn count(&self, text: usize) -> usize {
+        self.range(text).len()
+    }
+
+    /// The state of a text's first token, `[CLS]`.
+    pub fn first(&self, text: usize) -> Vec<f32> {
+        let start = self.range(text).start;
+        self.states(start..start + 1)
+    }
+
+    /// States of all its tokens but the first, `[tokens, width]`.
+    pub fn others(&self, text: usize) -> Vec<f32> {
+        let Range { start, end } = self.range(text);
+        self.states(start + 1..end)
     }
 }
 
@@ -193,13 +226,41 @@ pub fn refined(front: &Front, refine: &Refine, inputs: &Inputs) -> Result<Matrix
         (Front::Vectors, Inputs::Vectors(vectors)) => refine.apply(vectors),
         (Front::Tokens(convolution), Inputs::Tokens(tokens)) => {
             let mut pooled = Matrix::zeros(tokens.len(), convolution.outputs);
+            // A GPU without room for it leaves it to the CPU.
+            if let Some(Ok(layer)) = tokens.gpu().map(|device| First::on(Entry::of_convolution(convolution), device)) {
+                pool_by(layer, tokens, &mut pooled)?;
+                return refine.apply(&pooled);
+            }
             pooled.as_mut_slice().par_chunks_exact_mut(convolution.outputs).enumerate().for_each(|(i, row)| {
-                convolution.pool(&tokens.get(i)[tokens.width..], row);
+                convolution.pool(&tokens.others(i), row);
             });
             refine.apply(&pooled)
         }
         _ => unreachable!("a network is built for the inputs it was trained on"),
     }
+}
+
+/// Texts whose tokens pass a convolution on a GPU at a time.
+const POOLED: usize = 256;
+
+/// What [`Convolution::pool`] makes of every text, by the same filters on a GPU.
+fn pool_by(mut layer: First, tokens: &Tokens, out: &mut Matrix) -> Result<()> {
+    let outputs = out.cols();
+    let none = vec![0.0; tokens.width];
+    for start in (0..tokens.len()).step_by(POOLED) {
+        let texts = start..(start + POOLED).min(tokens.len());
+        let states: Vec<Vec<f32>> = texts.clone().into_par_iter().map(|text| tokens.others(text)).collect();
+        let local = layer.forward(&Rows::Windows(Windows::new(&states, &none)))?;
+        let mut rest = local.chunks_exact(outputs);
+        for text in texts {
+            let (out, count) = (out.row_mut(text), tokens.count(text) - 1);
+            for row in rest.by_ref().take(count) {
+                out.iter_mut().zip(row).for_each(|(o, v)| *o += v.max(0.0));
+            }
+            out.iter_mut().for_each(|o| *o /= count.max(1) as f32);
+        }
+    }
+    Ok(())
 }
 
 /// The layers with the median of every output taken away, so that each bit is set in half of the documents.

@@ -2,7 +2,6 @@
 
 use std::time::Instant;
 
-use micpq::encoder::{WINDOW, windows};
 use micpq::model::{Codebooks, Dense, Distance};
 use micpq::search::Flat;
 use micpq::{Error, Matrix, Result, Watch};
@@ -15,7 +14,7 @@ use train::random::{Purpose, Stream};
 use train::views::{Draw, Views};
 
 use crate::config::SystemConfig;
-use crate::entry::{Entry, Rows, Span};
+use crate::entry::{Entry, First, Rows, Span, Windows};
 use crate::graph::{Draws, Init, Loss, T2, Weight, number, tensor, values};
 use crate::inputs::{Built, Inputs, Tokens, centred, network, refined, signs};
 use crate::scale::Scale;
@@ -58,7 +57,7 @@ impl<'a> Batch<'a> {
     /// The sparse rows, where the inputs are words.
     pub fn words(&self) -> Option<&[&'a Row]> {
         match self.rows {
-            Rows::Dense(_) => None,
+            Rows::Dense(_) | Rows::Windows(_) => None,
             Rows::Words(rows) => Some(rows),
         }
     }
@@ -66,11 +65,11 @@ impl<'a> Batch<'a> {
     /// The vectors a decoder should give back, `[n, inputs]`.
     ///
     /// # Panics
-    /// When the inputs are words.
+    /// When the inputs are words or tokens.
     pub fn target(&self) -> T2 {
         match self.rows {
             Rows::Dense(x) => tensor(x.as_slice().to_vec(), x.rows(), x.cols()),
-            Rows::Words(_) => panic!("words are decoded by their rows"),
+            Rows::Words(_) | Rows::Windows(_) => panic!("only vectors are given back as they are"),
         }
     }
 }
@@ -170,7 +169,9 @@ pub struct Learner<'a> {
     inputs: &'a Inputs,
     views: Option<&'a dyn Views>,
     scales: Option<Scales>,
-    entry: Entry,
+    first: First,
+    // What is to be said when the run begins.
+    notice: Option<String>,
     weights: Vec<Weight>,
     updates: u64,
 }
@@ -185,17 +186,10 @@ struct Scales {
 
 impl Scales {
     fn of(tokens: &Tokens) -> Self {
-        let width = tokens.width();
-        let texts = (0..tokens.len()).map(|text| tokens.get(text));
+        let (width, texts) = (tokens.width(), 0..tokens.len());
         Scales {
-            first: Scale::of_rows(
-                width,
-                texts.clone().map(|mut states| {
-                    states.truncate(width);
-                    states
-                }),
-            ),
-            others: Scale::of_rows(width, texts.map(|states| states[width.min(states.len())..].to_vec())),
+            first: Scale::of_rows(width, texts.clone().map(|text| tokens.first(text))),
+            others: Scale::of_rows(width, texts.map(|text| tokens.others(text))),
         }
     }
 }
@@ -213,11 +207,19 @@ impl<'a> Learner<'a> {
             Some(spans) => entry.of_spans(spans),
             None => entry,
         };
-        let scales = match inputs {
-            Inputs::Tokens(tokens) => Some(Scales::of(tokens)),
-            _ => None,
-        };
-        Learner { system, config, inputs, views, scales, entry, weights: system.weights(), updates: 0 }
+        let (mut scales, mut gpu, mut notice) = (None, None, None);
+        if let Inputs::Tokens(tokens) = inputs {
+            scales = Some(Scales::of(tokens));
+            // A first layer over vectors is not worth the way there and back.
+            if let Some(device) = tokens.gpu() {
+                match First::on(entry.clone(), device) {
+                    Ok(first) => gpu = Some(first),
+                    Err(problem) => notice = Some(format!("training on the CPU: {problem}")),
+                }
+            }
+        }
+        let first = gpu.unwrap_or_else(|| First::new(entry));
+        Learner { system, config, inputs, views, scales, first, notice, weights: system.weights(), updates: 0 }
     }
 
     fn rows(&self, documents: &[u32], epoch: usize) -> Rows<'a> {
@@ -238,18 +240,22 @@ impl<'a> Learner<'a> {
                 Rows::Dense(x.select(&documents.iter().map(|&d| d as usize).collect::<Vec<_>>()))
             }
             (Inputs::Words(words), None) => Rows::Words(documents.iter().map(|&d| &words.rows[d as usize]).collect()),
-            (Inputs::Tokens(tokens), None) => {
-                let of = |&d: &u32| {
-                    let mut windows = windows(&tokens.get(d as usize)[tokens.width()..], tokens.width());
-                    if let Some(scales) = &self.scales {
-                        scales.others.apply_to(&mut windows);
-                    }
-                    windows
-                };
-                let rows = documents.par_iter().map(of).collect::<Vec<_>>().concat();
-                Rows::Dense(Matrix::from_vec(WINDOW * tokens.width(), rows))
-            }
+            (Inputs::Tokens(tokens), None) => Rows::Windows(self.windows(tokens, documents)),
         }
+    }
+
+    /// What filters see of some texts, the scale applied.
+    fn windows(&self, tokens: &Tokens, documents: &[u32]) -> Windows {
+        let scales = &self.scales;
+        let scale = |mut states: Vec<f32>| {
+            if let Some(scales) = scales {
+                scales.others.apply_to(&mut states);
+            }
+            states
+        };
+        let texts: Vec<Vec<f32>> = documents.par_iter().map(|&d| scale(tokens.others(d as usize))).collect();
+        // Beyond the ends of a text a filter of the finished model sees zeros.
+        Windows::new(&texts, &scale(vec![0.0; tokens.width()]))
     }
 
     /// The batch of some documents, whose first layer reads `rows`.
@@ -257,9 +263,8 @@ impl<'a> Learner<'a> {
         let (mut lengths, mut firsts) = (Vec::new(), Vec::new());
         if let Inputs::Tokens(tokens) = self.inputs {
             for &d in documents {
-                let states = tokens.get(d as usize);
-                lengths.push(states.len() / tokens.width() - 1);
-                firsts.extend_from_slice(&states[..tokens.width()]);
+                lengths.push(tokens.count(d as usize) - 1);
+                firsts.extend(tokens.first(d as usize));
             }
             if let Some(scales) = &self.scales {
                 scales.first.apply_to(&mut firsts);
@@ -270,9 +275,9 @@ impl<'a> Learner<'a> {
     }
 
     /// One step on some documents; its loss.
-    pub fn step(&mut self, documents: &[u32], epoch: usize) -> f64 {
+    pub fn step(&mut self, documents: &[u32], epoch: usize) -> Result<f64> {
         let rows = self.rows(documents, epoch);
-        let a = tensor(self.entry.forward(&rows), rows.len(), self.system.outputs());
+        let a = tensor(self.first.forward(&rows)?, rows.len(), self.system.outputs());
         let batch = self.batch(&rows, documents, self.updates);
         self.system.adapt(&a, &mut self.weights, &batch);
         let a = a.require_grad();
@@ -288,31 +293,31 @@ impl<'a> Learner<'a> {
             }
         }
         if let Some(slope) = a.grad(&gradients) {
-            self.entry.update(&rows, &values(slope), rate, update);
+            self.first.update(&rows, &values(slope), rate, update)?;
         }
-        number(&loss)
+        Ok(number(&loss))
     }
 
     /// The loss of some documents without a step, always under the same draws.
-    pub fn measure(&self, documents: &[u32]) -> f64 {
+    pub fn measure(&mut self, documents: &[u32]) -> Result<f64> {
         let mut total = 0.0;
         for (i, part) in documents.chunks(self.config.batch.max(2)).enumerate() {
             // The draw of views no epoch makes.
             let rows = self.rows(part, usize::MAX);
-            let a = tensor(self.entry.forward(&rows), rows.len(), self.system.outputs());
+            let a = tensor(self.first.forward(&rows)?, rows.len(), self.system.outputs());
             let leaves: Vec<T2> = self.weights.iter().map(|w| w.leaf().detach()).collect();
             let batch = self.batch(&rows, part, MEASURE + i as u64);
             total += number(&self.system.loss(a, &leaves, &batch)) * part.len() as f64;
         }
-        total / documents.len().max(1) as f64
+        Ok(total / documents.len().max(1) as f64)
     }
 
     /// The model the weights amount to, and the documents refined by it.
-    pub fn built(&self) -> Result<(Built, Matrix)> {
+    pub fn built(&mut self) -> Result<(Built, Matrix)> {
         let behind = self.system.layers(&self.weights)?;
-        let folded = self.scales.as_ref().map(|scales| scales.others.folded_entry(&self.entry));
-        let entry = folded.as_ref().unwrap_or(&self.entry);
-        let (front, mut refine) = network(entry, self.system.used(), behind, self.inputs)?;
+        let entry = self.first.entry()?;
+        let folded = self.scales.as_ref().map(|scales| scales.others.folded_entry(entry));
+        let (front, mut refine) = network(folded.as_ref().unwrap_or(entry), self.system.used(), behind, self.inputs)?;
         let mut vectors = refined(&front, &refine, self.inputs)?;
         if self.system.medians() {
             refine = centred(refine, &vectors)?;
@@ -325,6 +330,9 @@ impl<'a> Learner<'a> {
     /// All epochs. Stopped by the user after at least one, it gives the best so far.
     pub fn run(mut self, validation: Option<&Validation>, watch: &dyn Watch) -> Result<Learned> {
         let config = self.config;
+        if let Some(notice) = &self.notice {
+            watch.note(notice);
+        }
         let count = self.inputs.len();
         let mut held = Vec::new();
         if validation.is_none() {
@@ -356,7 +364,7 @@ impl<'a> Learner<'a> {
                     let scores = score(&built, &codes, &order, set)?;
                     (scores.precision.at_100, Some(scores))
                 }
-                None => (self.measure(&held), None),
+                None => (self.measure(&held)?, None),
             };
             let better = best.as_ref().is_none_or(|b| if scores.is_some() { figure > b.best } else { figure < b.best });
             let selection = if scores.is_some() { "P@100" } else { "held-out loss" };
@@ -405,7 +413,7 @@ impl<'a> Learner<'a> {
                 continue;
             }
             let chosen: Vec<u32> = part.iter().map(|&i| documents[i as usize]).collect();
-            let loss = self.step(&chosen, epoch);
+            let loss = self.step(&chosen, epoch)?;
             if !loss.is_finite() {
                 return Err(Error::input(
                     format!("training, epoch {epoch}"),

@@ -87,15 +87,7 @@ impl Gpu {
 
     /// Queues Adam's update of this number, counted from 1.
     pub fn update(&mut self, rate: f64, number: u64) -> Result<()> {
-        let by = Adam { rate, number }.numbers();
-        let by = TrainingAdam {
-            keep_first: by.keep_first,
-            keep_second: by.keep_second,
-            rate: by.rate,
-            scale: by.scale,
-            epsilon: by.epsilon,
-        };
-        let answer = self.trainer.update(by);
+        let answer = self.trainer.update(Adam { rate, number }.on_gpu());
         self.said(answer)
     }
 
@@ -120,6 +112,20 @@ impl Gpu {
             }
         }
         Ok(codes)
+    }
+}
+
+impl Adam {
+    /// The update's numbers as a GPU takes them.
+    pub fn on_gpu(&self) -> TrainingAdam {
+        let by = self.numbers();
+        TrainingAdam {
+            keep_first: by.keep_first,
+            keep_second: by.keep_second,
+            rate: by.rate,
+            scale: by.scale,
+            epsilon: by.epsilon,
+        }
     }
 }
 

@@ -25,6 +25,21 @@ impl<'a, T> View<'a, T> {
         View { data, rows, cols, row: cols, column: 1 }
     }
 
+    /// Rows of `cols` values of which one begins every `step` values, as many as there are: below `cols` they overlap.
+    ///
+    /// # Panics
+    /// When the slice does not end with a row.
+    pub fn sliding(data: &'a [T], cols: usize, step: usize) -> Self {
+        let beyond = data.len().checked_sub(cols).filter(|beyond| beyond % step == 0);
+        let rows = beyond.unwrap_or_else(|| panic!("rows of {cols} values every {step} expected")) / step + 1;
+        View { data, rows, cols, row: step, column: 1 }
+    }
+
+    /// How many rows.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
     /// Rows and columns exchanged.
     pub fn transposed(self) -> Self {
         View { data: self.data, rows: self.cols, cols: self.rows, row: self.column, column: self.row }
@@ -125,6 +140,17 @@ mod tests {
                     prop_assert!((out[i * n + j] - expected).abs() < 1e-12);
                 }
             }
+        }
+    }
+
+    #[test]
+    fn sliding_rows_overlap() {
+        let a: Vec<f64> = (0..10).map(value).collect();
+        let (b, mut out) = ([1.0, 10.0, 100.0, 1000.0], [0.0; 4]);
+        multiply(&mut out, View::sliding(&a, 4, 2), View::new(&b, 4, 1), 1.0);
+        for (i, sum) in out.iter().enumerate() {
+            let expected: f64 = b.iter().zip(&a[2 * i..]).map(|(b, a)| a * b).sum();
+            assert!((sum - expected).abs() < 1e-9);
         }
     }
 

@@ -110,8 +110,13 @@ impl Seen {
         })
     }
 
-    /// States of every token: fifty times a vector, so of some documents to learn from.
-    pub fn tokens(features: &Features, sets: &Sets, watch: &dyn Watch) -> Result<Seen> {
+    /// States of every token: fifty times a vector, so mostly of some documents to learn from. Where it is all of them, what
+    /// is near a query is asked of the encoder's own vectors, as for every system.
+    pub fn tokens(features: &Features, sets: &Sets, own: &Seen, watch: &dyn Watch) -> Result<Seen> {
+        let nearest = OnceLock::new();
+        if let Some(found) = own.nearest(watch)?.filter(|_| own.documents.len() == sets.documents.texts.len()) {
+            let _ = nearest.set(found.to_vec());
+        }
         let of = |set: &Dataset| -> Result<Inputs> {
             Ok(Inputs::Tokens(Tokens::new(features, &features.tokens(&set.texts)?, watch)?))
         };
@@ -119,7 +124,7 @@ impl Seen {
             documents: of(&sets.documents)?,
             validation: of(&sets.validation)?,
             queries: of(&sets.queries)?,
-            nearest: OnceLock::new(),
+            nearest,
         })
     }
 
@@ -167,10 +172,9 @@ impl Seen {
 
     /// The ten documents nearest to every query by cosine, of vectors; sought once.
     pub fn nearest(&self, watch: &dyn Watch) -> Result<Option<&[Vec<u32>]>> {
-        let (Inputs::Vectors(documents), Inputs::Vectors(queries)) = (&self.documents, &self.queries) else {
-            return Ok(None);
-        };
-        if self.nearest.get().is_none() {
+        if let (Inputs::Vectors(documents), Inputs::Vectors(queries), None) =
+            (&self.documents, &self.queries, self.nearest.get())
+        {
             let found = float::search(documents, queries, 10, watch)?.cosine;
             // Another cell may have been faster; both found the same.
             let _ = self.nearest.set(found);

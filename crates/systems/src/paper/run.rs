@@ -413,7 +413,8 @@ impl Paper {
         }
         if let Some((pooling, most)) = tokens {
             let sets = ready.sets.sampled(most);
-            ready.tokens = Some((Seen::tokens(&ready.encoders[name(pooling)], &sets, watch)?, sets));
+            let (features, own) = (&ready.encoders[name(pooling)], &ready.vectors[name(pooling)]);
+            ready.tokens = Some((Seen::tokens(features, &sets, own, watch)?, sets));
         }
         if let Some((lexicon, weighting)) = words {
             ready.words = Some(Seen::words(plan, &ready.sets, lexicon, weighting)?);
