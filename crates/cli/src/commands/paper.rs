@@ -150,4 +150,11 @@ impl Board for Terminal {
         lines.iter().for_each(|line| eprintln!("{line}"));
         *drawn = lines.len();
     }
+
+    fn hear(&self, task: &Task, note: &str) {
+        // The table of a terminal shows which cells run; a log has nothing else to tell that they do.
+        if !self.quiet && !self.terminal {
+            eprintln!("{task}: {note}");
+        }
+    }
 }

@@ -4,6 +4,7 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
+use std::time::{Duration, Instant};
 
 use micpq::encoder::{Device, Features, Pooling, Weighting};
 use micpq::{Error, Result, Watch};
@@ -57,6 +58,9 @@ pub enum State {
 pub trait Board: Sync {
     /// Shows the present state; `news` is the cell that changed, and how.
     fn show(&self, all: &[(Task, State)], news: &str);
+
+    /// A sign of life from a cell that takes long.
+    fn hear(&self, _task: &Task, _note: &str) {}
 }
 
 /// A finished or interrupted run.
@@ -290,7 +294,7 @@ impl Paper {
                             }
                             let work = &work[next];
                             let found = pool
-                                .install(|| self.cell(work, &ready, &OnlyStops(watch)))
+                                .install(|| self.cell(work, &ready, &Quieter::new(watch, board, &work.task)))
                                 .and_then(|figures| store.put(&work.task, work.options.clone(), figures));
                             let mut shared = shared.lock().expect("no worker panics while it holds it");
                             let news = match &found {
@@ -305,7 +309,7 @@ impl Paper {
                                     shared.1[next].1 = State::Waiting;
                                     shared.0.push_back(next);
                                     drop(shared);
-                                    std::thread::sleep(std::time::Duration::from_secs(1));
+                                    std::thread::sleep(Duration::from_secs(1));
                                     continue;
                                 }
                                 Err(problem) => {
@@ -468,7 +472,7 @@ impl Paper {
                     query_labels: &sets.validation.labels,
                     document_labels: &sets.documents.labels,
                 };
-                let begun = std::time::Instant::now();
+                let begun = Instant::now();
                 let fitted = job::fit(config, &seen.documents, Some(&validation), views, watch)?;
                 if fitted.interrupted {
                     return Err(Error::Interrupted);
@@ -540,12 +544,34 @@ fn figure(cell: &Cell) -> Option<f64> {
     matches!(cell.task, Task::System { .. } | Task::Sensitivity { .. }).then_some(cell.figures.precision[2])
 }
 
-/// Passes on the wish to stop; many cells at once have no progress of their own to show.
-struct OnlyStops<'a>(&'a dyn Watch);
+/// Time between two notes of a cell.
+const PAUSE: Duration = Duration::from_secs(60);
 
-impl Watch for OnlyStops<'_> {
+/// Passes on the wish to stop, and now and then a note: many cells at once have no progress of their own to show.
+struct Quieter<'a> {
+    watch: &'a dyn Watch,
+    board: &'a dyn Board,
+    task: &'a Task,
+    last: Mutex<Instant>,
+}
+
+impl<'a> Quieter<'a> {
+    fn new(watch: &'a dyn Watch, board: &'a dyn Board, task: &'a Task) -> Self {
+        Quieter { watch, board, task, last: Mutex::new(Instant::now()) }
+    }
+}
+
+impl Watch for Quieter<'_> {
     fn interrupted(&self) -> bool {
-        self.0.interrupted()
+        self.watch.interrupted()
+    }
+
+    fn note(&self, text: &str) {
+        let mut last = self.last.lock().expect("no note panics");
+        if last.elapsed() >= PAUSE {
+            *last = Instant::now();
+            self.board.hear(self.task, text);
+        }
     }
 }
 
