@@ -1,7 +1,7 @@
-//! A layer in training on a GPU: inputs go in and outputs come back, their slopes go in and move the weights.
+//! Filters over the states of neighbouring tokens on a GPU, and their gradient.
 //!
-//! For systems whose first layer is nearly all of their work and whose loss is computed on the host. All arithmetic is f32,
-//! every sum in a fixed order.
+//! States of many texts lie in one piece, empty ones between them, so that what a filter sees is so many values in a row: rows
+//! of the input overlap, and no state is copied. All arithmetic is f32, every sum in a fixed order.
 
 use std::ops::Range;
 
@@ -21,45 +21,108 @@ pub struct LayerPart {
     pub outputs: Range<usize>,
 }
 
+/// Texts by the states of their tokens.
+#[derive(Clone, Copy)]
+pub struct Texts<'a> {
+    /// All states, one after the other.
+    pub states: &'a [f32],
+    /// Values of a state: a window begins with each of them.
+    pub width: usize,
+    /// Of every text, the windows of its tokens.
+    pub windows: &'a [Range<usize>],
+}
+
 /// `y = x W + b` with Adam's memory of `W` and `b`.
 pub struct Layer {
     // Dropped first: it waits for what is queued.
-    stream: Stream,
+    pub(crate) stream: Stream,
+    pub(crate) kernels: LayerKernels,
+    pub(crate) device: Device,
+    inputs: usize,
+    pub(crate) outputs: usize,
+    parts: Vec<LayerPart>,
+    // The parts' weights one after the other, each [inputs, outputs] of its own, and the bias.
+    weights: Learned,
+    // The last states, in memory of the host and of the GPU, their width, and how many windows they are.
+    states: (Pinned<f32>, Buffer),
+    width: usize,
+    rows: usize,
+    // Of `pool`: outputs, means, texts.
+    pooled: [Buffer; 3],
+}
+
+/// What is learned, its gradient and Adam's two moments.
+pub(crate) struct Learned {
+    pub values: Buffer,
+    pub gradient: Buffer,
+    first: Buffer,
+    second: Buffer,
+    pub count: usize,
+}
+
+impl Learned {
+    pub fn new(device: &Device, values: &[f32]) -> Result<Self> {
+        let zeros = vec![0.0f32; values.len()];
+        let empty = || Buffer::filled(device, &zeros, "training");
+        let [gradient, first, second] = [empty()?, empty()?, empty()?];
+        Ok(Learned {
+            values: Buffer::filled(device, values, "training")?,
+            gradient,
+            first,
+            second,
+            count: values.len(),
+        })
+    }
+}
+
+pub(crate) struct LayerKernels {
     product: Kernel,
     column_sums: Kernel,
     adam: Kernel,
+    pool: Kernel,
+    pub draw_codes: Kernel,
+    pub agree: Kernel,
+    pub sum_losses: Kernel,
+    pub scale_by: Kernel,
+    pub filter_slopes: Kernel,
     _module: Module,
-    device: Device,
-    inputs: usize,
-    outputs: usize,
-    parts: Vec<LayerPart>,
-    // The parts' weights one after the other, each [inputs, outputs] of its own, and the bias.
-    parameters: Buffer,
-    gradient: Buffer,
-    first: Buffer,
-    second: Buffer,
-    room: Room,
-    // Values between the beginnings of neighbouring rows of the last inputs, and how many rows they were.
-    step: usize,
-    rows: usize,
 }
 
-/// Inputs `x`, outputs or their slopes `y`, and memory of the host they pass through.
-struct Room {
-    x: Buffer,
-    y: Buffer,
-    staged_x: Pinned<f32>,
-    staged_y: Pinned<f32>,
-}
-
-impl Room {
-    fn new(device: &Device, x: usize, y: usize) -> Result<Self> {
-        Ok(Room {
-            x: Buffer::new(device, 4 * x, "a layer's inputs")?,
-            y: Buffer::new(device, 4 * y, "a layer's outputs")?,
-            staged_x: Pinned::new(device, x)?,
-            staged_y: Pinned::new(device, y)?,
+impl LayerKernels {
+    fn load(device: &Device) -> Result<Self> {
+        let module = Module::load(device, &image(device.info().capability)?)?;
+        let find = |name| module.find(name);
+        Ok(LayerKernels {
+            product: find("wide_product")?,
+            column_sums: find("column_sums")?,
+            adam: find("adam")?,
+            pool: find("pool")?,
+            draw_codes: find("draw_codes")?,
+            agree: find("agree")?,
+            sum_losses: find("sum_losses")?,
+            scale_by: find("scale_by")?,
+            filter_slopes: find("filter_slopes")?,
+            _module: module,
         })
+    }
+}
+
+/// A matrix of the GPU, read in place: element (i, j) lies at `i * row + j * column` values from `at`, and one of the two is 1.
+#[derive(Clone, Copy)]
+pub(crate) struct Grid {
+    at: u64,
+    row: usize,
+    column: usize,
+}
+
+impl Grid {
+    /// Row-major, a row every `row` values.
+    pub fn rows(at: u64, row: usize) -> Self {
+        Grid { at, row, column: 1 }
+    }
+
+    pub fn turned(self) -> Self {
+        Grid { row: self.column, column: self.row, ..self }
     }
 }
 
@@ -76,36 +139,30 @@ impl Layer {
             )));
         }
         guarded("preparing a layer on the GPU", || {
-            let module = Module::load(device, &image(device.info().capability)?)?;
             let mut values: Vec<f32> = Vec::new();
             for part in &parts {
                 let rows = weight[part.inputs.start * outputs..part.inputs.end * outputs].chunks_exact(outputs);
                 rows.for_each(|row| values.extend_from_slice(&row[part.outputs.clone()]));
             }
             values.extend_from_slice(bias);
-            let zeros = vec![0.0f32; values.len()];
+            let empty = || Buffer::new(device, 0, "a layer");
             Ok(Layer {
-                product: module.find("wide_product")?,
-                column_sums: module.find("column_sums")?,
-                adam: module.find("adam")?,
-                _module: module,
-                parameters: Buffer::filled(device, &values, "a layer")?,
-                gradient: Buffer::filled(device, &zeros, "a layer")?,
-                first: Buffer::filled(device, &zeros, "a layer")?,
-                second: Buffer::filled(device, &zeros, "a layer")?,
-                room: Room::new(device, 0, 0)?,
+                kernels: LayerKernels::load(device)?,
+                weights: Learned::new(device, &values)?,
+                states: (Pinned::new(device, 0)?, empty()?),
                 stream: Stream::new(device)?,
                 device: device.clone(),
                 inputs,
                 outputs,
                 parts,
-                step: 0,
+                width: 0,
                 rows: 0,
+                pooled: [empty()?, empty()?, empty()?],
             })
         })
     }
 
-    /// Where each part begins among the parameters, and the bias after them.
+    /// Where each part begins among the weights, and the bias after them.
     fn places(&self) -> Vec<usize> {
         let mut places = vec![0];
         for part in &self.parts {
@@ -114,79 +171,97 @@ impl Layer {
         places
     }
 
-    /// Outputs `[rows, outputs]`. Row `i` of the input is `inputs` values of `x` from `i * step`, as many rows as there are:
-    /// with a step below the inputs rows overlap, and a window that slides over tokens needs no copies of them.
-    pub fn forward(&mut self, x: &[f32], step: usize) -> Result<Vec<f32>> {
-        let rows = match x.len().checked_sub(self.inputs) {
-            Some(beyond) if step > 0 && beyond % step == 0 => beyond / step + 1,
+    /// Queues the copy of some texts' states; how many windows they have. Nothing may be queued that reads the last ones.
+    pub(crate) fn load(&mut self, texts: &Texts) -> Result<usize> {
+        let Texts { states, width, windows } = *texts;
+        let rows = match states.len().checked_sub(self.inputs) {
+            Some(beyond) if width > 0 && beyond % width == 0 => beyond / width + 1,
             _ => {
                 return Err(Error::Input(format!(
-                    "{} values are no rows of {} that begin every {step}",
-                    x.len(),
+                    "{} values are no windows of {} that begin every {width}",
+                    states.len(),
                     self.inputs
                 )));
             }
         };
-        let outputs = self.outputs;
-        if rows >= 1 << 31 {
-            return Err(Error::Input(format!("{rows} rows are more than a layer takes at once")));
+        // The kernels count in 32 bits.
+        if rows * self.outputs >= 1 << 31 {
+            return Err(Error::Input(format!("{rows} windows are more than a layer takes at once; give fewer texts")));
+        }
+        if let Some(outside) = windows.iter().find(|w| w.start > w.end || w.end > rows) {
+            return Err(Error::Input(format!("a text has the windows {outside:?} of {rows}")));
         }
         self.device.bind()?;
-        if x.len() > self.room.staged_x.as_slice().len() || rows * outputs > self.room.staged_y.as_slice().len() {
+        if states.len() > self.states.0.as_slice().len() {
             // A quarter more: batches of texts differ in length.
-            self.room = Room::new(&self.device, x.len() * 5 / 4, rows * outputs * 5 / 4)?;
+            let room = states.len() * 5 / 4;
+            self.states = (Pinned::new(&self.device, room)?, Buffer::new(&self.device, 4 * room, "token states")?);
         }
-        self.room.staged_x.as_mut_slice()[..x.len()].copy_from_slice(x);
-        self.stream.upload(self.room.x.at(), &self.room.staged_x.as_slice()[..x.len()])?;
-        let places = self.places();
-        let bias = self.parameters.at() + 4 * places[self.parts.len()] as u64;
-        for (part, place) in self.parts.iter().zip(&places) {
-            let (x, y) = (self.room.x.at() + 4 * part.inputs.start as u64, part.outputs.start as u64 * 4);
-            let weight = self.parameters.at() + 4 * *place as u64;
-            let size = [rows, part.outputs.len(), part.inputs.len()];
-            self.multiply(self.room.y.at() + y, outputs, (x, step, 1), (weight, size[1]), size, bias + y)?;
-        }
-        let staged = &mut self.room.staged_y.as_mut_slice()[..rows * outputs];
-        self.stream.download(staged, self.room.y.at())?;
-        self.stream.wait()?;
-        (self.step, self.rows) = (step, rows);
-        Ok(staged.to_vec())
+        self.states.0.as_mut_slice()[..states.len()].copy_from_slice(states);
+        self.stream.upload(self.states.1.at(), &self.states.0.as_slice()[..states.len()])?;
+        (self.width, self.rows) = (width, rows);
+        Ok(rows)
     }
 
-    /// Moves the layer against `slope [rows, outputs]`, the gradient at the outputs of the last [`Layer::forward`].
-    pub fn update(&mut self, slope: &[f32], by: TrainingAdam) -> Result<()> {
-        let (rows, outputs) = (self.rows, self.outputs);
-        if slope.len() != rows * outputs {
-            return Err(Error::Input(format!("{} slopes at {rows} rows of {outputs} outputs", slope.len())));
+    /// Queues the outputs of the loaded states' windows, `[rows, outputs]` at `y`.
+    pub(crate) fn forward(&self, y: u64) -> Result<()> {
+        let places = self.places();
+        let bias = self.weights.values.at() + 4 * places[self.parts.len()] as u64;
+        for (part, place) in self.parts.iter().zip(&places) {
+            let x = Grid::rows(self.states.1.at() + 4 * part.inputs.start as u64, self.width);
+            let weight = Grid::rows(self.weights.values.at() + 4 * *place as u64, part.outputs.len());
+            let to = 4 * part.outputs.start as u64;
+            let size = [self.rows, part.outputs.len(), part.inputs.len()];
+            self.multiply((y + to, self.outputs), x, weight, size, bias + to)?;
         }
-        self.device.bind()?;
-        self.room.staged_y.as_mut_slice()[..slope.len()].copy_from_slice(slope);
-        self.stream.upload(self.room.y.at(), &self.room.staged_y.as_slice()[..slope.len()])?;
+        Ok(())
+    }
+
+    /// Queues the gradient at the loaded states for `slope [rows, outputs]`, the one at the outputs.
+    pub(crate) fn backward(&self, slope: u64) -> Result<()> {
         let places = self.places();
         for (part, place) in self.parts.iter().zip(&places) {
-            let x = self.room.x.at() + 4 * part.inputs.start as u64;
-            let slope = self.room.y.at() + 4 * part.outputs.start as u64;
-            let to = self.gradient.at() + 4 * *place as u64;
-            let size = [part.inputs.len(), part.outputs.len(), rows];
-            self.multiply(to, size[1], (x, 1, self.step), (slope, outputs), size, 0)?;
+            let x = Grid::rows(self.states.1.at() + 4 * part.inputs.start as u64, self.width).turned();
+            let slope = Grid::rows(slope + 4 * part.outputs.start as u64, self.outputs);
+            let to = self.weights.gradient.at() + 4 * *place as u64;
+            let size = [part.inputs.len(), part.outputs.len(), self.rows];
+            self.multiply((to, part.outputs.len()), x, slope, size, 0)?;
         }
-        let bias = places[self.parts.len()];
-        let (to, slope) = (self.gradient.at() + 4 * bias as u64, self.room.y.at());
-        let count = bias + outputs;
-        let (x, g, m, v) = (self.parameters.at(), self.gradient.at(), self.first.at(), self.second.at());
-        // SAFETY: `slope` holds [rows, outputs], `to` has room for a sum of each column, and the four buffers as many values
-        // as there are weights and biases.
+        let bias = self.weights.gradient.at() + 4 * places[self.parts.len()] as u64;
+        self.sums(slope, bias, self.rows, self.outputs)
+    }
+
+    /// Queues an update by the last gradient.
+    pub(crate) fn update(&self, by: TrainingAdam) -> Result<()> {
+        self.adam(&self.weights, by)
+    }
+
+    /// Queues max(0, x) of `x [rows, outputs]` in its place and its means over texts, `means [texts, outputs]`.
+    pub(crate) fn mean(&self, x: u64, means: u64, texts: &Buffer, count: usize) -> Result<()> {
+        let blocks = (count * self.outputs).div_ceil(128);
+        // SAFETY: callers pass windows that `load` has seen to lie among the rows, and room for the means.
         unsafe {
-            self.column_sums.launch(
-                &self.stream,
-                outputs.div_ceil(32),
-                1024,
-                arguments![slope, to, rows as u32, outputs as u32],
-            )?;
-            self.adam.launch(&self.stream, count.div_ceil(256), 256, arguments![x, g, m, v, count as u64, by])?;
+            let sizes = (count as u32, self.outputs as u32);
+            self.kernels.pool.launch(&self.stream, blocks, 128, arguments![x, means, texts.at(), sizes.0, sizes.1])
         }
-        // The staged slopes may be written over from here on.
-        self.stream.wait()
+    }
+
+    /// The mean over every text's tokens of max(0, outputs): `[texts, outputs]`.
+    pub fn pool(&mut self, texts: &Texts) -> Result<Vec<f32>> {
+        let (rows, count) = (self.load(texts)?, texts.windows.len());
+        let [outputs, means, places_at] = &mut self.pooled;
+        outputs.grow(4 * rows * self.outputs, "a layer's outputs")?;
+        means.grow(4 * count * self.outputs, "a layer's outputs")?;
+        places_at.grow(8 * count, "a layer's outputs")?;
+        let places = places(texts.windows);
+        self.stream.upload(places_at.at(), &places)?;
+        let [outputs, means, places_at] = &self.pooled;
+        self.forward(outputs.at())?;
+        self.mean(outputs.at(), means.at(), places_at, count)?;
+        let mut found = vec![0.0f32; count * self.outputs];
+        self.stream.download(&mut found, means.at())?;
+        self.stream.wait()?;
+        Ok(found)
     }
 
     /// Reads the weight and the bias as they are now; what lies in no part is left alone.
@@ -194,13 +269,9 @@ impl Layer {
         if weight.len() != self.inputs * self.outputs || bias.len() != self.outputs {
             return Err(Error::Input(format!("a layer has {} x {} weights", self.inputs, self.outputs)));
         }
-        self.device.bind()?;
+        let values = self.values(&self.weights.values, self.weights.count)?;
         let places = self.places();
-        let end = places[self.parts.len()];
-        let mut values = vec![0.0f32; end + self.outputs];
-        self.stream.download(&mut values, self.parameters.at())?;
-        self.stream.wait()?;
-        bias.copy_from_slice(&values[end..]);
+        bias.copy_from_slice(&values[places[self.parts.len()]..]);
         for (part, place) in self.parts.iter().zip(&places) {
             let rows = weight[part.inputs.start * self.outputs..].chunks_exact_mut(self.outputs);
             for (row, own) in rows.zip(values[*place..].chunks_exact(part.outputs.len()).take(part.inputs.len())) {
@@ -210,30 +281,73 @@ impl Layer {
         Ok(())
     }
 
-    /// `c = a b (+ bias)` of `[rows, columns, depth]`: `c` and `b` with the step between their rows, `a` with those between
-    /// its rows and between its columns.
-    fn multiply(
+    /// The gradient of the last step, as [`Layer::read`] reads the weights.
+    #[cfg(test)]
+    fn gradient(&self) -> Result<Vec<f32>> {
+        self.values(&self.weights.gradient, self.weights.count)
+    }
+
+    /// Values of a buffer after all that is queued.
+    pub(crate) fn values(&self, from: &Buffer, count: usize) -> Result<Vec<f32>> {
+        self.device.bind()?;
+        let mut values = vec![0.0f32; count];
+        self.stream.download(&mut values, from.at())?;
+        self.stream.wait()?;
+        Ok(values)
+    }
+
+    /// Queues `c = a b (+ bias by column)` of `[rows, columns, depth]`; `c` comes with the step between its rows.
+    pub(crate) fn multiply(
         &self,
-        c: u64,
-        c_row: usize,
-        (a, a_row, a_column): (u64, usize, usize),
-        (b, b_row): (u64, usize),
+        (c, c_row): (u64, usize),
+        a: Grid,
+        b: Grid,
         size: [usize; 3],
         bias: u64,
     ) -> Result<()> {
         let [rows, columns, depth] = size.map(|n| n as u32);
         let blocks = size[0].div_ceil(64) * size[1].div_ceil(64);
-        let [c_row, a_row, a_column, b_row] = [c_row, a_row, a_column, b_row].map(|n| n as u32);
+        let [a_row, a_column, b_row, b_column] = [a.row, a.column, b.row, b.column].map(|n| n as u32);
+        let c_row = c_row as u32;
         // SAFETY: callers pass matrices of these sizes inside buffers that hold them; a null bias is none.
         unsafe {
-            self.product.launch(
+            self.kernels.product.launch(
                 &self.stream,
                 blocks,
                 256,
-                arguments![c, a, b, rows, columns, depth, a_row, a_column, b_row, c_row, bias],
+                arguments![c, a.at, b.at, rows, columns, depth, a_row, a_column, b_row, b_column, c_row, bias],
             )
         }
     }
+
+    /// Queues sums over the rows of `x [rows, columns]`.
+    pub(crate) fn sums(&self, x: u64, to: u64, rows: usize, columns: usize) -> Result<()> {
+        let sizes = (rows as u32, columns as u32);
+        // SAFETY: callers pass a matrix of that size, and room for a sum of each column.
+        unsafe {
+            self.kernels.column_sums.launch(
+                &self.stream,
+                columns.div_ceil(32),
+                1024,
+                arguments![x, to, sizes.0, sizes.1],
+            )
+        }
+    }
+
+    /// Queues one of Adam's updates.
+    pub(crate) fn adam(&self, learned: &Learned, by: TrainingAdam) -> Result<()> {
+        let count = learned.count;
+        let (x, g, m, v) = (learned.values.at(), learned.gradient.at(), learned.first.at(), learned.second.at());
+        // SAFETY: four buffers of as many values.
+        unsafe {
+            self.kernels.adam.launch(&self.stream, count.div_ceil(256), 256, arguments![x, g, m, v, count as u64, by])
+        }
+    }
+}
+
+/// Texts as the kernels read them: first window and count.
+pub(crate) fn places(windows: &[Range<usize>]) -> Vec<[u32; 2]> {
+    windows.iter().map(|w| [w.start as u32, w.len() as u32]).collect()
 }
 
 #[cfg(test)]
@@ -246,7 +360,7 @@ mod tests {
 
     /// Needs a GPU.
     #[test]
-    fn a_layer_is_the_sums_of_its_products_and_moves_against_its_gradient() {
+    fn filters_are_the_sums_of_their_products_and_so_is_their_gradient() {
         let device = match Device::open(0) {
             Ok(device) => device,
             Err(problem) => {
@@ -254,53 +368,52 @@ mod tests {
                 return;
             }
         };
-        // Windows of three states of 37 values, 301 and 75 of them; one part sees the middle state, the other all of them.
+        // Windows of three states of 37 values; one part sees the middle state, the other all of them.
         let (width, inputs, outputs) = (37, 111, 90);
         let parts = vec![LayerPart { inputs: 37..74, outputs: 0..21 }, LayerPart { inputs: 0..111, outputs: 21..90 }];
         let used = |i: usize, o: usize| o >= 21 || (37..74).contains(&i);
         let mut weight = wave(inputs * outputs, 0.7);
         weight.iter_mut().enumerate().for_each(|(at, w)| *w *= f32::from(used(at / outputs, at % outputs)));
-        let mut bias = wave(outputs, 1.3);
-        let mut layer = Layer::new(&device, parts, &weight, &bias).unwrap();
-        assert!(layer.forward(&wave(inputs + 1, 0.1), width).unwrap_err().to_string().contains("begin every 37"));
-        let by = TrainingAdam {
-            keep_first: 0.9,
-            keep_second: 0.999,
-            rate: 1e-2 / 0.1,
-            scale: 1.0 / 0.001f32.sqrt(),
-            epsilon: 1e-8,
-        };
+        let bias = wave(outputs, 1.3);
+        let mut layer = Layer::new(&device, parts.clone(), &weight, &bias).unwrap();
+        let wrong = wave(inputs + 1, 0.1);
+        let wrong = layer.pool(&Texts { states: &wrong, width, windows: &[] }).unwrap_err().to_string();
+        assert!(wrong.contains("begin every 37"), "{wrong}");
         for rows in [301, 75] {
             let x = wave(inputs + (rows - 1) * width, 0.37);
-            let y = layer.forward(&x, width).unwrap();
-            assert_eq!(y.len(), rows * outputs);
-            for (at, y) in y.iter().enumerate() {
-                let (r, o) = (at / outputs, at % outputs);
-                let sum: f32 = (0..inputs).map(|i| x[r * width + i] * weight[i * outputs + o]).sum();
-                assert!((y - sum - bias[o]).abs() < 1e-3, "{r}, {o}: {y}, {}", sum + bias[o]);
-            }
-            let (before, before_bias) = (weight.clone(), bias.clone());
-            if rows == 75 {
-                // Adam's second update depends on the first.
-                continue;
+            let windows = [0..40, 42..42, 43..rows];
+            let beyond = layer.pool(&Texts { states: &x, width, windows: &[0..2, 3..rows + 1] });
+            assert!(beyond.unwrap_err().to_string().contains("has the windows"));
+            let means = layer.pool(&Texts { states: &x, width, windows: &windows }).unwrap();
+            let y = |r: usize, o: usize| -> f32 {
+                bias[o] + (0..inputs).map(|i| x[r * width + i] * weight[i * outputs + o]).sum::<f32>()
+            };
+            for (at, mean) in means.iter().enumerate() {
+                let (text, o) = (windows[at / outputs].clone(), at % outputs);
+                let sum: f32 = text.clone().map(|r| y(r, o).max(0.0)).sum();
+                let expected = sum / text.len().max(1) as f32;
+                assert!((mean - expected).abs() < 1e-3, "{text:?}, {o}: {mean}, {expected}");
             }
             let slope = wave(rows * outputs, 0.11);
-            assert!(layer.update(&slope[1..], by).is_err());
-            layer.update(&slope, by).unwrap();
-            layer.read(&mut weight, &mut bias).unwrap();
-            // The first update of Adam is the rate against the sign of the gradient.
-            let gradient =
-                |x: &dyn Fn(usize) -> f32, o: usize| -> f32 { (0..rows).map(|r| x(r) * slope[r * outputs + o]).sum() };
-            for o in 0..outputs {
-                let expected = before_bias[o] - 1e-2 * gradient(&|_| 1.0, o).signum();
-                assert!((bias[o] - expected).abs() < 1e-5, "bias {o}");
-                for i in 0..inputs {
-                    let g = gradient(&|r| x[r * width + i], o);
-                    let expected = before[i * outputs + o] - if used(i, o) { 1e-2 * g.signum() } else { 0.0 };
-                    let found = weight[i * outputs + o];
-                    assert!((found - expected).abs() < 1e-5 || g.abs() < 1e-2, "{i}, {o}: {found}, {expected}");
+            let on = Buffer::filled(&device, &slope, "a test").unwrap();
+            layer.backward(on.at()).unwrap();
+            let gradient = layer.gradient().unwrap();
+            let mut at = 0;
+            let mut agrees = |expected: f32| {
+                assert!((gradient[at] - expected).abs() < 1e-2, "{at}: {}, {expected}", gradient[at]);
+                at += 1;
+            };
+            for part in &parts {
+                for i in part.inputs.clone() {
+                    for o in part.outputs.clone() {
+                        agrees((0..rows).map(|r| x[r * width + i] * slope[r * outputs + o]).sum());
+                    }
                 }
             }
+            (0..outputs).for_each(|o| agrees((0..rows).map(|r| slope[r * outputs + o]).sum()));
         }
+        let (mut read, mut read_bias) = (vec![0.0; inputs * outputs], vec![0.0; outputs]);
+        layer.read(&mut read, &mut read_bias).unwrap();
+        assert!(read == weight && read_bias == bias);
     }
 }

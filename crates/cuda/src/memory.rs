@@ -43,6 +43,15 @@ impl Buffer {
         Ok(buffer)
     }
 
+    /// Makes room for so many bytes; what was there is lost where it must grow. Nothing queued may use it.
+    pub fn grow(&mut self, bytes: usize, what: &str) -> Result<()> {
+        if bytes > self.bytes {
+            // A quarter more: what comes next differs little.
+            *self = Buffer::new(&self.device, bytes / 4 * 5 + 16, what)?;
+        }
+        Ok(())
+    }
+
     /// Its address.
     pub fn at(&self) -> u64 {
         self.at

@@ -12,7 +12,8 @@ use crate::library::guarded;
 use crate::memory::{Buffer, Event, Pinned, Stream};
 use crate::{Error, Result};
 
-const SOURCE: &str = include_str!("training.cu");
+// Two files, one program: the second uses the draws and the update of the first.
+const SOURCE: &str = concat!(include_str!("training.cu"), include_str!("layer.cu"));
 
 /// Batches that may be on their way to the GPU while it computes.
 const AHEAD: usize = 4;

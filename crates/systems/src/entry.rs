@@ -1,15 +1,14 @@
 //! The first layer, by hand: it meets the vocabulary or the encoder's vectors, and is nearly all of a system's work.
 //!
 //! With words a batch touches some rows of the weight only, and only those are read, differentiated and moved. Over token
-//! states it is a hundred times all that comes behind it, and where the encoder has a GPU it is there too.
+//! states it is most of the work, and where the encoder has a GPU `infomax.rs` has all of it there.
 
 use std::ops::Range;
 
+use micpq::Matrix;
 use micpq::encoder::{Convolution, WINDOW};
-use micpq::{Error, Matrix, Result};
 use rayon::prelude::*;
 use train::product::{View, multiply};
-use train::real::Adam;
 
 use crate::graph::{Init, Weight};
 use crate::yardstick::Row;
@@ -75,15 +74,20 @@ impl Windows {
         Windows { states: all, width, texts: ranges }
     }
 
+    /// As a GPU takes them.
+    pub fn texts(&self) -> cuda::Texts<'_> {
+        cuda::Texts { states: &self.states, width: self.width, windows: &self.texts }
+    }
+
     /// Of rows of `cols` values, one for every window, those of tokens.
-    pub fn of_tokens(&self, rows: &[f32], cols: usize) -> Vec<f32> {
+    fn of_tokens(&self, rows: &[f32], cols: usize) -> Vec<f32> {
         let mut out = Vec::with_capacity(rows.len());
         self.texts.iter().for_each(|text| out.extend_from_slice(&rows[text.start * cols..text.end * cols]));
         out
     }
 
     /// The other way, with zeros for windows that belong to no token.
-    pub fn of_all(&self, rows: &[f32], cols: usize) -> Vec<f32> {
+    fn of_all(&self, rows: &[f32], cols: usize) -> Vec<f32> {
         let mut out = vec![0.0; (self.states.len() / self.width + 1 - WINDOW) * cols];
         let mut rest = rows;
         for text in &self.texts {
@@ -135,6 +139,12 @@ impl Entry {
     pub fn new(inputs: usize, outputs: usize, init: Init, seed: u64) -> Self {
         let [weight, bias] = Weight::layer(inputs, outputs, init, seed, 900);
         Entry::of(weight, bias)
+    }
+
+    /// The same on a GPU.
+    pub fn on(&self, device: &cuda::Device) -> cuda::Result<cuda::Layer> {
+        let part = |span: &Span| cuda::LayerPart { inputs: span.inputs.clone(), outputs: span.outputs.clone() };
+        cuda::Layer::new(device, self.spans.iter().map(part).collect(), &self.weight.values, &self.bias.values)
     }
 
     /// The filters of a convolution.
@@ -249,65 +259,6 @@ impl Entry {
     }
 }
 
-/// A first layer, on the host or on a GPU.
-pub struct First {
-    // On a GPU these are the weights as they last were asked for.
-    entry: Entry,
-    gpu: Option<(cuda::Layer, String)>,
-}
-
-impl First {
-    /// On the host.
-    pub fn new(entry: Entry) -> Self {
-        First { entry, gpu: None }
-    }
-
-    /// On a GPU; an error says why this one does not do.
-    pub fn on(entry: Entry, device: &cuda::Device) -> cuda::Result<Self> {
-        let part = |span: &Span| cuda::LayerPart { inputs: span.inputs.clone(), outputs: span.outputs.clone() };
-        let parts = entry.spans.iter().map(part).collect();
-        let layer = cuda::Layer::new(device, parts, &entry.weight.values, &entry.bias.values)?;
-        Ok(First { entry, gpu: Some((layer, device.info().name.clone())) })
-    }
-
-    /// `[n, outputs]`.
-    pub fn forward(&mut self, rows: &Rows) -> Result<Vec<f32>> {
-        match (&mut self.gpu, rows) {
-            (Some((layer, name)), Rows::Windows(windows)) => {
-                let out = said(name, layer.forward(&windows.states, windows.width))?;
-                Ok(windows.of_tokens(&out, self.entry.weight.shape[1]))
-            }
-            _ => Ok(self.entry.forward(rows)),
-        }
-    }
-
-    /// Moves the layer against `slope [n, outputs]`, the gradient at the outputs of `rows`, the last it was given.
-    pub fn update(&mut self, rows: &Rows, slope: &[f32], rate: f64, number: u64) -> Result<()> {
-        match (&mut self.gpu, rows) {
-            (Some((layer, name)), Rows::Windows(windows)) => {
-                let slope = windows.of_all(slope, self.entry.weight.shape[1]);
-                said(name, layer.update(&slope, Adam { rate, number }.on_gpu()))
-            }
-            _ => {
-                self.entry.update(rows, slope, rate, number);
-                Ok(())
-            }
-        }
-    }
-
-    /// Its weights as they are now.
-    pub fn entry(&mut self) -> Result<&Entry> {
-        if let Some((layer, name)) = &self.gpu {
-            said(name, layer.read(&mut self.entry.weight.values, &mut self.entry.bias.values))?;
-        }
-        Ok(&self.entry)
-    }
-}
-
-fn said<T>(gpu: &str, answer: cuda::Result<T>) -> Result<T> {
-    answer.map_err(|problem| Error::device(format!("{gpu}: {problem}")))
-}
-
 /// Rows of some columns into their place among rows of `width`.
 fn put(part: &[f32], out: &mut [f32], to: &Range<usize>, width: usize) {
     for (row, out) in part.chunks_exact(to.len().max(1)).zip(out.chunks_exact_mut(width)) {
@@ -367,43 +318,6 @@ mod tests {
             other.update(&sliding, &slope, 0.01, 1);
             assert!(near(&one.weight.values, &other.weight.values) && near(&one.bias.values, &other.bias.values));
         }
-    }
-
-    /// Needs a GPU.
-    #[test]
-    fn a_layer_on_a_gpu_is_the_host_s() {
-        let device = match cuda::Device::open(0) {
-            Ok(device) => device,
-            Err(problem) => {
-                println!("skipped: {problem}");
-                return;
-            }
-        };
-        let width = 96;
-        let texts: Vec<Vec<f32>> = (0..40)
-            .map(|text| (0..(text % 13) * width).map(|i| ((i + 31 * text) as f32 * 0.37).sin()).collect())
-            .collect();
-        let none: Vec<f32> = (0..width).map(|i| 0.01 * i as f32).collect();
-        let rows = Rows::Windows(Windows::new(&texts, &none));
-        let entry = Entry::new(WINDOW * width, 80, Init::Linear, 3).of_spans(vec![
-            Span { inputs: 2 * width..3 * width, outputs: 0..30, scale: 1.0 },
-            Span { inputs: 0..WINDOW * width, outputs: 30..80, scale: 1.0 },
-        ]);
-        let (mut host, mut gpu) = (First::new(entry.clone()), First::on(entry, &device).unwrap());
-        let apart = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
-        for number in 1..4 {
-            let (a, b) = (host.forward(&rows).unwrap(), gpu.forward(&rows).unwrap());
-            assert_eq!(a.len(), rows.len() * 80);
-            assert!(a.len() == b.len() && apart(&a, &b) < 1e-4, "step {number}: {}", apart(&a, &b));
-            // Slopes that do not vanish for any weight: an Adam step goes by their sign.
-            let slope: Vec<f32> = a.iter().enumerate().map(|(i, a)| a - (i % 7) as f32).collect();
-            host.update(&rows, &slope, 1e-3, number).unwrap();
-            gpu.update(&rows, &slope, 1e-3, number).unwrap();
-        }
-        let (a, b) = (host.entry().unwrap(), gpu.entry().unwrap());
-        let moved = a.weight.values.iter().zip(&b.weight.values).filter(|(a, b)| (*a - *b).abs() > 1e-4).count();
-        assert!(moved * 1000 < a.weight.values.len(), "{moved} weights went elsewhere");
-        assert!(apart(&a.bias.values, &b.bias.values) < 1e-4);
     }
 
     #[test]

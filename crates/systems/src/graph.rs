@@ -171,6 +171,11 @@ impl Draws {
         Stream::new(self.seed, Purpose::System, &[3, self.step, self.calls.get()])
     }
 
+    /// The stream of the next call, for draws made elsewhere.
+    pub fn key(&self) -> u64 {
+        self.stream().key()
+    }
+
     /// Uniform in [0, 1).
     pub fn uniform(&self, rows: usize, cols: usize) -> T2 {
         let mut out = vec![0.0; rows * cols];

@@ -10,7 +10,7 @@ use micpq::model::{CodeShape, Codebooks, Dense, Distance, Refine};
 use micpq::{Error, Matrix, Result, Watch};
 use rayon::prelude::*;
 
-use crate::entry::{Entry, First, Rows, Windows};
+use crate::entry::{Entry, Windows};
 use crate::graph::dense;
 use crate::yardstick::Row;
 
@@ -227,7 +227,7 @@ pub fn refined(front: &Front, refine: &Refine, inputs: &Inputs) -> Result<Matrix
         (Front::Tokens(convolution), Inputs::Tokens(tokens)) => {
             let mut pooled = Matrix::zeros(tokens.len(), convolution.outputs);
             // A GPU without room for it leaves it to the CPU.
-            if let Some(Ok(layer)) = tokens.gpu().map(|device| First::on(Entry::of_convolution(convolution), device)) {
+            if let Some(Ok(layer)) = tokens.gpu().map(|device| Entry::of_convolution(convolution).on(device)) {
                 pool_by(layer, tokens, &mut pooled)?;
                 return refine.apply(&pooled);
             }
@@ -244,21 +244,13 @@ pub fn refined(front: &Front, refine: &Refine, inputs: &Inputs) -> Result<Matrix
 const POOLED: usize = 256;
 
 /// What [`Convolution::pool`] makes of every text, by the same filters on a GPU.
-fn pool_by(mut layer: First, tokens: &Tokens, out: &mut Matrix) -> Result<()> {
-    let outputs = out.cols();
-    let none = vec![0.0; tokens.width];
-    for start in (0..tokens.len()).step_by(POOLED) {
-        let texts = start..(start + POOLED).min(tokens.len());
-        let states: Vec<Vec<f32>> = texts.clone().into_par_iter().map(|text| tokens.others(text)).collect();
-        let local = layer.forward(&Rows::Windows(Windows::new(&states, &none)))?;
-        let mut rest = local.chunks_exact(outputs);
-        for text in texts {
-            let (out, count) = (out.row_mut(text), tokens.count(text) - 1);
-            for row in rest.by_ref().take(count) {
-                out.iter_mut().zip(row).for_each(|(o, v)| *o += v.max(0.0));
-            }
-            out.iter_mut().for_each(|o| *o /= count.max(1) as f32);
-        }
+fn pool_by(mut filters: cuda::Layer, tokens: &Tokens, out: &mut Matrix) -> Result<()> {
+    let (outputs, none) = (out.cols(), vec![0.0; tokens.width]);
+    for (i, rows) in out.as_mut_slice().chunks_mut(POOLED * outputs).enumerate() {
+        let texts = i * POOLED..i * POOLED + rows.len() / outputs;
+        let states: Vec<Vec<f32>> = texts.into_par_iter().map(|text| tokens.others(text)).collect();
+        let found = filters.pool(&Windows::new(&states, &none).texts());
+        rows.copy_from_slice(&found.map_err(|problem| Error::device(problem.to_string()))?);
     }
     Ok(())
 }

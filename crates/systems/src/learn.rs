@@ -14,8 +14,9 @@ use train::random::{Purpose, Stream};
 use train::views::{Draw, Views};
 
 use crate::config::SystemConfig;
-use crate::entry::{Entry, First, Rows, Span, Windows};
+use crate::entry::{Entry, Rows, Span, Windows};
 use crate::graph::{Draws, Init, Loss, T2, Weight, number, tensor, values};
+use crate::infomax::Gpu;
 use crate::inputs::{Built, Inputs, Tokens, centred, network, refined, signs};
 use crate::scale::Scale;
 use crate::yardstick::Row;
@@ -37,6 +38,12 @@ impl<'a> Batch<'a> {
     /// Rows with the draws of a step.
     pub fn of(rows: &'a Rows<'a>, step: u64) -> Self {
         Batch { rows, lengths: Vec::new(), firsts: Vec::new(), draws: Draws::new(0, step) }
+    }
+
+    /// Token states with the draws of a step: how many tokens each text has without the first, and the states of those.
+    #[cfg(test)]
+    pub fn of_tokens(rows: &'a Rows<'a>, lengths: Vec<usize>, firsts: Vec<f32>, step: u64) -> Self {
+        Batch { lengths, firsts, ..Batch::of(rows, step) }
     }
 
     /// Of token states: how many tokens each text has without the first, and the states of the first, `[n, width]`.
@@ -169,9 +176,11 @@ pub struct Learner<'a> {
     inputs: &'a Inputs,
     views: Option<&'a dyn Views>,
     scales: Option<Scales>,
-    first: First,
+    // With a GPU, entry and weights are as they last were asked for.
+    gpu: Option<Gpu>,
     // What is to be said when the run begins.
     notice: Option<String>,
+    entry: Entry,
     weights: Vec<Weight>,
     updates: u64,
 }
@@ -207,19 +216,16 @@ impl<'a> Learner<'a> {
             Some(spans) => entry.of_spans(spans),
             None => entry,
         };
+        let weights = system.weights();
         let (mut scales, mut gpu, mut notice) = (None, None, None);
         if let Inputs::Tokens(tokens) = inputs {
             scales = Some(Scales::of(tokens));
-            // A first layer over vectors is not worth the way there and back.
-            if let Some(device) = tokens.gpu() {
-                match First::on(entry.clone(), device) {
-                    Ok(first) => gpu = Some(first),
-                    Err(problem) => notice = Some(format!("training on the CPU: {problem}")),
-                }
+            match tokens.gpu().map(|device| Gpu::new(device, config, &entry, &weights)) {
+                Some(Err(problem)) => notice = Some(format!("training on the CPU: {problem}")),
+                made => gpu = made.and_then(std::result::Result::ok),
             }
         }
-        let first = gpu.unwrap_or_else(|| First::new(entry));
-        Learner { system, config, inputs, views, scales, first, notice, weights: system.weights(), updates: 0 }
+        Learner { system, config, inputs, views, scales, gpu, notice, entry, weights, updates: 0 }
     }
 
     fn rows(&self, documents: &[u32], epoch: usize) -> Rows<'a> {
@@ -277,8 +283,14 @@ impl<'a> Learner<'a> {
     /// One step on some documents; its loss.
     pub fn step(&mut self, documents: &[u32], epoch: usize) -> Result<f64> {
         let rows = self.rows(documents, epoch);
-        let a = tensor(self.first.forward(&rows)?, rows.len(), self.system.outputs());
         let batch = self.batch(&rows, documents, self.updates);
+        if let (Some(gpu), Rows::Windows(windows)) = (&mut self.gpu, &rows) {
+            let loss = gpu.loss(windows, &batch.firsts, &batch.draws)?;
+            self.updates += 1;
+            gpu.update(self.config.learning_rate, self.updates)?;
+            return Ok(loss);
+        }
+        let a = tensor(self.entry.forward(&rows), rows.len(), self.system.outputs());
         self.system.adapt(&a, &mut self.weights, &batch);
         let a = a.require_grad();
         let leaves: Vec<T2> = self.weights.iter().map(Weight::leaf).collect();
@@ -293,7 +305,7 @@ impl<'a> Learner<'a> {
             }
         }
         if let Some(slope) = a.grad(&gradients) {
-            self.first.update(&rows, &values(slope), rate, update)?;
+            self.entry.update(&rows, &values(slope), rate, update);
         }
         Ok(number(&loss))
     }
@@ -304,9 +316,15 @@ impl<'a> Learner<'a> {
         for (i, part) in documents.chunks(self.config.batch.max(2)).enumerate() {
             // The draw of views no epoch makes.
             let rows = self.rows(part, usize::MAX);
-            let a = tensor(self.first.forward(&rows)?, rows.len(), self.system.outputs());
-            let leaves: Vec<T2> = self.weights.iter().map(|w| w.leaf().detach()).collect();
             let batch = self.batch(&rows, part, MEASURE + i as u64);
+            if let (Some(gpu), Rows::Windows(windows)) = (&mut self.gpu, &rows) {
+                // One text alone is told from none, on a GPU as in training.
+                let loss = if part.len() > 1 { gpu.loss(windows, &batch.firsts, &batch.draws)? } else { 0.0 };
+                total += loss * part.len() as f64;
+                continue;
+            }
+            let a = tensor(self.entry.forward(&rows), rows.len(), self.system.outputs());
+            let leaves: Vec<T2> = self.weights.iter().map(|w| w.leaf().detach()).collect();
             total += number(&self.system.loss(a, &leaves, &batch)) * part.len() as f64;
         }
         Ok(total / documents.len().max(1) as f64)
@@ -314,10 +332,13 @@ impl<'a> Learner<'a> {
 
     /// The model the weights amount to, and the documents refined by it.
     pub fn built(&mut self) -> Result<(Built, Matrix)> {
+        if let Some(gpu) = &self.gpu {
+            gpu.save(&mut self.entry, &mut self.weights)?;
+        }
         let behind = self.system.layers(&self.weights)?;
-        let entry = self.first.entry()?;
-        let folded = self.scales.as_ref().map(|scales| scales.others.folded_entry(entry));
-        let (front, mut refine) = network(folded.as_ref().unwrap_or(entry), self.system.used(), behind, self.inputs)?;
+        let folded = self.scales.as_ref().map(|scales| scales.others.folded_entry(&self.entry));
+        let entry = folded.as_ref().unwrap_or(&self.entry);
+        let (front, mut refine) = network(entry, self.system.used(), behind, self.inputs)?;
         let mut vectors = refined(&front, &refine, self.inputs)?;
         if self.system.medians() {
             refine = centred(refine, &vectors)?;

@@ -3,7 +3,7 @@
 //!
 //! A [`method`] is a name, its [`config`] every option of it. Quantizers are fitted: [`kmeans`] and [`rotation`] carry
 //! [`pq`], [`opq`] and [`lopq`]. The others are learned: [`tfidf`] or an encoder gives the [`inputs`], [`entry`] is the first
-//! layer, [`graph`] what the losses are written in, [`learn`] the run, and each system is a file that reads like its
+//! layer, [`graph`] what the losses are written in, [`learn`] the run, [`infomax`] its steps on a GPU where there are some, and each system is a file that reads like its
 //! equations: [`vdsh`], [`nash`], [`wish`], [`bmsh`], [`corrsh`], [`ammi`], [`csh`], [`dhim`], [`aepq`], [`two_stage`]. [`job`] goes from
 //! texts to a model, [`training`] chooses between it and MICPQ's own; [`fidelity`], [`clustering`] and [`yardstick`] measure, and [`paper`] runs the whole evaluation.
 //!
@@ -24,6 +24,7 @@ pub mod pq;
 
 pub mod entry;
 pub mod graph;
+pub mod infomax;
 pub mod inputs;
 pub mod learn;
 pub mod scale;

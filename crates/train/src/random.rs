@@ -50,7 +50,7 @@ impl Stream {
     }
 
     /// What its draws follow from, for whoever draws elsewhere.
-    pub(crate) fn key(self) -> u64 {
+    pub fn key(self) -> u64 {
         self.key
     }
 
