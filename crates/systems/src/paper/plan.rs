@@ -113,6 +113,23 @@ pub struct SystemPlan {
     /// Options by the names `--set` knows them by.
     #[serde(default)]
     pub set: BTreeMap<String, serde_json::Value>,
+    /// Other options for some of its cells.
+    #[serde(default)]
+    pub at: Vec<OptionsAt>,
+}
+
+/// Options of a row for one corpus, one length, or one length on one corpus: where several fit, the last one's count.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OptionsAt {
+    /// The corpus' name.
+    #[serde(default)]
+    pub corpus: Option<String>,
+    /// The length.
+    #[serde(default)]
+    pub bits: Option<usize>,
+    /// Options by the names `--set` knows them by.
+    pub set: BTreeMap<String, serde_json::Value>,
 }
 
 /// The clustering table.
@@ -203,21 +220,29 @@ impl SystemPlan {
             config.epochs = epochs;
         }
         method.vary(&mut config);
-        let config =
-            self.set.iter().try_fold(config, |config, (name, value)| config.with_option(name, value.clone()))?;
+        let mut options = self.options(corpus, bits);
+        let config = options.try_fold(config, |config, (name, value)| config.with_option(name, value.clone()))?;
         config.validate()?;
         Ok(config)
     }
 
+    /// What is set for a cell, the later over the earlier.
+    fn options(&self, corpus: &CorpusPlan, bits: usize) -> impl Iterator<Item = (&String, &serde_json::Value)> {
+        let fits = move |at: &&OptionsAt| {
+            at.corpus.as_ref().is_none_or(|name| *name == corpus.name) && at.bits.is_none_or(|b| b == bits)
+        };
+        self.set.iter().chain(self.at.iter().filter(fits).flat_map(|at| &at.set))
+    }
+
     /// The options of another system for a cell.
-    pub fn system(&self, plan: &Plan, bits: usize, seed: u64) -> Result<SystemConfig> {
+    pub fn system(&self, plan: &Plan, corpus: &CorpusPlan, bits: usize, seed: u64) -> Result<SystemConfig> {
         let method: Method = self.method.parse()?;
         let mut config =
             SystemConfig { seed, views: plan.views, ..SystemConfig::new(method, bits).reading(self.input) };
         if let Some(epochs) = plan.epochs {
             config.epochs = epochs;
         }
-        for (name, value) in &self.set {
+        for (name, value) in self.options(corpus, bits) {
             config = config.with(name, value.clone())?;
         }
         config.validate()?;
@@ -251,13 +276,22 @@ impl Plan {
         }
         for system in &self.system {
             let Kind::System(method) = system.kind()? else { continue };
-            for &bits in &self.bits {
+            for at in &system.at {
+                let known = |name: &String| self.corpus.iter().any(|c| c.name == *name);
+                if at.corpus.as_ref().is_some_and(|name| !known(name))
+                    || at.bits.is_some_and(|b| !self.bits.contains(&b))
+                {
+                    return Err(Error::config(format!(
+                        "{} has options at {at:?}, which is no corpus or length of this plan",
+                        system.label(self)
+                    )));
+                }
+            }
+            for (&bits, corpus) in self.bits.iter().flat_map(|bits| self.corpus.iter().map(move |c| (bits, c))) {
                 if method.is_micpq() {
-                    for corpus in &self.corpus {
-                        system.micpq(self, corpus, bits, 0)?;
-                    }
+                    system.micpq(self, corpus, bits, 0)?;
                 } else {
-                    system.system(self, bits, 0)?;
+                    system.system(self, corpus, bits, 0)?;
                 }
             }
         }
@@ -296,7 +330,30 @@ mod tests {
         let micpq = of(&full, "micpq").micpq(&full, &full.corpus[0], 16, 2).unwrap();
         assert_eq!((micpq.objective.prob_weight, micpq.objective.tau, micpq.seed), (0.1, 10.0, 2));
         assert_eq!(of(&full, "cl").micpq(&full, &full.corpus[0], 32, 0).unwrap().objective.prob_weight, 0.0);
-        assert_eq!(of(&full, "nash tfidf").system(&full, 32, 0).unwrap().input, Input::Tfidf);
+        assert_eq!(of(&full, "nash tfidf").system(&full, &full.corpus[0], 32, 0).unwrap().input, Input::Tfidf);
+    }
+
+    #[test]
+    fn a_row_may_have_other_options_at_some_cells() {
+        let mut plan = Plan::open("quick").unwrap();
+        let (one, other, bits) = (plan.corpus[0].name.clone(), plan.corpus[1].name.clone(), plan.bits.clone());
+        let row = plan.system.iter_mut().find(|s| s.method == "dhim").unwrap();
+        let at = |corpus: Option<&String>, bits, batch: usize| OptionsAt {
+            corpus: corpus.cloned(),
+            bits,
+            set: [("batch".to_owned(), batch.into())].into(),
+        };
+        row.at = vec![at(Some(&one), None, 17), at(None, Some(bits[0]), 18), at(Some(&one), Some(bits[1]), 19)];
+        let row = row.clone();
+        plan.validate().unwrap();
+        let batch = |corpus: usize, b: usize| row.system(&plan, &plan.corpus[corpus], bits[b], 0).unwrap().batch;
+        let plain = SystemConfig::new(Method::Dhim, 32).batch;
+        assert_eq!([batch(0, 0), batch(0, 1), batch(1, 0), batch(1, 1)], [18, 19, 18, plain]);
+        for wrong in [at(Some(&format!("{other}?")), None, 17), at(None, Some(24), 17)] {
+            let mut plan = plan.clone();
+            plan.system.iter_mut().find(|s| s.method == "dhim").unwrap().at = vec![wrong];
+            assert!(plan.validate().unwrap_err().to_string().contains("no corpus or length"));
+        }
     }
 
     #[test]

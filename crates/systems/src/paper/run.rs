@@ -177,7 +177,7 @@ impl Paper {
                             options["dropout"] = plan.dropout.into();
                             (What::Micpq(Some(&system.method), pooling, config, plan.dropout), options)
                         } else {
-                            let config = system.system(plan, bits, seed)?;
+                            let config = system.system(plan, corpus, bits, seed)?;
                             let options = config.record();
                             (What::System(system, config), options)
                         };
@@ -232,6 +232,7 @@ impl Paper {
             seeds: None,
             note: None,
             set: BTreeMap::new(),
+            at: Vec::new(),
         };
         plain.micpq(&self.plan, &self.plan.corpus[corpus], bits, self.plan.seeds[0])
     }
