@@ -147,11 +147,28 @@ impl Entry {
         cuda::Layer::new(device, self.spans.iter().map(part).collect(), &self.weight.values, &self.bias.values)
     }
 
-    /// The filters of a convolution.
+    /// The filters of a convolution; of those that see fewer tokens than others only what they see.
     pub fn of_convolution(filters: &Convolution) -> Self {
         let [inputs, outputs] = [WINDOW * filters.inputs, filters.outputs];
         let weight = Weight::new([inputs, outputs], filters.weight().to_vec());
-        Entry::of(weight, Weight::new([1, outputs], filters.bias().to_vec()))
+        let seen = |o: usize| {
+            let sees = |token: &usize| {
+                let rows = weight.values[token * filters.inputs * outputs..].chunks_exact(outputs).take(filters.inputs);
+                rows.map(|row| row[o]).any(|w| w != 0.0)
+            };
+            let first = (0..WINDOW).find(sees).unwrap_or(0);
+            let last = (first..WINDOW).rfind(sees).unwrap_or(first);
+            first * filters.inputs..(last + 1) * filters.inputs
+        };
+        let mut spans: Vec<Span> = Vec::new();
+        for o in 0..outputs {
+            let inputs = seen(o);
+            match spans.last_mut() {
+                Some(span) if span.inputs == inputs => span.outputs.end = o + 1,
+                _ => spans.push(Span { inputs, outputs: o..o + 1, scale: 1.0 }),
+            }
+        }
+        Entry { weight, bias: Weight::new([1, outputs], filters.bias().to_vec()), spans }
     }
 
     fn of(weight: Weight, bias: Weight) -> Self {
@@ -317,6 +334,26 @@ mod tests {
             one.update(&copied, &slope, 0.01, 1);
             other.update(&sliding, &slope, 0.01, 1);
             assert!(near(&one.weight.values, &other.weight.values) && near(&one.bias.values, &other.bias.values));
+        }
+    }
+
+    #[test]
+    fn filters_are_read_where_they_see_something() {
+        // Seven filters of states of two values: two see the middle token, two three tokens, two five, one none.
+        let seen = |o: usize, i: usize| [2..3, 2..3, 1..4, 1..4, 0..5, 0..5, 0..0][o].contains(&(i / 2));
+        let weight: Vec<f32> =
+            (0..70).map(|at| if seen(at % 7, at / 7) { (at as f32 * 0.9).sin() + 2.0 } else { 0.0 }).collect();
+        let filters = Convolution::new(2, weight, vec![0.5; 7]).unwrap();
+        let entry = Entry::of_convolution(&filters);
+        let spans: Vec<_> = entry.spans.iter().map(|s| (s.inputs.clone(), s.outputs.clone())).collect();
+        assert_eq!(spans, [(4..6, 0..2), (2..8, 2..4), (0..10, 4..6), (0..2, 6..7)]);
+        let text: Vec<f32> = (0..12).map(|i| (i as f32 * 0.4).cos()).collect();
+        let local = entry.forward(&Rows::Windows(Windows::new(std::slice::from_ref(&text), &[0.0; 2])));
+        let mut pooled = [0.0; 7];
+        filters.pool(&text, &mut pooled);
+        for (o, pooled) in pooled.iter().enumerate() {
+            let mean = local.iter().skip(o).step_by(7).map(|v| v.max(0.0)).sum::<f32>() / 6.0;
+            assert!((mean - pooled).abs() < 1e-5, "{o}: {mean}, {pooled}");
         }
     }
 
