@@ -2,7 +2,8 @@
 //!
 //! `burn`'s own parts are taken one by one (tensor, autodiff, the ndarray backend) and not through its umbrella crate,
 //! which would bring modules, datasets and optimisers that nothing here uses. The backend runs on one thread: systems train
-//! side by side, and one seed gives one result.
+//! side by side, and one seed gives one result. After a backward pass `burn-autodiff` 0.21 looks through all graphs of the
+//! process and waits for those at work: eight models whose backward pass is most of a step keep four cores busy, not eight.
 
 use burn_autodiff::Autodiff;
 use burn_ndarray::{NdArray, NdArrayDevice, NdArrayTensor};
