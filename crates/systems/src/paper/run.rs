@@ -17,6 +17,7 @@ use super::plan::{Kind, Plan, SystemPlan};
 use super::{cluster, measure};
 use crate::inputs::{Built, Front};
 use crate::learn::Validation;
+use crate::tfidf::LexiconConfig;
 use crate::{Input, Method, SystemConfig, job};
 
 /// Where a plan is run.
@@ -95,10 +96,22 @@ struct Ready {
     encoders: BTreeMap<&'static str, Features>,
     vectors: BTreeMap<&'static str, Seen>,
     views: BTreeMap<String, Box<dyn Views>>,
-    words: Option<Seen>,
-    weighted: Option<Seen>,
-    // Of the documents DHIM learns from.
-    tokens: Option<(Seen, Sets)>,
+    words: Vec<(Counted, Seen)>,
+    // Of the documents DHIM learns from: by pooling, and how many they are at most.
+    tokens: Vec<((Pooling, usize), (Seen, Sets))>,
+}
+
+/// Which words count, and what they weigh.
+type Counted = (LexiconConfig, Weighting);
+
+/// What exact search of words counts.
+fn weighed() -> Counted {
+    (LexiconConfig::default(), Weighting::Tfidf)
+}
+
+/// What was made ready under a name.
+fn under<'r, K: PartialEq, V>(made: &'r [(K, V)], name: &K) -> &'r V {
+    made.iter().find(|(own, _)| own == name).map(|(_, value)| value).expect("it was made ready")
 }
 
 /// Views by pooling and kind.
@@ -361,26 +374,25 @@ impl Paper {
     ) -> Result<Option<Ready>> {
         let (plan, corpus) = (&self.plan, &self.plan.corpus[number]);
         let Some(sets) = Sets::read(plan, corpus, &self.data, watch)? else { return Ok(None) };
-        let (mut poolings, mut wanted, mut words, mut weighted, mut tokens) =
-            (Vec::new(), Vec::new(), None, false, None);
+        let (mut poolings, mut wanted, mut words, mut tokens) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         for work in open {
             // Of what an encoder gives: pooling, and views where there are any.
             let (pooling, with_views) = match &work.what {
                 What::Float(system) => {
-                    weighted |= system.input == Input::Tfidf;
+                    words.extend((system.input == Input::Tfidf).then(weighed));
                     ((system.input == Input::Encoder).then(|| system.pooling(plan)), None)
                 }
                 What::Micpq(_, pooling, config, dropout) => {
                     (Some(*pooling), (*dropout == plan.dropout).then_some(config.views))
                 }
                 What::System(_, config) if config.input == Input::Tfidf => {
-                    words = Some((config.lexicon, config.weighting));
+                    words.push((config.lexicon, config.weighting));
                     (None, None)
                 }
                 What::System(system, config) => {
                     let pooling = system.pooling(plan);
                     if config.method == Method::Dhim {
-                        tokens = Some((pooling, config.sample));
+                        tokens.push((pooling, config.sample));
                     }
                     (Some(pooling), config.method.takes_views().then_some(config.views))
                 }
@@ -394,9 +406,8 @@ impl Paper {
             encoders: BTreeMap::new(),
             vectors: BTreeMap::new(),
             views: BTreeMap::new(),
-            words: None,
-            weighted: None,
-            tokens: None,
+            words: Vec::new(),
+            tokens: Vec::new(),
         };
         for pooling in poolings {
             if !ready.vectors.contains_key(name(pooling)) {
@@ -416,16 +427,19 @@ impl Paper {
             // Once and by all threads, not by every cell at the same time.
             seen.nearest(watch)?;
         }
-        if let Some((pooling, most)) = tokens {
-            let sets = ready.sets.sampled(most);
-            let (features, own) = (&ready.encoders[name(pooling)], &ready.vectors[name(pooling)]);
-            ready.tokens = Some((Seen::tokens(features, &sets, own, watch)?, sets));
+        for (pooling, most) in tokens {
+            if ready.tokens.iter().all(|(own, _)| *own != (pooling, most)) {
+                let sets = ready.sets.sampled(most);
+                let (features, own) = (&ready.encoders[name(pooling)], &ready.vectors[name(pooling)]);
+                let seen = Seen::tokens(features, &sets, own, watch)?;
+                ready.tokens.push(((pooling, most), (seen, sets)));
+            }
         }
-        if let Some((lexicon, weighting)) = words {
-            ready.words = Some(Seen::words(plan, &ready.sets, lexicon, weighting)?);
-        }
-        if weighted {
-            ready.weighted = Some(Seen::words(plan, &ready.sets, Default::default(), Weighting::Tfidf)?);
+        for (lexicon, weighting) in words {
+            if ready.words.iter().all(|(own, _)| *own != (lexicon, weighting)) {
+                let seen = Seen::words(plan, &ready.sets, lexicon, weighting)?;
+                ready.words.push(((lexicon, weighting), seen));
+            }
         }
         Ok(Some(ready))
     }
@@ -436,7 +450,7 @@ impl Paper {
         match &work.what {
             What::Float(system) => {
                 let seen = match system.input {
-                    Input::Tfidf => ready.weighted.as_ref().expect("it was made ready"),
+                    Input::Tfidf => under(&ready.words, &weighed()),
                     Input::Encoder => &ready.vectors[name(system.pooling(plan))],
                 };
                 measure::float(seen, sets, watch)
@@ -457,9 +471,9 @@ impl Paper {
             }
             What::System(system, config) => {
                 let (seen, sets) = match config.input {
-                    Input::Tfidf => (ready.words.as_ref().expect("it was made ready"), sets),
+                    Input::Tfidf => (under(&ready.words, &(config.lexicon, config.weighting)), sets),
                     Input::Encoder if config.method == Method::Dhim => {
-                        let (seen, sets) = ready.tokens.as_ref().expect("it was made ready");
+                        let (seen, sets) = under(&ready.tokens, &(system.pooling(plan), config.sample));
                         (seen, sets)
                     }
                     Input::Encoder => (&ready.vectors[name(system.pooling(plan))], sets),
@@ -607,5 +621,42 @@ mod tests {
             seen += 1;
         }
         assert!(seen > 20, "{seen}");
+    }
+
+    #[test]
+    fn rows_of_other_vocabularies_are_counted_by_their_own() {
+        let dir = tempfile::tempdir().unwrap();
+        let text = |i: usize| format!("{},alpha{} beta{} gamma{} common words here\n", i % 2, i % 2, i % 5, i % 40);
+        std::fs::write(dir.path().join("texts.csv"), (0..200).map(text).collect::<String>()).unwrap();
+        let plan = |vocabulary: usize| {
+            format!(
+                "[[system]]\nmethod = \"nash\"\ninput = \"tfidf\"\nlabel = \"of {vocabulary}\"\n\
+                 set = {{ epochs = 1, vocabulary = {vocabulary}, min_documents = 1, max_share = 1.0 }}\n"
+            )
+        };
+        let head = "title = \"t\"\nencoder = \"none\"\nbits = [16]\nseeds = [0]\n\
+                    [[corpus]]\nname = \"texts\"\ndocuments = \"texts.csv\"\nmax_tokens = 16\n";
+        let file = dir.path().join("plan.toml");
+        std::fs::write(&file, [head, &plan(10), &plan(40)].concat()).unwrap();
+        let paper = Paper {
+            plan: Plan::open(file.to_str().unwrap()).unwrap(),
+            data: dir.path().to_path_buf(),
+            output: dir.path().join("out"),
+            cache: dir.path().join("cache"),
+            device: Device::Cpu,
+            jobs: 1,
+            only: Vec::new(),
+            skip: Vec::new(),
+        };
+        struct Unseen;
+        impl Board for Unseen {
+            fn show(&self, _: &[(Task, State)], _: &str) {}
+        }
+        let results = paper.run(&micpq::Silent, &Unseen).unwrap();
+        let missing: Vec<String> = results.missing.iter().map(|(task, why)| format!("{task}: {why}")).collect();
+        assert!(missing.is_empty(), "{missing:?}");
+        let bytes: Vec<usize> = results.cells.iter().map(|cell| cell.figures.bytes.1).collect();
+        // A row of the only layer for every word: sixteen values of four bytes.
+        assert_eq!(bytes[1] - bytes[0], 30 * 16 * 4, "{bytes:?}");
     }
 }
