@@ -9,10 +9,10 @@
 //! ```
 
 use crate::device::Device;
-use crate::layer::{Grid, Layer, Learned, Texts, places};
+use crate::layer::{Layer, Learned, Texts, places};
 use crate::library::guarded;
 use crate::memory::Buffer;
-use crate::training::TrainingAdam;
+use crate::training::{TrainingAdam, View};
 use crate::{Error, Result, compile::arguments};
 
 /// What is learned behind the filters.
@@ -155,10 +155,10 @@ impl InfoMax {
         layer.forward(room.values.at())?;
         layer.mean(room.values.at(), row(&room.values, windows, width), &room.places, n)?;
         let rows = windows + 2 * n;
-        let (map, bias) = (Grid::rows(head.values.at(), bits), head.values.at() + 4 * (width * bits) as u64);
+        let (map, bias) = (View::rows(head.values.at(), bits), head.values.at() + 4 * (width * bits) as u64);
         let pairs_at = 4 * (width * bits + bits) as u64;
-        let pairs = Grid::rows(head.values.at() + pairs_at, 2 * bits);
-        let values = Grid::rows(room.values.at(), width);
+        let pairs = View::rows(head.values.at() + pairs_at, 2 * bits);
+        let values = View::rows(room.values.at(), width);
         layer.multiply((room.logits.at(), bits), values, map, [rows, bits, width], bias)?;
         let [key_text, key_token, key_first] = step.keys;
         let each = |count: usize| count.div_ceil(BLOCK);
@@ -184,7 +184,7 @@ impl InfoMax {
                 ],
             )?;
         }
-        let code = |from: usize| Grid::rows(row(&room.codes, from, bits), bits);
+        let code = |from: usize| View::rows(row(&room.codes, from, bits), bits);
         layer.multiply((room.asked.at(), 2 * bits), code(windows), pairs, [n, 2 * bits, bits], 0)?;
         // What the halves of `asked` are compared with: codes from a row on, how many, whose they are, what one counts for.
         let sides = [
@@ -193,7 +193,7 @@ impl InfoMax {
         ];
         let (mut scores, mut block) = (room.scores.at(), 1);
         for (half, from, others, owners, share) in sides {
-            let asked = Grid::rows(room.asked.at() + 4 * half as u64, 2 * bits);
+            let asked = View::rows(room.asked.at() + 4 * half as u64, 2 * bits);
             layer.multiply((scores, others), asked, code(from).turned(), [n, others, bits], 0)?;
             let losses = room.losses.at() + 8 * block as u64;
             // SAFETY: as above.
@@ -205,14 +205,14 @@ impl InfoMax {
                     arguments![scores, losses, owners, n32, others as u32, share],
                 )?;
             }
-            let slope = Grid::rows(scores, others);
+            let slope = View::rows(scores, others);
             let dasked = room.dasked.at() + 4 * half as u64;
             layer.multiply((dasked, 2 * bits), slope, code(from), [n, bits, others], 0)?;
             layer.multiply((row(&room.dcodes, from, bits), bits), slope.turned(), asked, [others, bits, n], 0)?;
             scores += 4 * (n * others) as u64;
             block += each(n * others);
         }
-        let (to, dasked) = (head.gradient.at(), Grid::rows(room.dasked.at(), 2 * bits));
+        let (to, dasked) = (head.gradient.at(), View::rows(room.dasked.at(), 2 * bits));
         layer.multiply((to + pairs_at, 2 * bits), code(windows).turned(), dasked, [bits, 2 * bits, n], 0)?;
         layer.multiply((row(&room.dcodes, windows, bits), bits), dasked, pairs.turned(), [n, bits, 2 * bits], 0)?;
         let (blocks, losses) = ((block - 1) as u32, room.losses.at());
@@ -223,7 +223,7 @@ impl InfoMax {
             let (x, y) = (room.dcodes.at(), room.steepness.at());
             k.scale_by.launch(stream, each(rows * bits), BLOCK as u32, arguments![x, y, (rows * bits) as u32])?;
         }
-        let dlogits = Grid::rows(room.dcodes.at(), bits);
+        let dlogits = View::rows(room.dcodes.at(), bits);
         layer.multiply((to, bits), values.turned(), dlogits, [width, bits, rows], 0)?;
         layer.sums(room.dcodes.at(), to + 4 * (width * bits) as u64, rows, bits)?;
         layer.multiply((room.slopes.at(), width), dlogits, map.turned(), [windows + n, width, bits], 0)?;
@@ -257,15 +257,15 @@ impl InfoMax {
 
     /// What is behind them as it is now: map, bias, and the two pairings.
     pub fn head(&self) -> Result<[Vec<f32>; 4]> {
-        self.apart(self.layer.values(&self.head.values, self.head.count)?)
+        Ok(self.apart(self.layer.values(&self.head.values, self.head.count)?))
     }
 
     /// The last step's gradient, in the same parts.
     pub fn head_gradient(&self) -> Result<[Vec<f32>; 4]> {
-        self.apart(self.layer.values(&self.head.gradient, self.head.count)?)
+        Ok(self.apart(self.layer.values(&self.head.gradient, self.head.count)?))
     }
 
-    fn apart(&self, mut values: Vec<f32>) -> Result<[Vec<f32>; 4]> {
+    fn apart(&self, mut values: Vec<f32>) -> [Vec<f32>; 4] {
         let (bits, width) = (self.bits, self.layer.outputs);
         let pairs = values.split_off(width * bits + bits);
         let bias = values.split_off(width * bits);
@@ -273,6 +273,6 @@ impl InfoMax {
             let rows = pairs.chunks_exact(2 * bits);
             rows.flat_map(|row| row[from..from + bits].iter().copied()).collect::<Vec<f32>>()
         };
-        Ok([values, bias, half(0), half(bits)])
+        [values, bias, half(0), half(bits)]
     }
 }

@@ -9,7 +9,7 @@ use crate::compile::{Kernel, Module, arguments};
 use crate::device::Device;
 use crate::library::guarded;
 use crate::memory::{Buffer, Pinned, Stream};
-use crate::training::{TrainingAdam, image};
+use crate::training::{TrainingAdam, View, image};
 use crate::{Error, Result};
 
 /// A part of a weight `[inputs, outputs]`: what lies in no part is zero and stays so.
@@ -107,25 +107,6 @@ impl LayerKernels {
     }
 }
 
-/// A matrix of the GPU, read in place: element (i, j) lies at `i * row + j * column` values from `at`, and one of the two is 1.
-#[derive(Clone, Copy)]
-pub(crate) struct Grid {
-    at: u64,
-    row: usize,
-    column: usize,
-}
-
-impl Grid {
-    /// Row-major, a row every `row` values.
-    pub fn rows(at: u64, row: usize) -> Self {
-        Grid { at, row, column: 1 }
-    }
-
-    pub fn turned(self) -> Self {
-        Grid { row: self.column, column: self.row, ..self }
-    }
-}
-
 impl Layer {
     /// A layer of these first values, `weight [inputs, outputs]` and `bias [outputs]`; parts do not overlap.
     pub fn new(device: &Device, parts: Vec<LayerPart>, weight: &[f32], bias: &[f32]) -> Result<Self> {
@@ -208,8 +189,8 @@ impl Layer {
         let places = self.places();
         let bias = self.weights.values.at() + 4 * places[self.parts.len()] as u64;
         for (part, place) in self.parts.iter().zip(&places) {
-            let x = Grid::rows(self.states.1.at() + 4 * part.inputs.start as u64, self.width);
-            let weight = Grid::rows(self.weights.values.at() + 4 * *place as u64, part.outputs.len());
+            let x = View::rows(self.states.1.at() + 4 * part.inputs.start as u64, self.width);
+            let weight = View::rows(self.weights.values.at() + 4 * *place as u64, part.outputs.len());
             let to = 4 * part.outputs.start as u64;
             let size = [self.rows, part.outputs.len(), part.inputs.len()];
             self.multiply((y + to, self.outputs), x, weight, size, bias + to)?;
@@ -221,8 +202,8 @@ impl Layer {
     pub(crate) fn backward(&self, slope: u64) -> Result<()> {
         let places = self.places();
         for (part, place) in self.parts.iter().zip(&places) {
-            let x = Grid::rows(self.states.1.at() + 4 * part.inputs.start as u64, self.width).turned();
-            let slope = Grid::rows(slope + 4 * part.outputs.start as u64, self.outputs);
+            let x = View::rows(self.states.1.at() + 4 * part.inputs.start as u64, self.width).turned();
+            let slope = View::rows(slope + 4 * part.outputs.start as u64, self.outputs);
             let to = self.weights.gradient.at() + 4 * *place as u64;
             let size = [part.inputs.len(), part.outputs.len(), self.rows];
             self.multiply((to, part.outputs.len()), x, slope, size, 0)?;
@@ -296,18 +277,18 @@ impl Layer {
         Ok(values)
     }
 
-    /// Queues `c = a b (+ bias by column)` of `[rows, columns, depth]`; `c` comes with the step between its rows.
+    /// Queues `c = a b (+ bias by column)` of `[rows, columns, depth]`; `c` comes with the step between its rows, and one of
+    /// the two steps of `a` and of `b` is 1.
     pub(crate) fn multiply(
         &self,
         (c, c_row): (u64, usize),
-        a: Grid,
-        b: Grid,
+        a: View,
+        b: View,
         size: [usize; 3],
         bias: u64,
     ) -> Result<()> {
         let [rows, columns, depth] = size.map(|n| n as u32);
         let blocks = size[0].div_ceil(64) * size[1].div_ceil(64);
-        let [a_row, a_column, b_row, b_column] = [a.row, a.column, b.row, b.column].map(|n| n as u32);
         let c_row = c_row as u32;
         // SAFETY: callers pass matrices of these sizes inside buffers that hold them; a null bias is none.
         unsafe {
@@ -315,7 +296,7 @@ impl Layer {
                 &self.stream,
                 blocks,
                 256,
-                arguments![c, a.at, b.at, rows, columns, depth, a_row, a_column, b_row, b_column, c_row, bias],
+                arguments![c, a.at, b.at, rows, columns, depth, a.row, a.column, b.row, b.column, c_row, bias],
             )
         }
     }

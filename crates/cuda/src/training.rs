@@ -252,18 +252,19 @@ pub struct Trainer {
 
 /// A matrix of the GPU, read in place: element (i, j) lies at `i * row + j * column`.
 #[derive(Clone, Copy)]
-struct View {
-    at: u64,
-    row: u32,
-    column: u32,
+pub(crate) struct View {
+    pub at: u64,
+    pub row: u32,
+    pub column: u32,
 }
 
 impl View {
-    fn rows(at: u64, columns: usize) -> Self {
+    /// Row-major, a row every `columns` values.
+    pub fn rows(at: u64, columns: usize) -> Self {
         View { at, row: columns as u32, column: 1 }
     }
 
-    fn turned(self) -> Self {
+    pub fn turned(self) -> Self {
         View { row: self.column, column: self.row, ..self }
     }
 }
