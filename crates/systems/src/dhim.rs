@@ -9,7 +9,7 @@
 //! ```
 //! The sigmoid inside the softplus is the released code's. Token states are clean: the released code drops out a tenth of the
 //! encoder from the second epoch on, which would mean encoding the corpus anew in every epoch. Padding has no states here.
-//! States are brought to mean 0 and variance 1 (ours: without it bert-base's collapse; `learn.rs` says how).
+//! States are brought to mean 0 and variance 1 (ours: without it bert-base's collapse; `inputs.rs` says how).
 
 use burn_ndarray::NdArrayDevice;
 use burn_tensor::activation::{relu, sigmoid, softplus};

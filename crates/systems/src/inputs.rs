@@ -1,7 +1,7 @@
 //! What a system is trained on, and the model its weights amount to.
 
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use half::f16;
 use half::slice::HalfFloatSliceExt;
@@ -12,6 +12,7 @@ use rayon::prelude::*;
 
 use crate::entry::{Entry, Windows};
 use crate::graph::dense;
+use crate::scale::Scale;
 use crate::yardstick::Row;
 
 /// Texts refined at a time: the first layer's output of a block is all that is ever dense.
@@ -35,6 +36,28 @@ pub struct Tokens {
     width: usize,
     // Where the encoder that made them is.
     gpu: Option<cuda::Device>,
+    // Found once, whatever the number of models: two passes over all states.
+    scales: OnceLock<Scales>,
+}
+
+/// What brings token states to mean 0 and variance 1: those of `[CLS]` are of another kind and have their own. A few
+/// values of BERT's states are ten times the others and the same in every token; as they are, all texts get one code within
+/// the first epoch and no gradient leads out of it (so it went with bert-base in PyTorch too).
+pub struct Scales {
+    /// That of `[CLS]`.
+    pub first: Scale,
+    /// That of all others.
+    pub others: Scale,
+}
+
+impl Scales {
+    fn of(tokens: &Tokens) -> Self {
+        let (width, texts) = (tokens.width(), 0..tokens.len());
+        Scales {
+            first: Scale::of_rows(width, texts.clone().map(|text| tokens.first(text))),
+            others: Scale::of_rows(width, texts.map(|text| tokens.others(text))),
+        }
+    }
 }
 
 /// Texts by their words.
@@ -65,7 +88,7 @@ impl Tokens {
                 ends.push(states.len() / width);
             }
         }
-        Ok(Tokens { states, ends, width, gpu: encoder.gpu().cloned() })
+        Ok(Tokens { states, ends, width, gpu: encoder.gpu().cloned(), scales: OnceLock::new() })
     }
 
     /// Number of texts.
@@ -114,6 +137,25 @@ impl Tokens {
     pub fn others(&self, text: usize) -> Vec<f32> {
         let Range { start, end } = self.range(text);
         self.states(start + 1..end)
+    }
+}
+
+impl Tokens {
+    /// What brings the states to mean 0 and variance 1.
+    pub fn scales(&self) -> &Scales {
+        self.scales.get_or_init(|| Scales::of(self))
+    }
+
+    /// What filters see of some texts, the scale applied.
+    pub fn scaled_windows(&self, texts: &[u32]) -> Windows {
+        let others = &self.scales().others;
+        let scale = |mut states: Vec<f32>| {
+            others.apply_to(&mut states);
+            states
+        };
+        let texts: Vec<Vec<f32>> = texts.par_iter().map(|&text| scale(self.others(text as usize))).collect();
+        // Beyond the ends of a text a filter of the finished model sees zeros.
+        Windows::new(&texts, &scale(vec![0.0; self.width]))
     }
 }
 

@@ -306,7 +306,7 @@ fn learn(
     watch: &dyn Watch,
 ) -> Result<Fitted> {
     let system = system(config, documents.width())?;
-    let run = Learner::new(system.as_ref(), config, documents, views).run(validation, watch)?;
+    let run = Learner::new(system.as_ref(), config, documents, views, watch).run(validation, watch)?;
     let mut metrics = serde_json::json!({
         "selection": run.selection, "best": run.best, "best_epoch": run.best_epoch,
         "epochs": run.curve.len(), "codewords": run.usage,

@@ -5,7 +5,6 @@ use std::time::Instant;
 use micpq::model::{Codebooks, Dense, Distance};
 use micpq::search::Flat;
 use micpq::{Error, Matrix, Result, Watch};
-use rayon::prelude::*;
 use serde::Serialize;
 use train::Labels;
 use train::evaluate::code_search;
@@ -14,11 +13,10 @@ use train::random::{Purpose, Stream};
 use train::views::{Draw, Views};
 
 use crate::config::SystemConfig;
-use crate::entry::{Entry, Rows, Span, Windows};
+use crate::entry::{Entry, Rows, Span};
 use crate::graph::{Draws, Init, Loss, T2, Weight, number, tensor, values};
 use crate::infomax::Gpu;
-use crate::inputs::{Built, Inputs, Tokens, centred, network, refined, signs};
-use crate::scale::Scale;
+use crate::inputs::{Built, Inputs, centred, network, refined, signs};
 use crate::yardstick::Row;
 
 /// Draws of measurements: no step has a number this large.
@@ -175,32 +173,11 @@ pub struct Learner<'a> {
     config: &'a SystemConfig,
     inputs: &'a Inputs,
     views: Option<&'a dyn Views>,
-    scales: Option<Scales>,
     // With a GPU, entry and weights are as they last were asked for.
     gpu: Option<Gpu>,
-    // What is to be said when the run begins.
-    notice: Option<String>,
     entry: Entry,
     weights: Vec<Weight>,
     updates: u64,
-}
-
-/// What brings token states to mean 0 and variance 1: those of `[CLS]` are of another kind and have their own. A few
-/// values of BERT's states are ten times the others and the same in every token; as they are, all texts get one code within
-/// the first epoch and no gradient leads out of it (so it went with bert-base in PyTorch too).
-struct Scales {
-    first: Scale,
-    others: Scale,
-}
-
-impl Scales {
-    fn of(tokens: &Tokens) -> Self {
-        let (width, texts) = (tokens.width(), 0..tokens.len());
-        Scales {
-            first: Scale::of_rows(width, texts.clone().map(|text| tokens.first(text))),
-            others: Scale::of_rows(width, texts.map(|text| tokens.others(text))),
-        }
-    }
 }
 
 impl<'a> Learner<'a> {
@@ -210,6 +187,7 @@ impl<'a> Learner<'a> {
         config: &'a SystemConfig,
         inputs: &'a Inputs,
         views: Option<&'a dyn Views>,
+        watch: &dyn Watch,
     ) -> Self {
         let entry = Entry::new(inputs.width(), system.outputs(), system.init(), config.seed);
         let entry = match system.spans() {
@@ -217,15 +195,14 @@ impl<'a> Learner<'a> {
             None => entry,
         };
         let weights = system.weights();
-        let (mut scales, mut gpu, mut notice) = (None, None, None);
+        let mut gpu = None;
         if let Inputs::Tokens(tokens) = inputs {
-            scales = Some(Scales::of(tokens));
-            match tokens.gpu().map(|device| Gpu::new(device, config, &entry, &weights)) {
-                Some(Err(problem)) => notice = Some(format!("training on the CPU: {problem}")),
-                made => gpu = made.and_then(std::result::Result::ok),
+            match tokens.gpu().map(|device| Gpu::new(device, config, &entry, &weights)).transpose() {
+                Ok(made) => gpu = made,
+                Err(problem) => watch.note(&format!("training on the CPU: {problem}")),
             }
         }
-        Learner { system, config, inputs, views, scales, gpu, notice, entry, weights, updates: 0 }
+        Learner { system, config, inputs, views, gpu, entry, weights, updates: 0 }
     }
 
     fn rows(&self, documents: &[u32], epoch: usize) -> Rows<'a> {
@@ -246,22 +223,8 @@ impl<'a> Learner<'a> {
                 Rows::Dense(x.select(&documents.iter().map(|&d| d as usize).collect::<Vec<_>>()))
             }
             (Inputs::Words(words), None) => Rows::Words(documents.iter().map(|&d| &words.rows[d as usize]).collect()),
-            (Inputs::Tokens(tokens), None) => Rows::Windows(self.windows(tokens, documents)),
+            (Inputs::Tokens(tokens), None) => Rows::Windows(tokens.scaled_windows(documents)),
         }
-    }
-
-    /// What filters see of some texts, the scale applied.
-    fn windows(&self, tokens: &Tokens, documents: &[u32]) -> Windows {
-        let scales = &self.scales;
-        let scale = |mut states: Vec<f32>| {
-            if let Some(scales) = scales {
-                scales.others.apply_to(&mut states);
-            }
-            states
-        };
-        let texts: Vec<Vec<f32>> = documents.par_iter().map(|&d| scale(tokens.others(d as usize))).collect();
-        // Beyond the ends of a text a filter of the finished model sees zeros.
-        Windows::new(&texts, &scale(vec![0.0; tokens.width()]))
     }
 
     /// The batch of some documents, whose first layer reads `rows`.
@@ -272,9 +235,7 @@ impl<'a> Learner<'a> {
                 lengths.push(tokens.count(d as usize) - 1);
                 firsts.extend(tokens.first(d as usize));
             }
-            if let Some(scales) = &self.scales {
-                scales.first.apply_to(&mut firsts);
-            }
+            tokens.scales().first.apply_to(&mut firsts);
         }
         let draws = Draws::new(self.config.seed, step);
         Batch { rows, lengths, firsts, draws }
@@ -336,7 +297,10 @@ impl<'a> Learner<'a> {
             gpu.save(&mut self.entry, &mut self.weights)?;
         }
         let behind = self.system.layers(&self.weights)?;
-        let folded = self.scales.as_ref().map(|scales| scales.others.folded_entry(&self.entry));
+        let folded = match self.inputs {
+            Inputs::Tokens(tokens) => Some(tokens.scales().others.folded_entry(&self.entry)),
+            _ => None,
+        };
         let entry = folded.as_ref().unwrap_or(&self.entry);
         let (front, mut refine) = network(entry, self.system.used(), behind, self.inputs)?;
         let mut vectors = refined(&front, &refine, self.inputs)?;
@@ -351,9 +315,6 @@ impl<'a> Learner<'a> {
     /// All epochs. Stopped by the user after at least one, it gives the best so far.
     pub fn run(mut self, validation: Option<&Validation>, watch: &dyn Watch) -> Result<Learned> {
         let config = self.config;
-        if let Some(notice) = &self.notice {
-            watch.note(notice);
-        }
         let count = self.inputs.len();
         let mut held = Vec::new();
         if validation.is_none() {

@@ -74,7 +74,7 @@ fn precision(built: &Built, documents: &Inputs, queries: &Inputs, labels: (&Data
 /// P@100 before and after training.
 fn gain(config: &SystemConfig, inputs: &Inputs, queries: &Inputs, sets: (&Dataset, &Dataset)) -> (f64, f64) {
     let system = job::system(config, inputs.width()).unwrap();
-    let (untrained, _) = Learner::new(system.as_ref(), config, inputs, None).built().unwrap();
+    let (untrained, _) = Learner::new(system.as_ref(), config, inputs, None, &micpq::Silent).built().unwrap();
     let validation = Validation { queries, query_labels: &sets.1.labels, document_labels: &sets.0.labels };
     let fitted = job::fit(config, inputs, Some(&validation), None, &Silent).unwrap();
     (precision(&untrained, inputs, queries, sets), precision(&fitted.built, inputs, queries, sets))
