@@ -113,10 +113,8 @@ impl Seen {
     /// States of every token: fifty times a vector, so mostly of some documents to learn from. Where it is all of them, what
     /// is near a query is asked of the encoder's own vectors, as for every system.
     pub fn tokens(features: &Features, sets: &Sets, own: &Seen, watch: &dyn Watch) -> Result<Seen> {
-        let nearest = OnceLock::new();
-        if let Some(found) = own.nearest(watch)?.filter(|_| own.documents.len() == sets.documents.texts.len()) {
-            let _ = nearest.set(found.to_vec());
-        }
+        let whole = own.documents.len() == sets.documents.texts.len();
+        let nearest = if whole { own.same_nearest(watch)? } else { OnceLock::new() };
         let of = |set: &Dataset| -> Result<Inputs> {
             Ok(Inputs::Tokens(Tokens::new(features, &features.tokens(&set.texts)?, watch)?))
         };
@@ -143,10 +141,7 @@ impl Seen {
             watch.stage("reading token states", Some(sequences.len() as u64));
             Ok(Inputs::Vectors(encoder.convolve(convolution, &sequences, watch)?))
         };
-        let nearest = OnceLock::new();
-        if let Some(found) = own.nearest(watch)? {
-            let _ = nearest.set(found.to_vec());
-        }
+        let nearest = own.same_nearest(watch)?;
         Ok(Seen {
             documents: of(&sets.documents)?,
             validation: of(&sets.validation)?,
@@ -168,6 +163,11 @@ impl Seen {
             queries: of(&sets.queries),
             nearest: OnceLock::new(),
         })
+    }
+
+    /// What is nearest, for others that see the same texts.
+    fn same_nearest(&self, watch: &dyn Watch) -> Result<OnceLock<Vec<Vec<u32>>>> {
+        Ok(self.nearest(watch)?.map_or_else(OnceLock::new, |found| OnceLock::from(found.to_vec())))
     }
 
     /// The ten documents nearest to every query by cosine, of vectors; sought once.

@@ -594,6 +594,20 @@ impl Watch for Quieter<'_> {
 mod tests {
     use super::*;
 
+    /// A plan run by one worker, everything under `dir`.
+    fn alone(plan: Plan, dir: &Path) -> Paper {
+        Paper {
+            plan,
+            data: dir.to_path_buf(),
+            output: dir.join("out"),
+            cache: dir.join("cache"),
+            device: Device::Cpu,
+            jobs: 1,
+            only: Vec::new(),
+            skip: Vec::new(),
+        }
+    }
+
     #[test]
     fn one_option_at_a_time_is_of_the_plans_pooling_or_its_own_whatever_the_rows() {
         let mut plan = Plan::open("full").unwrap();
@@ -601,16 +615,7 @@ mod tests {
         plan.system.retain(|s| s.method != "micpq" || s.pooling == Some(Pooling::Mean));
         plan.sensitivity[0].pooling = Some(Pooling::Mean);
         let changed = plan.sensitivity[0].option.clone();
-        let paper = Paper {
-            plan,
-            data: PathBuf::new(),
-            output: PathBuf::new(),
-            cache: PathBuf::new(),
-            device: Device::Cpu,
-            jobs: 1,
-            only: Vec::new(),
-            skip: Vec::new(),
-        };
+        let paper = alone(plan, Path::new(""));
         let mut seen = 0;
         for work in paper.work().unwrap() {
             let Task::Sensitivity { option, .. } = &work.task else { continue };
@@ -638,16 +643,7 @@ mod tests {
                     [[corpus]]\nname = \"texts\"\ndocuments = \"texts.csv\"\nmax_tokens = 16\n";
         let file = dir.path().join("plan.toml");
         std::fs::write(&file, [head, &plan(10), &plan(40)].concat()).unwrap();
-        let paper = Paper {
-            plan: Plan::open(file.to_str().unwrap()).unwrap(),
-            data: dir.path().to_path_buf(),
-            output: dir.path().join("out"),
-            cache: dir.path().join("cache"),
-            device: Device::Cpu,
-            jobs: 1,
-            only: Vec::new(),
-            skip: Vec::new(),
-        };
+        let paper = alone(Plan::open(file.to_str().unwrap()).unwrap(), dir.path());
         struct Unseen;
         impl Board for Unseen {
             fn show(&self, _: &[(Task, State)], _: &str) {}
