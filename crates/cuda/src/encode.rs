@@ -188,14 +188,21 @@ impl Bert {
         })
     }
 
-    /// States after the last layer of every token, sequence after sequence: `[tokens of all, hidden]`. `progress` is told
-    /// of finished sequences and stops the work by returning false.
+    /// States after the last layer of every token, sequence after sequence: `[tokens of all, hidden]`, clean or of a view.
+    /// `progress` is told of finished sequences and stops the work by returning false.
     ///
     /// # Errors
     /// As for [`Bert::encode_views`].
-    pub fn states(&self, sequences: &[&[u32]], out: &mut [f32], progress: &dyn Fn(usize) -> bool) -> Result<()> {
+    pub fn states(
+        &self,
+        sequences: &[&[u32]],
+        dropout: Option<Dropout>,
+        out: &mut [f32],
+        progress: &dyn Fn(usize) -> bool,
+    ) -> Result<()> {
         let Model { shape, precision, .. } = &self.model;
         check(sequences, shape)?;
+        dropout.iter().try_for_each(|v| v.check(sequences.len()))?;
         let tokens: usize = sequences.iter().map(|s| s.len()).sum();
         if out.len() != tokens * shape.hidden {
             let (found, expected) = (out.len(), tokens * shape.hidden);
@@ -207,7 +214,7 @@ impl Bert {
             for rows in cut(sequences, lane.capacity()) {
                 lane.upload(shape, &sequences[rows.clone()])?;
                 // The mean is pooled last, after which the states stay as they are until the next launch.
-                lane.launch(&self.model, Pooling::Mean, 0, None, rows.clone(), &mut |_, _| Ok(()))?;
+                lane.launch(&self.model, Pooling::Mean, 0, dropout, rows.clone(), &mut |_, _| Ok(()))?;
                 while lane.collect(&self.model, &mut [&mut pooled])?.is_some() {}
                 let values = sequences[rows.clone()].iter().map(|s| s.len()).sum::<usize>() * shape.hidden;
                 bits.resize(values, 0u16);

@@ -9,10 +9,11 @@
 //! ```
 
 use crate::device::Device;
-use crate::layer::{Layer, Learned, Texts, places};
+use crate::layer::{Layer, Texts, places};
+use crate::learned::{Learned, TrainingAdam};
 use crate::library::guarded;
 use crate::memory::Buffer;
-use crate::training::{TrainingAdam, View};
+use crate::training::View;
 use crate::{Error, Result, compile::arguments};
 
 /// What is learned behind the filters.
@@ -247,7 +248,7 @@ impl InfoMax {
     pub fn update(&mut self, by: TrainingAdam) -> Result<()> {
         self.layer.device.bind()?;
         self.layer.update(by)?;
-        self.layer.adam(&self.head, by)
+        self.head.update(&self.layer.kernels.adam, &self.layer.stream, by)
     }
 
     /// The filters.
@@ -257,12 +258,14 @@ impl InfoMax {
 
     /// What is behind them as it is now: map, bias, and the two pairings.
     pub fn head(&self) -> Result<[Vec<f32>; 4]> {
-        Ok(self.apart(self.layer.values(&self.head.values, self.head.count)?))
+        self.layer.device.bind()?;
+        Ok(self.apart(self.head.read(&self.layer.stream)?))
     }
 
     /// The last step's gradient, in the same parts.
     pub fn head_gradient(&self) -> Result<[Vec<f32>; 4]> {
-        Ok(self.apart(self.layer.values(&self.head.gradient, self.head.count)?))
+        self.layer.device.bind()?;
+        Ok(self.apart(self.head.read_gradient(&self.layer.stream)?))
     }
 
     fn apart(&self, mut values: Vec<f32>) -> [Vec<f32>; 4] {

@@ -7,9 +7,10 @@ use std::ops::Range;
 
 use crate::compile::{Kernel, Module, arguments};
 use crate::device::Device;
+use crate::learned::{Learned, TrainingAdam};
 use crate::library::guarded;
 use crate::memory::{Buffer, Pinned, Stream};
-use crate::training::{TrainingAdam, View, image};
+use crate::training::{View, image};
 use crate::{Error, Result};
 
 /// A part of a weight `[inputs, outputs]`: what lies in no part is zero and stays so.
@@ -51,34 +52,10 @@ pub struct Layer {
     pooled: [Buffer; 3],
 }
 
-/// What is learned, its gradient and Adam's two moments.
-pub(crate) struct Learned {
-    pub values: Buffer,
-    pub gradient: Buffer,
-    first: Buffer,
-    second: Buffer,
-    pub count: usize,
-}
-
-impl Learned {
-    pub fn new(device: &Device, values: &[f32]) -> Result<Self> {
-        let zeros = vec![0.0f32; values.len()];
-        let empty = || Buffer::filled(device, &zeros, "training");
-        let [gradient, first, second] = [empty()?, empty()?, empty()?];
-        Ok(Learned {
-            values: Buffer::filled(device, values, "training")?,
-            gradient,
-            first,
-            second,
-            count: values.len(),
-        })
-    }
-}
-
 pub(crate) struct LayerKernels {
     product: Kernel,
     column_sums: Kernel,
-    adam: Kernel,
+    pub adam: Kernel,
     pool: Kernel,
     pub draw_codes: Kernel,
     pub agree: Kernel,
@@ -214,7 +191,7 @@ impl Layer {
 
     /// Queues an update by the last gradient.
     pub(crate) fn update(&self, by: TrainingAdam) -> Result<()> {
-        self.adam(&self.weights, by)
+        self.weights.update(&self.kernels.adam, &self.stream, by)
     }
 
     /// Queues max(0, x) of `x [rows, outputs]` in its place and its means over texts, `means [texts, outputs]`.
@@ -250,7 +227,8 @@ impl Layer {
         if weight.len() != self.inputs * self.outputs || bias.len() != self.outputs {
             return Err(Error::Input(format!("a layer has {} x {} weights", self.inputs, self.outputs)));
         }
-        let values = self.values(&self.weights.values, self.weights.count)?;
+        self.device.bind()?;
+        let values = self.weights.read(&self.stream)?;
         let places = self.places();
         bias.copy_from_slice(&values[places[self.parts.len()]..]);
         for (part, place) in self.parts.iter().zip(&places) {
@@ -265,16 +243,7 @@ impl Layer {
     /// The gradient of the last step, as [`Layer::read`] reads the weights.
     #[cfg(test)]
     fn gradient(&self) -> Result<Vec<f32>> {
-        self.values(&self.weights.gradient, self.weights.count)
-    }
-
-    /// Values of a buffer after all that is queued.
-    pub(crate) fn values(&self, from: &Buffer, count: usize) -> Result<Vec<f32>> {
-        self.device.bind()?;
-        let mut values = vec![0.0f32; count];
-        self.stream.download(&mut values, from.at())?;
-        self.stream.wait()?;
-        Ok(values)
+        self.weights.read_gradient(&self.stream)
     }
 
     /// Queues `c = a b (+ bias by column)` of `[rows, columns, depth]`; `c` comes with the step between its rows, and one of
@@ -312,16 +281,6 @@ impl Layer {
                 1024,
                 arguments![x, to, sizes.0, sizes.1],
             )
-        }
-    }
-
-    /// Queues one of Adam's updates.
-    pub(crate) fn adam(&self, learned: &Learned, by: TrainingAdam) -> Result<()> {
-        let count = learned.count;
-        let (x, g, m, v) = (learned.values.at(), learned.gradient.at(), learned.first.at(), learned.second.at());
-        // SAFETY: four buffers of as many values.
-        unsafe {
-            self.kernels.adam.launch(&self.stream, count.div_ceil(256), 256, arguments![x, g, m, v, count as u64, by])
         }
     }
 }

@@ -30,6 +30,7 @@ mod encode;
 
 mod infomax;
 mod layer;
+mod learned;
 mod training;
 
 pub use device::{Device, DeviceInfo, devices};
@@ -37,6 +38,7 @@ pub use encode::{Bert, Report};
 pub use error::{Error, Result};
 pub use infomax::{InfoMax, InfoMaxHead, InfoMaxStep};
 pub use layer::{Layer, LayerPart, Texts};
+pub use learned::TrainingAdam;
 pub use shape::{Activation, Dropout, Pooling, Precision, Shape};
-pub use training::{Trainer, TrainingAdam, TrainingLosses, TrainingObjective, TrainingShape};
+pub use training::{Trainer, TrainingLosses, TrainingObjective, TrainingShape};
 pub use weights::Source;

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::compile::{Kernel, Module, arguments, assemble};
 use crate::device::Device;
+use crate::learned::{Learned, TrainingAdam};
 use crate::library::guarded;
 use crate::memory::{Buffer, Event, Pinned, Stream};
 use crate::{Error, Result};
@@ -106,22 +107,6 @@ pub struct TrainingObjective {
     pub posterior: u32,
 }
 
-/// The numbers of one Adam update, its bias corrections worked in.
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-pub struct TrainingAdam {
-    /// Share of the old first moment.
-    pub keep_first: f32,
-    /// Share of the old second moment.
-    pub keep_second: f32,
-    /// Learning rate over the first moment's correction.
-    pub rate: f32,
-    /// One over the root of the second moment's correction.
-    pub scale: f32,
-    /// Added to the root.
-    pub epsilon: f32,
-}
-
 /// Losses summed over steps, each by its share.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct TrainingLosses {
@@ -218,10 +203,7 @@ pub struct Trainer {
     shape: TrainingShape,
     objective: TrainingObjective,
     // Flat, in the order W1, b1, W2, b2, words.
-    parameters: Buffer,
-    gradient: Buffer,
-    first: Buffer,
-    second: Buffer,
+    learned: Learned,
     // [columns, inputs]
     features: Buffer,
     keys: Buffer,
@@ -284,7 +266,7 @@ impl Trainer {
         guarded("preparing training on the GPU", || {
             let floats = |count: usize| Buffer::new(device, 4 * count, "training");
             let doubles = |count: usize| Buffer::new(device, 8 * count, "training");
-            let (n, width, count) = (2 * shape.batch, shape.width(), shape.parameters());
+            let (n, width) = (2 * shape.batch, shape.width());
             let columns = CODED.max(n);
             let cells = shape.books * shape.words * n;
             let slots = (0..AHEAD).map(|_| {
@@ -300,10 +282,7 @@ impl Trainer {
                 next: 0,
                 shape,
                 objective,
-                parameters: floats(count)?,
-                gradient: floats(count)?,
-                first: floats(count)?,
-                second: floats(count)?,
+                learned: Learned::new(device, &vec![0.0; shape.parameters()])?,
                 features: floats(columns * shape.inputs)?,
                 keys: doubles(shape.books)?,
                 hidden: floats(shape.hidden * columns)?,
@@ -336,7 +315,8 @@ impl Trainer {
     /// Takes up a state: parameters and Adam's two moments, in the order `W1`, `b1`, `W2`, `b2`, words.
     pub fn set_state(&mut self, parameters: &[f32], first: &[f32], second: &[f32]) -> Result<()> {
         self.device.bind()?;
-        for (buffer, values) in [(&self.parameters, parameters), (&self.first, first), (&self.second, second)] {
+        let own = &self.learned;
+        for (buffer, values) in [(&own.values, parameters), (&own.first, first), (&own.second, second)] {
             self.fits("a state", values.len(), self.shape.parameters())?;
             self.stream.upload(buffer.at(), values)?;
         }
@@ -346,7 +326,8 @@ impl Trainer {
     /// The state after every step queued so far.
     pub fn state(&self, parameters: &mut [f32], first: &mut [f32], second: &mut [f32]) -> Result<()> {
         self.device.bind()?;
-        for (buffer, values) in [(&self.parameters, parameters), (&self.first, first), (&self.second, second)] {
+        let own = &self.learned;
+        for (buffer, values) in [(&own.values, parameters), (&own.first, first), (&own.second, second)] {
             self.fits("a state", values.len(), self.shape.parameters())?;
             self.stream.download(values, buffer.at())?;
         }
@@ -357,7 +338,7 @@ impl Trainer {
     pub fn gradient(&self, values: &mut [f32]) -> Result<()> {
         self.device.bind()?;
         self.fits("a gradient", values.len(), self.shape.parameters())?;
-        self.stream.download(values, self.gradient.at())?;
+        self.stream.download(values, self.learned.gradient.at())?;
         self.stream.wait()
     }
 
@@ -389,7 +370,7 @@ impl Trainer {
         let s = Code { books: books as u32, words: words as u32, dim: dim as u32, n: n as u32 };
         let (width32, n32) = (width as u32, n as u32);
         let [w1, b1, w2, b2, book_words, _] = self.shape.places().map(|p| 4 * p as u64);
-        let (at, to) = (self.parameters.at(), self.gradient.at());
+        let (at, to) = (self.learned.values.at(), self.learned.gradient.at());
         let x = View::rows(self.features.at(), inputs);
         let columns = |buffer: &Buffer| View::rows(buffer.at(), n);
         self.refine(n)?;
@@ -502,19 +483,14 @@ impl Trainer {
     /// Queues an update by the last step's gradient.
     pub fn update(&mut self, by: TrainingAdam) -> Result<()> {
         self.device.bind()?;
-        let count = self.shape.parameters();
-        let (x, g, m, v) = (self.parameters.at(), self.gradient.at(), self.first.at(), self.second.at());
-        // SAFETY: four buffers of as many values as there are parameters.
-        unsafe {
-            self.kernels.adam.launch(&self.stream, count.div_ceil(256), 256, arguments![x, g, m, v, count as u64, by])
-        }
+        self.learned.update(&self.kernels.adam, &self.stream, by)
     }
 
     /// Puts another gradient in the place of the last step's.
     pub fn set_gradient(&mut self, values: &[f32]) -> Result<()> {
         self.device.bind()?;
         self.fits("a gradient", values.len(), self.shape.parameters())?;
-        self.stream.upload(self.gradient.at(), values)?;
+        self.stream.upload(self.learned.gradient.at(), values)?;
         self.stream.wait()
     }
 
@@ -542,7 +518,7 @@ impl Trainer {
             let n = rows.len() / inputs;
             self.stream.upload(self.features.at(), rows)?;
             self.refine(n)?;
-            let own = self.parameters.at() + 4 * self.shape.places()[4] as u64;
+            let own = self.learned.values.at() + 4 * self.shape.places()[4] as u64;
             let s = Code { books: books as u32, words: words as u32, dim: dim as u32, n: n as u32 };
             // SAFETY: `refined` and `chosen` have room for `CODED` columns.
             unsafe {
@@ -562,7 +538,7 @@ impl Trainer {
     /// `u = ReLU(W1 x + b1)`, `z = W2 u + b2` of `n` vectors.
     fn refine(&self, n: usize) -> Result<()> {
         let TrainingShape { inputs, hidden, .. } = self.shape;
-        let [w1, b1, w2, b2, ..] = self.shape.places().map(|p| self.parameters.at() + 4 * p as u64);
+        let [w1, b1, w2, b2, ..] = self.shape.places().map(|p| self.learned.values.at() + 4 * p as u64);
         let x = View::rows(self.features.at(), inputs).turned();
         let first = Edge { bias: b1, relu: true, ..Edge::default() };
         self.product(self.hidden.at(), View::rows(w1, inputs), x, [hidden, n, inputs], 1.0, first)?;

@@ -68,6 +68,9 @@ pub struct SystemConfig {
     pub sharpness: f64,
     /// Weight of DHIM's agreement with `[CLS]`.
     pub regulariser_weight: f64,
+    /// Passes over the encoder with a tenth of it dropped, whose token states DHIM's epochs after the first take by turns: as
+    /// much memory again for each. With none every epoch reads the clean states.
+    pub passes: usize,
     /// How views are made (CSH, two-stage).
     pub views: ViewChoice,
     /// Whether both views of the first epoch are the clean vector, as in the authors' code.
@@ -113,6 +116,7 @@ impl SystemConfig {
             tau: TrainConfig::new(bits).objective.tau,
             sharpness: if bits <= 16 { 0.3 } else { 0.1 },
             regulariser_weight: 1.0,
+            passes: 0,
             views: ViewChoice::default(),
             clean_first_epoch: true,
             held_out: 1000,
@@ -217,6 +221,7 @@ impl SystemConfig {
             ("tau", self.tau, 1e-3, 1e3),
             ("sharpness", self.sharpness, 1e-3, 1e3),
             ("regulariser_weight", self.regulariser_weight, 0.0, 1e3),
+            ("passes", self.passes as f64, 0.0, 1000.0),
             ("held_out", self.held_out as f64, 1.0, 1e6),
         ] {
             within(name, value, least, most)?;

@@ -7,8 +7,8 @@
 //! loss = -(that of code(l_t) by V_local) - regulariser_weight (that of code(x) by V_global)
 //! bit_i = [(W g + b)_i > 0]
 //! ```
-//! The sigmoid inside the softplus is the released code's. Token states are clean: the released code drops out a tenth of the
-//! encoder from the second epoch on, which would mean encoding the corpus anew in every epoch. Padding has no states here.
+//! The sigmoid inside the softplus is the released code's, which drops out a tenth of the encoder from the second epoch on and so
+//! encodes the corpus anew in every epoch; here token states are clean, or of a few `passes` by turns. Padding has none here.
 //! States are brought to mean 0 and variance 1 (ours: without it bert-base's collapse; `inputs.rs` says how).
 
 use burn_ndarray::NdArrayDevice;

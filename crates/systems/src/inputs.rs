@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use half::f16;
 use half::slice::HalfFloatSliceExt;
-use micpq::encoder::{Convolution, Features, Layer, Terms, Vocabulary, WINDOW, Weighting};
+use micpq::encoder::{Convolution, Dropout, Features, Layer, Terms, Vocabulary, WINDOW, Weighting};
 use micpq::model::{CodeShape, Codebooks, Dense, Distance, Refine};
 use micpq::{Error, Matrix, Result, Watch};
 use rayon::prelude::*;
@@ -17,6 +17,8 @@ use crate::yardstick::Row;
 
 /// Texts refined at a time: the first layer's output of a block is all that is ever dense.
 const BLOCK: usize = 4096;
+/// Rate of passes with dropout over token states: BERT's own.
+const DROPOUT: f64 = 0.1;
 
 /// Documents or queries as a system sees them.
 pub enum Inputs {
@@ -28,9 +30,10 @@ pub enum Inputs {
     Tokens(Tokens),
 }
 
-/// Texts by the states of their tokens, in half precision: the encoder is read once.
+/// Texts by the states of their tokens, in half precision: the encoder is read before the first step and not again.
 pub struct Tokens {
-    states: Vec<f16>,
+    // Clean ones, then those of every pass with dropout.
+    passes: Vec<Vec<f16>>,
     // Where each text ends, in tokens.
     ends: Vec<usize>,
     width: usize,
@@ -54,8 +57,8 @@ impl Scales {
     fn of(tokens: &Tokens) -> Self {
         let (width, texts) = (tokens.width(), 0..tokens.len());
         Scales {
-            first: Scale::of_rows(width, texts.clone().map(|text| tokens.first(text))),
-            others: Scale::of_rows(width, texts.map(|text| tokens.others(text))),
+            first: Scale::of_rows(width, texts.clone().map(|text| tokens.first(text, 0))),
+            others: Scale::of_rows(width, texts.map(|text| tokens.others(text, 0))),
         }
     }
 }
@@ -73,22 +76,32 @@ pub struct Words {
 }
 
 impl Tokens {
-    /// Reads every token of the sequences.
-    pub fn new(features: &Features, sequences: &[Vec<u32>], watch: &dyn Watch) -> Result<Self> {
+    /// Reads every token of the sequences: once as they are, then `dropped` times with dropout.
+    pub fn new(features: &Features, sequences: &[Vec<u32>], dropped: usize, watch: &dyn Watch) -> Result<Self> {
         let encoder = features.encoder().ok_or_else(|| Error::config("token states need an encoder"))?;
-        let (width, mut states, mut ends) = (encoder.width(), Vec::new(), Vec::new());
-        watch.stage("reading token states", Some(sequences.len() as u64));
-        for block in sequences.chunks(BLOCK / 8) {
-            let most = block.iter().map(Vec::len).max().unwrap_or(0);
-            let whole = encoder.reduce(block, most * width, |own, row| row[..own.len()].copy_from_slice(own), watch)?;
-            for (sequence, row) in block.iter().zip(whole.iter()) {
-                let from = states.len();
-                states.resize(from + sequence.len() * width, f16::ZERO);
-                states[from..].convert_from_f32_slice(&row[..sequence.len() * width]);
-                ends.push(states.len() / width);
+        let (width, numbers) = (encoder.width(), (0..sequences.len() as u64).collect::<Vec<u64>>());
+        let lengths = sequences.iter().map(Vec::len);
+        let ends: Vec<usize> = lengths
+            .scan(0, |end, length| {
+                *end += length;
+                Some(*end)
+            })
+            .collect();
+        watch.stage("reading token states", Some((sequences.len() * (1 + dropped)) as u64));
+        let pass = |number: usize| -> Result<Vec<f16>> {
+            let mut states = vec![f16::ZERO; ends.last().map_or(0, |end| end * width)];
+            let (mut rest, mut places) = (&mut states[..], Vec::with_capacity(sequences.len()));
+            for sequence in sequences {
+                let (own, after) = rest.split_at_mut(sequence.len() * width);
+                places.push(own);
+                rest = after;
             }
-        }
-        Ok(Tokens { states, ends, width, gpu: encoder.gpu().cloned(), scales: OnceLock::new() })
+            let dropout = (number > 0).then(|| Dropout::new(DROPOUT, 0, number as u32, &numbers));
+            encoder.reduce(sequences, dropout, places, |own, place| place.convert_from_f32_slice(own), watch)?;
+            Ok(states)
+        };
+        let passes = (0..=dropped).map(pass).collect::<Result<_>>()?;
+        Ok(Tokens { passes, ends, width, gpu: encoder.gpu().cloned(), scales: OnceLock::new() })
     }
 
     /// Number of texts.
@@ -116,9 +129,9 @@ impl Tokens {
         (if text == 0 { 0 } else { self.ends[text - 1] })..self.ends[text]
     }
 
-    fn states(&self, tokens: Range<usize>) -> Vec<f32> {
+    fn states(&self, tokens: Range<usize>, pass: usize) -> Vec<f32> {
         let mut out = vec![0.0; tokens.len() * self.width];
-        self.states[tokens.start * self.width..tokens.end * self.width].convert_to_f32_slice(&mut out);
+        self.passes[pass][tokens.start * self.width..tokens.end * self.width].convert_to_f32_slice(&mut out);
         out
     }
 
@@ -127,16 +140,16 @@ impl Tokens {
         self.range(text).len()
     }
 
-    /// The state of a text's first token, `[CLS]`.
-    pub fn first(&self, text: usize) -> Vec<f32> {
+    /// The state of a text's first token, `[CLS]`, in one of the passes, of which 0 is the clean one.
+    pub fn first(&self, text: usize, pass: usize) -> Vec<f32> {
         let start = self.range(text).start;
-        self.states(start..start + 1)
+        self.states(start..start + 1, pass)
     }
 
     /// States of all its tokens but the first, `[tokens, width]`.
-    pub fn others(&self, text: usize) -> Vec<f32> {
+    pub fn others(&self, text: usize, pass: usize) -> Vec<f32> {
         let Range { start, end } = self.range(text);
-        self.states(start + 1..end)
+        self.states(start + 1..end, pass)
     }
 }
 
@@ -146,14 +159,14 @@ impl Tokens {
         self.scales.get_or_init(|| Scales::of(self))
     }
 
-    /// What filters see of some texts, the scale applied.
-    pub fn scaled_windows(&self, texts: &[u32]) -> Windows {
+    /// What filters see of some texts in a pass, the scale applied.
+    pub fn scaled_windows(&self, texts: &[u32], pass: usize) -> Windows {
         let others = &self.scales().others;
         let scale = |mut states: Vec<f32>| {
             others.apply_to(&mut states);
             states
         };
-        let texts: Vec<Vec<f32>> = texts.par_iter().map(|&text| scale(self.others(text as usize))).collect();
+        let texts: Vec<Vec<f32>> = texts.par_iter().map(|&text| scale(self.others(text as usize, pass))).collect();
         // Beyond the ends of a text a filter of the finished model sees zeros.
         Windows::new(&texts, &scale(vec![0.0; self.width]))
     }
@@ -274,7 +287,7 @@ pub fn refined(front: &Front, refine: &Refine, inputs: &Inputs) -> Result<Matrix
                 return refine.apply(&pooled);
             }
             pooled.as_mut_slice().par_chunks_exact_mut(convolution.outputs).enumerate().for_each(|(i, row)| {
-                convolution.pool(&tokens.others(i), row);
+                convolution.pool(&tokens.others(i, 0), row);
             });
             refine.apply(&pooled)
         }
@@ -290,7 +303,7 @@ fn pool_by(mut filters: cuda::Layer, tokens: &Tokens, out: &mut Matrix) -> Resul
     let (outputs, none) = (out.cols(), vec![0.0; tokens.width]);
     for (i, rows) in out.as_mut_slice().chunks_mut(POOLED * outputs).enumerate() {
         let texts = i * POOLED..i * POOLED + rows.len() / outputs;
-        let states: Vec<Vec<f32>> = texts.into_par_iter().map(|text| tokens.others(text)).collect();
+        let states: Vec<Vec<f32>> = texts.into_par_iter().map(|text| tokens.others(text, 0)).collect();
         let found = filters.pool(&Windows::new(&states, &none).texts());
         rows.copy_from_slice(&found.map_err(|problem| Error::device(problem.to_string()))?);
     }

@@ -116,9 +116,9 @@ impl Job<'_> {
         order.truncate(config.sample);
         order.sort_unstable();
         let chosen: Vec<Vec<u32>> = order.iter().map(|&i| sequences[i as usize].clone()).collect();
-        let documents = Inputs::Tokens(Tokens::new(features, &chosen, watch)?);
+        let documents = Inputs::Tokens(Tokens::new(features, &chosen, config.passes, watch)?);
         let queries = match self.task.validation {
-            Some(set) => Some(Inputs::Tokens(Tokens::new(features, &features.tokens(&set.texts)?, watch)?)),
+            Some(set) => Some(Inputs::Tokens(Tokens::new(features, &features.tokens(&set.texts)?, 0, watch)?)),
             None => None,
         };
         let encoding = begun.elapsed().as_secs_f64();

@@ -21,6 +21,8 @@ use crate::yardstick::Row;
 
 /// Draws of measurements: no step has a number this large.
 const MEASURE: u64 = 1 << 60;
+/// The epoch of measurements: its draw of views is one that no epoch makes.
+const UNSEEN: usize = usize::MAX;
 
 /// A batch, beside the output of its first layer.
 pub struct Batch<'a> {
@@ -223,17 +225,17 @@ impl<'a> Learner<'a> {
                 Rows::Dense(x.select(&documents.iter().map(|&d| d as usize).collect::<Vec<_>>()))
             }
             (Inputs::Words(words), None) => Rows::Words(documents.iter().map(|&d| &words.rows[d as usize]).collect()),
-            (Inputs::Tokens(tokens), None) => Rows::Windows(tokens.scaled_windows(documents)),
+            (Inputs::Tokens(tokens), None) => Rows::Windows(tokens.scaled_windows(documents, pass(self.config, epoch))),
         }
     }
 
     /// The batch of some documents, whose first layer reads `rows`.
-    fn batch<'r>(&self, rows: &'r Rows<'r>, documents: &[u32], step: u64) -> Batch<'r> {
+    fn batch<'r>(&self, rows: &'r Rows<'r>, documents: &[u32], epoch: usize, step: u64) -> Batch<'r> {
         let (mut lengths, mut firsts) = (Vec::new(), Vec::new());
         if let Inputs::Tokens(tokens) = self.inputs {
             for &d in documents {
                 lengths.push(tokens.count(d as usize) - 1);
-                firsts.extend(tokens.first(d as usize));
+                firsts.extend(tokens.first(d as usize, pass(self.config, epoch)));
             }
             tokens.scales().first.apply_to(&mut firsts);
         }
@@ -244,7 +246,7 @@ impl<'a> Learner<'a> {
     /// One step on some documents; its loss.
     pub fn step(&mut self, documents: &[u32], epoch: usize) -> Result<f64> {
         let rows = self.rows(documents, epoch);
-        let batch = self.batch(&rows, documents, self.updates);
+        let batch = self.batch(&rows, documents, epoch, self.updates);
         if let (Some(gpu), Rows::Windows(windows)) = (&mut self.gpu, &rows) {
             let loss = gpu.loss(windows, &batch.firsts, &batch.draws)?;
             self.updates += 1;
@@ -275,9 +277,8 @@ impl<'a> Learner<'a> {
     pub fn measure(&mut self, documents: &[u32]) -> Result<f64> {
         let mut total = 0.0;
         for (i, part) in documents.chunks(self.config.batch.max(2)).enumerate() {
-            // The draw of views no epoch makes.
-            let rows = self.rows(part, usize::MAX);
-            let batch = self.batch(&rows, part, MEASURE + i as u64);
+            let rows = self.rows(part, UNSEEN);
+            let batch = self.batch(&rows, part, UNSEEN, MEASURE + i as u64);
             if let (Some(gpu), Rows::Windows(windows)) = (&mut self.gpu, &rows) {
                 // One text alone is told from none, on a GPU as in training.
                 let loss = if part.len() > 1 { gpu.loss(windows, &batch.firsts, &batch.draws)? } else { 0.0 };
@@ -411,6 +412,15 @@ impl<'a> Learner<'a> {
     }
 }
 
+/// The pass over token states an epoch reads: the clean one first and for measurements, then those with dropout by turns.
+fn pass(config: &SystemConfig, epoch: usize) -> usize {
+    let first = if config.clean_first_epoch { 2 } else { 1 };
+    if config.passes == 0 || epoch < first || epoch == UNSEEN {
+        return 0;
+    }
+    1 + (epoch - first) % config.passes
+}
+
 /// Scores of labelled queries against documents of given codes, laid out in `order`.
 fn score(built: &Built, codes: &[u8], order: &[u32], set: &Validation) -> Result<Scores> {
     let bytes = built.codebooks.shape().code_bytes();
@@ -419,4 +429,21 @@ fn score(built: &Built, codes: &[u8], order: &[u32], set: &Validation) -> Result
     let queries = refined(&built.front, &built.refine, set.queries)?;
     let found = code_search(&flat, &built.codebooks, &queries, built.distance, DEPTH)?;
     Scores::of(&found, set.query_labels, &set.document_labels.select(order))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::method::Method;
+
+    #[test]
+    fn passes_with_dropout_come_by_turns_after_a_clean_one() {
+        let epochs = [1, 2, 3, 4, 5, UNSEEN];
+        let clean = SystemConfig::new(Method::Dhim, 16);
+        assert_eq!(epochs.map(|epoch| pass(&clean, epoch)), [0; 6]);
+        let three = SystemConfig { passes: 3, ..clean };
+        assert_eq!(epochs.map(|epoch| pass(&three, epoch)), [0, 1, 2, 3, 1, 0]);
+        let at_once = SystemConfig { clean_first_epoch: false, ..three };
+        assert_eq!(epochs.map(|epoch| pass(&at_once, epoch)), [1, 2, 3, 1, 2, 0]);
+    }
 }

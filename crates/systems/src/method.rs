@@ -211,7 +211,7 @@ impl Method {
             Method::Bmsh => &["components", "noise_hidden", "kl_weight"],
             Method::Corrsh => &["hidden", "rank", "samples", "kl_weight"],
             Method::Ammi => &["entropy_weight", "prior_steps", "prior_rate"],
-            Method::Dhim => &["sample", "sharpness", "regulariser_weight"],
+            Method::Dhim => &["sample", "sharpness", "regulariser_weight", "passes"],
             Method::Micpq | Method::Cl | Method::Softmax | Method::MicpqEh | Method::MicpqEa => &[],
         };
         let views: &[&str] =

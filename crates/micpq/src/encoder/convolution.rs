@@ -12,7 +12,7 @@ use kernels::gemm::{Epilogue, PackedWeight};
 use rayon::prelude::*;
 use sha2::{Digest, Sha256};
 
-use super::{Encoder, bert};
+use super::{Dropout, Encoder, bert};
 use crate::watch::Watch;
 use crate::{Error, Matrix, Result};
 
@@ -144,64 +144,68 @@ impl Encoder {
         sequences: &[impl AsRef<[u32]> + Sync],
         watch: &dyn Watch,
     ) -> Result<Matrix> {
+        let mut out = Matrix::zeros(sequences.len(), convolution.outputs);
+        let rows = out.as_mut_slice().chunks_exact_mut(convolution.outputs).collect();
         let take = |states: &[f32], row: &mut [f32]| convolution.pool(&states[convolution.inputs..], row);
-        self.reduce(sequences, convolution.outputs, take, watch)
+        self.reduce(sequences, None, rows, take, watch)?;
+        Ok(out)
     }
 
-    /// Looks at the states of every token instead of pooling them: `take` makes a row of `width` values from the states
-    /// `[tokens, self.width()]` of one sequence.
-    pub fn reduce(
+    /// Looks at the states of every token instead of pooling them: `take` is given the states `[tokens, self.width()]` of
+    /// each sequence, clean or of a view, with its own of `places`.
+    pub fn reduce<T: Send>(
         &self,
         sequences: &[impl AsRef<[u32]> + Sync],
-        width: usize,
-        take: impl Fn(&[f32], &mut [f32]) + Sync,
+        dropout: Option<Dropout>,
+        places: Vec<T>,
+        take: impl Fn(&[f32], T) + Sync,
         watch: &dyn Watch,
-    ) -> Result<Matrix> {
+    ) -> Result<()> {
         self.check(sequences)?;
-        let mut out = Matrix::zeros(sequences.len(), width);
+        assert_eq!(places.len(), sequences.len(), "a place for every sequence");
+        assert!(dropout.is_none_or(|d| d.len() == sequences.len()), "a number for every sequence");
+        let mut places = places.into_iter();
         if let Some(gpu) = &self.gpu {
             // States are many: as many texts at a time as fit some tens of megabytes.
-            let parts = sequences.chunks(GPU_TEXTS).zip(out.as_mut_slice().chunks_mut(GPU_TEXTS * width));
-            for (part, rows) in parts {
+            for (i, part) in sequences.chunks(GPU_TEXTS).enumerate() {
+                let range = i * GPU_TEXTS..i * GPU_TEXTS + part.len();
                 let part: Vec<&[u32]> = part.iter().map(AsRef::as_ref).collect();
-                let states = gpu.states(&part, self.width(), watch)?;
+                let states = gpu.states(&part, dropout.map(|d| d.part(range)), self.width(), watch)?;
                 let mut rest = &states[..];
                 let own = part.iter().map(|s| rest.split_off(..s.len() * self.width()).expect("states of every token"));
-                let own: Vec<&[f32]> = own.collect();
-                own.into_par_iter().zip(rows.par_chunks_exact_mut(width)).for_each(|(own, row)| take(own, row));
+                let own: Vec<(&[f32], T)> = own.zip(places.by_ref()).collect();
+                own.into_par_iter().for_each(|(own, place)| take(own, place));
                 watch.advance(part.len() as u64);
             }
-            return Ok(out);
+            return Ok(());
         }
         let most = self.bert.task_tokens();
-        let mut tasks = Vec::new();
-        let (mut rest, mut start) = (out.as_mut_slice(), 0);
+        let mut tasks: Vec<(std::ops::Range<usize>, Vec<T>)> = Vec::new();
+        let mut start = 0;
         while start < sequences.len() {
             let (mut end, mut tokens) = (start, 0);
             while end < sequences.len() && (end == start || tokens + sequences[end].as_ref().len() <= most) {
                 tokens += sequences[end].as_ref().len();
                 end += 1;
             }
-            let (rows, after) = rest.split_at_mut((end - start) * width);
-            tasks.push((start..end, rows));
-            (rest, start) = (after, end);
+            tasks.push((start..end, places.by_ref().take(end - start).collect()));
+            start = end;
         }
         let hidden = self.width();
-        tasks.into_par_iter().try_for_each_init(bert::Scratch::default, |scratch, (range, rows)| {
+        tasks.into_par_iter().try_for_each_init(bert::Scratch::default, |scratch, (range, places)| {
             if watch.interrupted() {
                 return Err(Error::Interrupted);
             }
-            let batch: Vec<&[u32]> = sequences[range].iter().map(AsRef::as_ref).collect();
-            let mut states = self.bert.forward(&batch, None, scratch, 1, |_, _| {});
-            for (sequence, row) in batch.iter().zip(rows.chunks_exact_mut(width)) {
+            let batch: Vec<&[u32]> = sequences[range.clone()].iter().map(AsRef::as_ref).collect();
+            let mut states = self.bert.forward(&batch, dropout.map(|d| d.part(range)), scratch, 1, |_, _| {});
+            for (sequence, place) in batch.iter().zip(places) {
                 let (own, after) = states.split_at(sequence.len() * hidden);
-                take(own, row);
+                take(own, place);
                 states = after;
             }
             watch.advance(batch.len() as u64);
             Ok(())
-        })?;
-        Ok(out)
+        })
     }
 }
 

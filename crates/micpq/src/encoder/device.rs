@@ -69,7 +69,13 @@ trait Forward: Send + Sync {
         progress: &dyn Fn(usize) -> bool,
     ) -> cuda::Result<cuda::Report>;
 
-    fn states(&self, sequences: &[&[u32]], out: &mut [f32], progress: &dyn Fn(usize) -> bool) -> cuda::Result<()>;
+    fn states(
+        &self,
+        sequences: &[&[u32]],
+        dropout: Option<cuda::Dropout>,
+        out: &mut [f32],
+        progress: &dyn Fn(usize) -> bool,
+    ) -> cuda::Result<()>;
 }
 
 impl Forward for cuda::Bert {
@@ -84,8 +90,14 @@ impl Forward for cuda::Bert {
         self.encode_views(sequences, pooling, views, outs, progress)
     }
 
-    fn states(&self, sequences: &[&[u32]], out: &mut [f32], progress: &dyn Fn(usize) -> bool) -> cuda::Result<()> {
-        cuda::Bert::states(self, sequences, out, progress)
+    fn states(
+        &self,
+        sequences: &[&[u32]],
+        dropout: Option<cuda::Dropout>,
+        out: &mut [f32],
+        progress: &dyn Fn(usize) -> bool,
+    ) -> cuda::Result<()> {
+        cuda::Bert::states(self, sequences, dropout, out, progress)
     }
 }
 
@@ -186,10 +198,17 @@ impl Gpu {
 
 impl Gpu {
     /// States of every token, `[tokens of all, width]`.
-    pub fn states(&self, sequences: &[&[u32]], width: usize, watch: &dyn Watch) -> Result<Vec<f32>> {
+    pub fn states(
+        &self,
+        sequences: &[&[u32]],
+        dropout: Option<Dropout>,
+        width: usize,
+        watch: &dyn Watch,
+    ) -> Result<Vec<f32>> {
         let tokens: usize = sequences.iter().map(|s| s.len()).sum();
         let mut out = vec![0.0; tokens * width];
-        self.bert.states(sequences, &mut out, &|_| !watch.interrupted()).map_err(|e| self.failed(e))?;
+        let dropout = dropout.map(|d| d.on_gpu());
+        self.bert.states(sequences, dropout, &mut out, &|_| !watch.interrupted()).map_err(|e| self.failed(e))?;
         Ok(out)
     }
 
@@ -314,7 +333,13 @@ mod tests {
             Ok(cuda::Report { tokens: 0, batches: 1, batch_tokens: 4096, halved: self.halved })
         }
 
-        fn states(&self, sequences: &[&[u32]], out: &mut [f32], _: &dyn Fn(usize) -> bool) -> cuda::Result<()> {
+        fn states(
+            &self,
+            sequences: &[&[u32]],
+            _: Option<cuda::Dropout>,
+            out: &mut [f32],
+            _: &dyn Fn(usize) -> bool,
+        ) -> cuda::Result<()> {
             if self.calls.fetch_add(1, Ordering::Relaxed) == self.fail_at {
                 return Err((self.error)());
             }
@@ -377,8 +402,11 @@ mod tests {
         assert!(encode(&Silent).is_ok());
         assert!(matches!(encode(&Notes(Mutex::default(), true)), Err(Error::Interrupted)));
         let tokens = stand(1, gone, 0);
-        assert_eq!(tokens.states(&[&[7, 8], &[9]], 4, &Silent).unwrap()[4..], [8.0, 8.0, 8.0, 8.0, 9.0, 9.0, 9.0, 9.0]);
-        assert!(tokens.states(&[&[7]], 4, &Silent).unwrap_err().to_string().contains("DEVICE_UNAVAILABLE"));
+        assert_eq!(
+            tokens.states(&[&[7, 8], &[9]], None, 4, &Silent).unwrap()[4..],
+            [8.0, 8.0, 8.0, 8.0, 9.0, 9.0, 9.0, 9.0]
+        );
+        assert!(tokens.states(&[&[7]], None, 4, &Silent).unwrap_err().to_string().contains("DEVICE_UNAVAILABLE"));
         let narrow = stand(0, || cuda::Error::Range { precision: "f16", other: "bf16" }, 0);
         let said = narrow.encode(&[[10u32]], Pooling::Cls, &[None], 4, &Silent).unwrap_err().to_string();
         assert!(said.contains("range of f16; take --device cpu"), "{said}");

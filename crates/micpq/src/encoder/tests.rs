@@ -126,9 +126,13 @@ fn goldens_on_a_gpu(name: &str, tolerance: f64, empty: f64) {
                 .chunks_exact(row.len())
                 .for_each(|s| row.iter_mut().zip(s).for_each(|(r, v)| *r += v / tokens as f32));
         };
-        let states = gpu.reduce(&ids, gpu.width(), mean, &Silent).unwrap();
-        let means = gpu.encode_views(&ids, Pooling::Mean, &[None], &Silent).unwrap();
-        assert!(states.iter().zip(means[0].iter()).all(|(a, b)| error(a, b) < 1e-3));
+        let means = gpu.encode_views(&ids, Pooling::Mean, &views, &Silent).unwrap();
+        for (view, means) in views.iter().zip(&means) {
+            let mut states = Matrix::zeros(ids.len(), gpu.width());
+            let rows = states.as_mut_slice().chunks_exact_mut(gpu.width()).collect();
+            gpu.reduce(&ids, *view, rows, mean, &Silent).unwrap();
+            assert!(states.iter().zip(means.iter()).all(|(a, b)| error(a, b) < 1e-3));
+        }
         println!(
             "{name}, {part}, f16 on a GPU: {golden:.1e} from the goldens, views {dropped:.1e} from the CPU's; the empty text {golden_empty:.1e} and {dropped_empty:.1e}"
         );
@@ -306,6 +310,25 @@ fn views_of_the_last_layers_share_the_rest_and_are_their_own() {
     }
     // The embeddings drop in a whole view, and in no other.
     assert_ne!(encode(&[view(1, layers)])[0], encode(&[Some(Dropout::new(0.3, 1, 1, &numbers))])[0]);
+}
+
+#[test]
+fn states_of_tokens_are_those_that_are_pooled() {
+    let encoder = Tiny::new().load().unwrap();
+    let ids = encoder.tokenizer().encode(&TEXTS, 12).unwrap();
+    let numbers: Vec<u64> = (0..ids.len() as u64).collect();
+    for dropout in [None, Some(Dropout::new(0.3, 1, 2, &numbers))] {
+        let expected = encoder.encode(&ids, Pooling::Cls, dropout, &Silent).unwrap();
+        let mut found = Matrix::zeros(ids.len(), encoder.width());
+        let rows: Vec<(usize, &mut [f32])> =
+            found.as_mut_slice().chunks_exact_mut(encoder.width()).enumerate().collect();
+        let take = |states: &[f32], (i, row): (usize, &mut [f32])| {
+            assert_eq!(states.len(), ids[i].len() * encoder.width());
+            row.copy_from_slice(&states[..row.len()]);
+        };
+        encoder.reduce(&ids, dropout, rows, take, &Silent).unwrap();
+        assert_eq!(found, expected);
+    }
 }
 
 #[test]

@@ -111,17 +111,17 @@ impl Seen {
     }
 
     /// States of every token: fifty times a vector, so mostly of some documents to learn from. Where it is all of them, what
-    /// is near a query is asked of the encoder's own vectors, as for every system.
-    pub fn tokens(features: &Features, sets: &Sets, own: &Seen, watch: &dyn Watch) -> Result<Seen> {
+    /// is near a query is asked of the encoder's own vectors, as for every system. Documents have so many passes with dropout.
+    pub fn tokens(features: &Features, sets: &Sets, own: &Seen, dropped: usize, watch: &dyn Watch) -> Result<Seen> {
         let whole = own.documents.len() == sets.documents.texts.len();
         let nearest = if whole { own.same_nearest(watch)? } else { OnceLock::new() };
-        let of = |set: &Dataset| -> Result<Inputs> {
-            Ok(Inputs::Tokens(Tokens::new(features, &features.tokens(&set.texts)?, watch)?))
+        let of = |set: &Dataset, dropped: usize| -> Result<Inputs> {
+            Ok(Inputs::Tokens(Tokens::new(features, &features.tokens(&set.texts)?, dropped, watch)?))
         };
         Ok(Seen {
-            documents: of(&sets.documents)?,
-            validation: of(&sets.validation)?,
-            queries: of(&sets.queries)?,
+            documents: of(&sets.documents, dropped)?,
+            validation: of(&sets.validation, 0)?,
+            queries: of(&sets.queries, 0)?,
             nearest,
         })
     }

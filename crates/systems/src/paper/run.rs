@@ -392,7 +392,7 @@ impl Paper {
                 What::System(system, config) => {
                     let pooling = system.pooling(plan);
                     if config.method == Method::Dhim {
-                        tokens.push((pooling, config.sample));
+                        tokens.push(((pooling, config.sample), config.passes));
                     }
                     (Some(pooling), config.method.takes_views().then_some(config.views))
                 }
@@ -427,11 +427,13 @@ impl Paper {
             // Once and by all threads, not by every cell at the same time.
             seen.nearest(watch)?;
         }
-        for (pooling, most) in tokens {
+        // The first passes of many are those of few.
+        tokens.sort_by_key(|(_, dropped)| std::cmp::Reverse(*dropped));
+        for ((pooling, most), dropped) in tokens {
             if ready.tokens.iter().all(|(own, _)| *own != (pooling, most)) {
                 let sets = ready.sets.sampled(most);
                 let (features, own) = (&ready.encoders[name(pooling)], &ready.vectors[name(pooling)]);
-                let seen = Seen::tokens(features, &sets, own, watch)?;
+                let seen = Seen::tokens(features, &sets, own, dropped, watch)?;
                 ready.tokens.push(((pooling, most), (seen, sets)));
             }
         }
