@@ -118,7 +118,8 @@ pub struct SystemPlan {
     pub at: Vec<OptionsAt>,
 }
 
-/// Options of a row for one corpus, one length, or one length on one corpus: where several fit, the last one's count.
+/// Options of a row for one corpus, one length, or one length on one corpus, and its seeds there: where several fit, the last
+/// one's count.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OptionsAt {
@@ -128,7 +129,11 @@ pub struct OptionsAt {
     /// The length.
     #[serde(default)]
     pub bits: Option<usize>,
+    /// Seeds, where they are others than the row's.
+    #[serde(default)]
+    pub seeds: Option<Vec<u64>>,
     /// Options by the names `--set` knows them by.
+    #[serde(default)]
     pub set: BTreeMap<String, serde_json::Value>,
 }
 
@@ -226,12 +231,22 @@ impl SystemPlan {
         Ok(config)
     }
 
+    /// What is said of a length on a corpus.
+    fn at(&self, corpus: &CorpusPlan, bits: usize) -> impl DoubleEndedIterator<Item = &OptionsAt> {
+        self.at.iter().filter(move |at| {
+            at.corpus.as_ref().is_none_or(|name| *name == corpus.name) && at.bits.is_none_or(|b| b == bits)
+        })
+    }
+
     /// What is set for a cell, the later over the earlier.
     fn options(&self, corpus: &CorpusPlan, bits: usize) -> impl Iterator<Item = (&String, &serde_json::Value)> {
-        let fits = move |at: &&OptionsAt| {
-            at.corpus.as_ref().is_none_or(|name| *name == corpus.name) && at.bits.is_none_or(|b| b == bits)
-        };
-        self.set.iter().chain(self.at.iter().filter(fits).flat_map(|at| &at.set))
+        self.set.iter().chain(self.at(corpus, bits).flat_map(|at| &at.set))
+    }
+
+    /// The seeds of its cells for a length on a corpus.
+    pub fn seeds<'a>(&'a self, plan: &'a Plan, corpus: &CorpusPlan, bits: usize) -> &'a [u64] {
+        let own = self.at(corpus, bits).rev().find_map(|at| at.seeds.as_ref());
+        own.or(self.seeds.as_ref()).unwrap_or(&plan.seeds)
     }
 
     /// The options of another system for a cell.
@@ -341,6 +356,7 @@ mod tests {
         let at = |corpus: Option<&String>, bits, batch: usize| OptionsAt {
             corpus: corpus.cloned(),
             bits,
+            seeds: (batch == 19).then(|| vec![4, 5]),
             set: [("batch".to_owned(), batch.into())].into(),
         };
         row.at = vec![at(Some(&one), None, 17), at(None, Some(bits[0]), 18), at(Some(&one), Some(bits[1]), 19)];
@@ -349,6 +365,8 @@ mod tests {
         let batch = |corpus: usize, b: usize| row.system(&plan, &plan.corpus[corpus], bits[b], 0).unwrap().batch;
         let plain = SystemConfig::new(Method::Dhim, 32).batch;
         assert_eq!([batch(0, 0), batch(0, 1), batch(1, 0), batch(1, 1)], [18, 19, 18, plain]);
+        let seeds = |corpus: usize, b: usize| row.seeds(&plan, &plan.corpus[corpus], bits[b]);
+        assert_eq!((seeds(0, 0), seeds(0, 1), seeds(1, 1)), (&plan.seeds[..], &[4, 5][..], &plan.seeds[..]));
         for wrong in [at(Some(&format!("{other}?")), None, 17), at(None, Some(24), 17)] {
             let mut plan = plan.clone();
             plan.system.iter_mut().find(|s| s.method == "dhim").unwrap().at = vec![wrong];

@@ -174,7 +174,6 @@ impl Paper {
             };
             for system in &plan.system {
                 let (label, pooling) = (system.label(plan), system.pooling(plan));
-                let seeds = system.seeds.as_ref().unwrap_or(&plan.seeds);
                 let Kind::System(method) = system.kind()? else {
                     let task = Task::System { corpus: corpus.name.clone(), system: label, bits: 0, seed: 0 };
                     let options = shared(pooling, serde_json::json!({ "input": system.input }));
@@ -182,7 +181,7 @@ impl Paper {
                     continue;
                 };
                 for &bits in &plan.bits {
-                    for &seed in seeds {
+                    for &seed in system.seeds(plan, corpus, bits) {
                         let task = Task::System { corpus: corpus.name.clone(), system: label.clone(), bits, seed };
                         let (what, options) = if method.is_micpq() {
                             let config = system.micpq(plan, corpus, bits, seed)?;
