@@ -63,6 +63,13 @@ impl Scales {
     }
 }
 
+/// Bytes of memory that can be had without pushing others out, where the system says so: to refuse what would be killed.
+fn free_memory() -> Option<usize> {
+    let said = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = said.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<usize>().ok().map(|kib| kib << 10)
+}
+
 /// Texts by their words.
 pub struct Words {
     /// The words that count.
@@ -87,6 +94,17 @@ impl Tokens {
                 Some(*end)
             })
             .collect();
+        let needed = 2 * width * ends.last().unwrap_or(&0) * (1 + dropped);
+        if let Some(free) = free_memory().filter(|free| needed > *free) {
+            let gib = |bytes: usize| bytes as f64 / (1u64 << 30) as f64;
+            return Err(Error::config(format!(
+                "token states of {} texts, read {} times, take {:.1} GiB of memory and {:.1} are free; take fewer texts (sample) or fewer passes",
+                sequences.len(),
+                1 + dropped,
+                gib(needed),
+                gib(free)
+            )));
+        }
         watch.stage("reading token states", Some((sequences.len() * (1 + dropped)) as u64));
         let pass = |number: usize| -> Result<Vec<f16>> {
             let mut states = vec![f16::ZERO; ends.last().map_or(0, |end| end * width)];

@@ -34,6 +34,22 @@ fn every_method_makes_an_index_that_is_searched() {
 }
 
 #[test]
+fn epochs_after_the_first_read_token_states_with_dropout() {
+    let bench = Bench::new();
+    let flags = TINY.replace("--hidden 32 ", "");
+    let learned = |epochs: usize, passes: usize, name: &str| {
+        bench.ok(&format!("train news.jsonl {flags} --method dhim --epochs {epochs} --set passes={passes} -o {name}"));
+        bench.bytes(&format!("{name}/model.safetensors"))
+    };
+    // The first epoch is clean.
+    assert_eq!(learned(1, 0, "clean-1"), learned(1, 2, "dropped-1"));
+    let dropped = learned(3, 2, "dropped-3");
+    assert_eq!(dropped, learned(3, 2, "again"));
+    assert_ne!(dropped, learned(3, 0, "clean-3"));
+    assert_ne!(dropped, learned(3, 1, "one-3"));
+}
+
+#[test]
 fn words_alone_make_an_index_that_finds_its_kind() {
     let bench = Bench::new();
     std::fs::write(bench.path("val.jsonl"), corpus(400, 460)).unwrap();
