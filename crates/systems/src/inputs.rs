@@ -63,7 +63,16 @@ impl Scales {
     }
 }
 
-/// Bytes of memory that can be had without pushing others out, where the system says so: to refuse what would be killed.
+/// Refuses token states for which there is no memory: a run that takes them all the same is killed without a word.
+fn check_room(texts: usize, passes: usize, needed: usize) -> Result<()> {
+    let Some(free) = free_memory().filter(|free| needed > *free) else { return Ok(()) };
+    let [needed, free] = [needed, free].map(|bytes| bytes as f64 / (1u64 << 30) as f64);
+    Err(Error::config(format!(
+        "token states of {texts} texts, read {passes} times, take {needed:.1} GiB of memory and {free:.1} are free; take fewer texts (sample) or fewer passes"
+    )))
+}
+
+/// Bytes of memory that can be had without pushing others out, where the system says so.
 fn free_memory() -> Option<usize> {
     let said = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = said.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
@@ -94,17 +103,7 @@ impl Tokens {
                 Some(*end)
             })
             .collect();
-        let needed = 2 * width * ends.last().unwrap_or(&0) * (1 + dropped);
-        if let Some(free) = free_memory().filter(|free| needed > *free) {
-            let gib = |bytes: usize| bytes as f64 / (1u64 << 30) as f64;
-            return Err(Error::config(format!(
-                "token states of {} texts, read {} times, take {:.1} GiB of memory and {:.1} are free; take fewer texts (sample) or fewer passes",
-                sequences.len(),
-                1 + dropped,
-                gib(needed),
-                gib(free)
-            )));
-        }
+        check_room(sequences.len(), 1 + dropped, 2 * width * ends.last().unwrap_or(&0) * (1 + dropped))?;
         watch.stage("reading token states", Some((sequences.len() * (1 + dropped)) as u64));
         let pass = |number: usize| -> Result<Vec<f16>> {
             let mut states = vec![f16::ZERO; ends.last().map_or(0, |end| end * width)];
