@@ -125,6 +125,8 @@ pub struct Scratch {
     narrow: Aligned<f32>,
     // [tokens of a group, hidden]
     context: Aligned<f32>,
+    // What of it the first tokens have, [sequences, hidden].
+    firsts: Aligned<f32>,
     // The same where attention runs on tiles.
     qkv_halves: HalfRows,
     context_halves: HalfRows,
@@ -246,32 +248,45 @@ impl Bert {
         &scratch.states
     }
 
-    /// The same for several views; `each` sees the last states of every one. Layers in which none of them drops are
-    /// computed once.
+    /// Pooled vectors of several views, those of view `i` into `outs[i]`, `[sequences, hidden]`. Layers in which none of them
+    /// drops are computed once; with `[CLS]` the last layer ends in the first tokens alone.
     pub fn forward_views(
         &self,
         sequences: &[&[u32]],
         views: &[Option<Dropout>],
+        pooling: Pooling,
         scratch: &mut Scratch,
         share: usize,
-        mut each: impl FnMut(usize, &[f32]),
+        outs: &mut [&mut [f32]],
     ) {
-        let count = self.layers.len();
-        let first = |view: &Option<Dropout>| view.as_ref().map_or(Some(count), |d| d.first(count));
-        let shared = views.iter().map(first).min().flatten().unwrap_or(0);
-        if views.len() < 2 || shared == 0 {
-            for (i, view) in views.iter().enumerate() {
-                each(i, self.forward(sequences, *view, scratch, share, |_, _| {}));
-            }
-            return;
+        let last = self.layers.len() - 1;
+        let first = |view: &Option<Dropout>| view.as_ref().map_or(Some(last), |d| d.first(last + 1));
+        let shared = match views.iter().map(first).min() {
+            Some(Some(shared)) if views.len() > 1 => shared.min(last),
+            _ => 0,
+        };
+        let mut before = Vec::new();
+        if shared > 0 {
+            self.embed(sequences, None, scratch);
+            self.layers(0..shared, sequences, None, scratch, share, |_, _| {});
+            before = scratch.states.to_vec();
         }
-        self.embed(sequences, None, scratch);
-        self.layers(0..shared, sequences, None, scratch, share, |_, _| {});
-        let before = scratch.states.clone();
-        for (i, view) in views.iter().enumerate() {
-            scratch.states.copy_from_slice(&before);
-            self.layers(shared..count, sequences, *view, scratch, share, |_, _| {});
-            each(i, &scratch.states);
+        for (view, out) in views.iter().zip(outs) {
+            match before.is_empty() {
+                true => self.embed(sequences, *view, scratch),
+                false => scratch.states.copy_from_slice(&before),
+            }
+            match pooling {
+                Pooling::Cls => {
+                    self.layers(shared..last, sequences, *view, scratch, share, |_, _| {});
+                    self.last_layer_of_firsts(sequences, *view, scratch, share);
+                    out.copy_from_slice(&scratch.states[..out.len()]);
+                }
+                Pooling::Mean => {
+                    self.layers(shared..last + 1, sequences, *view, scratch, share, |_, _| {});
+                    mean(&scratch.states, sequences, out);
+                }
+            }
         }
     }
 
@@ -303,26 +318,62 @@ impl Bert {
         mut trace: impl FnMut(usize, &[f32]),
     ) {
         scratch.rows.share(share);
+        let halves = self.precision == Precision::Bf16 && self.tiled(&scratch.rows).is_some();
         let groups = groups(sequences, self.portion.group);
         // Taken out while the rest is lent with it.
         let mut states = std::mem::take(&mut scratch.states);
         for l in range {
-            let dropout = dropout.filter(|d| d.first(self.layers.len()).is_none_or(|first| l >= first));
             let mut first = 0;
             for &(from, to) in &groups {
-                let group = Group { sequences: &sequences[from..to], first: from, dropout, site: 1 + 3 * l as u64 };
+                let group = self.group(l, &sequences[from..to], from, dropout);
                 let size = group.tokens() * self.hidden;
                 let states = &mut states[first..first + size];
                 first += size;
-                match self.tiled(&scratch.rows) {
-                    Some(tiled) => self.attend_on_tiles(tiled, &self.layers[l], &group, states, scratch),
-                    None => self.attend(&self.layers[l], &group, states, scratch),
-                }
-                self.finish(&self.layers[l], &group, states, scratch);
+                self.attend(&self.layers[l], &group, states, halves, scratch);
+                self.finish(&self.layers[l], &group, states, halves, scratch);
             }
             trace(l + 1, &states);
         }
         scratch.states = states;
+    }
+
+    /// The last layer where only the first token of every sequence is asked for: what follows the heads, nine twelfths of a
+    /// layer, sees those alone. Leaves their states, `[sequences, hidden]`, in front, with the bits `layers` gives them.
+    fn last_layer_of_firsts(
+        &self,
+        sequences: &[&[u32]],
+        dropout: Option<Dropout>,
+        scratch: &mut Scratch,
+        share: usize,
+    ) {
+        scratch.rows.share(share);
+        let (l, hidden, count) = (self.layers.len() - 1, self.hidden, sequences.len());
+        let mut states = std::mem::take(&mut scratch.states);
+        let mut firsts = std::mem::take(&mut scratch.firsts);
+        let gathered = firsts.space(count * hidden);
+        let mut first = 0;
+        for (from, to) in groups(sequences, self.portion.group) {
+            let group = self.group(l, &sequences[from..to], from, dropout);
+            let size = group.tokens() * hidden;
+            self.attend(&self.layers[l], &group, &states[first..first + size], false, scratch);
+            for (i, tokens) in group.ranges().enumerate() {
+                let (at, to) = (tokens.start * hidden, (from + i) * hidden);
+                gathered[to..to + hidden].copy_from_slice(&scratch.context[at..at + hidden]);
+                states.copy_within(first + at..first + at + hidden, to);
+            }
+            first += size;
+        }
+        std::mem::swap(&mut scratch.context, &mut firsts);
+        let heads: Vec<&[u32]> = sequences.iter().map(|sequence| &sequence[..1]).collect();
+        let group = self.group(l, &heads, 0, dropout);
+        self.finish(&self.layers[l], &group, &mut states[..count * hidden], false, scratch);
+        (scratch.states, scratch.firsts) = (states, firsts);
+    }
+
+    /// Sequences from number `first` on that go through layer `l` together.
+    fn group<'a>(&self, l: usize, sequences: &'a [&'a [u32]], first: usize, dropout: Option<Dropout<'a>>) -> Group<'a> {
+        let dropout = dropout.filter(|d| d.first(self.layers.len()).is_none_or(|dropping| l >= dropping));
+        Group { sequences, first, dropout, site: 1 + 3 * l as u64 }
     }
 
     /// Tiles for the heads: those of a lone query, whose products are shared out, do without.
@@ -330,8 +381,11 @@ impl Bert {
         self.tiled.filter(|_| rows.alone())
     }
 
-    /// What the heads of a layer answer to a group, into `scratch.context`.
-    fn attend(&self, layer: &Layer, group: &Group, states: &[f32], scratch: &mut Scratch) {
+    /// What the heads of a layer answer to a group, into `scratch.context`, or with `halves` into `scratch.context_halves`.
+    fn attend(&self, layer: &Layer, group: &Group, states: &[f32], halves: bool, scratch: &mut Scratch) {
+        if let Some(tiled) = self.tiled(&scratch.rows) {
+            return self.attend_on_tiles(tiled, layer, group, states, halves, scratch);
+        }
         let (backend, hidden, block) = (Backend::active(), self.hidden, self.portion.block);
         let Scratch { qkv, context, rows, attention, half_attention, .. } = scratch;
         let (qkv, context) = (qkv.space(3 * states.len()), context.space(states.len()));
@@ -349,15 +403,23 @@ impl Bert {
         }
     }
 
-    /// The same bits on tiles, into `scratch.context_halves` where products are `bf16`.
-    fn attend_on_tiles(&self, tiled: Tiled, layer: &Layer, group: &Group, states: &[f32], scratch: &mut Scratch) {
+    /// The same bits on tiles.
+    fn attend_on_tiles(
+        &self,
+        tiled: Tiled,
+        layer: &Layer,
+        group: &Group,
+        states: &[f32],
+        halves: bool,
+        scratch: &mut Scratch,
+    ) {
         let hidden = self.hidden;
         let Scratch { qkv_halves, context, context_halves, rows, half_attention, .. } = scratch;
         layer.attention_in.apply_into(states, qkv_halves, rows, Epilogue::Bias);
         let context = context.space(states.len());
         for (i, tokens) in group.ranges().enumerate() {
             let mask = group.mask(i);
-            if self.precision == Precision::Bf16 {
+            if halves {
                 let place = (tokens.start, tokens.len());
                 tiled.attend_into(qkv_halves, place, context_halves, self.heads, mask, half_attention);
             } else {
@@ -368,10 +430,9 @@ impl Bert {
     }
 
     /// What follows the heads: their product, the feed-forward part, and a residual and a norm after each.
-    fn finish(&self, layer: &Layer, group: &Group, states: &mut [f32], scratch: &mut Scratch) {
+    fn finish(&self, layer: &Layer, group: &Group, states: &mut [f32], halves: bool, scratch: &mut Scratch) {
         let (backend, hidden) = (Backend::active(), self.hidden);
         let Scratch { narrow, context, context_halves, rows, .. } = scratch;
-        let halves = self.precision == Precision::Bf16 && self.tiled(rows).is_some();
         // Rows that are `bf16` already go through their product together.
         let narrow = narrow.space(if halves { states.len() } else { self.portion.block * hidden });
         if halves {
@@ -475,25 +536,16 @@ impl Keys {
     }
 }
 
-/// States to one row a sequence.
-pub fn pool(states: &[f32], sequences: &[&[u32]], pooling: Pooling, out: &mut [f32]) {
+/// The mean of every sequence's states.
+fn mean(states: &[f32], sequences: &[&[u32]], out: &mut [f32]) {
     let hidden = out.len() / sequences.len();
-    let mut start = 0;
+    let mut rest = states.chunks_exact(hidden);
     for (sequence, row) in sequences.iter().zip(out.chunks_exact_mut(hidden)) {
-        let end = start + sequence.len() * hidden;
-        match pooling {
-            Pooling::Cls => row.copy_from_slice(&states[start..start + hidden]),
-            Pooling::Mean => {
-                row.fill(0.0);
-                for state in states[start..end].chunks_exact(hidden) {
-                    for (o, v) in row.iter_mut().zip(state) {
-                        *o += v;
-                    }
-                }
-                let count = sequence.len() as f32;
-                row.iter_mut().for_each(|v| *v /= count);
-            }
+        row.fill(0.0);
+        for state in rest.by_ref().take(sequence.len()) {
+            row.iter_mut().zip(state).for_each(|(o, v)| *o += v);
         }
-        start = end;
+        let count = sequence.len() as f32;
+        row.iter_mut().for_each(|v| *v /= count);
     }
 }

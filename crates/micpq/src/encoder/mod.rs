@@ -232,9 +232,7 @@ impl Encoder {
             }
             let batch: Vec<&[u32]> = sequences[range.clone()].iter().map(AsRef::as_ref).collect();
             let parts: Vec<Option<Dropout>> = views.iter().map(|view| view.map(|d| d.part(range.clone()))).collect();
-            self.bert.forward_views(&batch, &parts, scratch, share, |view, states| {
-                bert::pool(states, &batch, pooling, rows[view]);
-            });
+            self.bert.forward_views(&batch, &parts, pooling, scratch, share, &mut rows);
             watch.advance((batch.len() * views.len()) as u64);
             Ok(())
         })?;

@@ -314,20 +314,24 @@ fn views_of_the_last_layers_share_the_rest_and_are_their_own() {
 
 #[test]
 fn states_of_tokens_are_those_that_are_pooled() {
-    let encoder = Tiny::new().load().unwrap();
-    let ids = encoder.tokenizer().encode(&TEXTS, 12).unwrap();
-    let numbers: Vec<u64> = (0..ids.len() as u64).collect();
-    for dropout in [None, Some(Dropout::new(0.3, 1, 2, &numbers))] {
-        let expected = encoder.encode(&ids, Pooling::Cls, dropout, &Silent).unwrap();
-        let mut found = Matrix::zeros(ids.len(), encoder.width());
-        let rows: Vec<(usize, &mut [f32])> =
-            found.as_mut_slice().chunks_exact_mut(encoder.width()).enumerate().collect();
-        let take = |states: &[f32], (i, row): (usize, &mut [f32])| {
-            assert_eq!(states.len(), ids[i].len() * encoder.width());
-            row.copy_from_slice(&states[..row.len()]);
-        };
-        encoder.reduce(&ids, dropout, rows, take, &Silent).unwrap();
-        assert_eq!(found, expected);
+    for precision in [Precision::F32, Precision::Bf16, Precision::Int8] {
+        let encoder = Encoder::load_in(Tiny::new().dir.path(), precision).unwrap();
+        // Several groups. With [CLS] the last layer leaves all other tokens out; states have them.
+        let ids: Vec<Vec<u32>> = (0..40u32).map(|i| (0..1 + i * 7 % 20).map(|j| (i + j) % 12).collect()).collect();
+        let numbers: Vec<u64> = (0..40).collect();
+        for dropout in
+            [None, Some(Dropout::new(0.3, 1, 2, &numbers)), Some(Dropout::new(0.3, 1, 2, &numbers).in_last(1))]
+        {
+            let expected = encoder.encode(&ids, Pooling::Cls, dropout, &Silent).unwrap();
+            let mut found = Matrix::zeros(ids.len(), encoder.width());
+            let rows = found.as_mut_slice().chunks_exact_mut(encoder.width()).enumerate().collect();
+            let take = |states: &[f32], (i, row): (usize, &mut [f32])| {
+                assert_eq!(states.len(), ids[i].len() * encoder.width());
+                row.copy_from_slice(&states[..row.len()]);
+            };
+            encoder.reduce(&ids, dropout, rows, take, &Silent).unwrap();
+            assert_eq!(found, expected, "{precision}");
+        }
     }
 }
 
