@@ -348,12 +348,16 @@ mod x86 {
     use std::arch::x86_64::*;
 
     use super::{PANEL, Part};
+    use crate::ahead::Ahead;
 
     /// Rows whose inputs together stay in the second-level cache while all panels pass over them.
     fn row_chunk(inputs: usize, tile: usize) -> usize {
         const BYTES: usize = 256 << 10;
         (BYTES / (4 * inputs)).max(tile) / tile * tile
     }
+
+    /// Rows of weights from one look ahead to the next.
+    const LOOK: usize = 32;
 
     /// Inputs taken at a time: 48 rows of them stay in a second-level cache of half a megabyte beside a panel and the result.
     const DEPTH: usize = 1536;
@@ -376,9 +380,9 @@ mod x86 {
                 for (p, panel) in part.panels.chunks_exact((PANEL * k).max(1)).enumerate() {
                     let place = part.place(p);
                     let weights = &panel[from * PANEL..to * PANEL];
-                    // What is read next is asked for now: the weights of a layer lie beyond the second-level cache.
-                    let ahead = part.panels.get((p + 1) * PANEL * k + from * PANEL..).unwrap_or_default();
-                    let share = (to - from).div_ceil((end - start).div_ceil(TILE));
+                    let next = (p + 1) * PANEL * k;
+                    let next = part.panels.get(next + from * PANEL..next + to * PANEL).unwrap_or_default();
+                    let ahead = Ahead::new(next, (end - start).div_ceil(TILE), (to - from).div_ceil(LOOK));
                     let mut i = start;
                     while i < end {
                         let n = (end - i).min(TILE);
@@ -386,8 +390,7 @@ mod x86 {
                         if from > 0 {
                             place.take(y, i, &mut tile[..n]);
                         }
-                        let line = (i - start) / TILE * share * PANEL;
-                        let ahead = ahead.get(line..).unwrap_or_default();
+                        let ahead = ahead.part((i - start) / TILE);
                         // SAFETY: rows i..i+n exist in x, and the panel holds `to - from` rows of sixteen weights.
                         unsafe {
                             let x = x.as_ptr().add(i * k + from);
@@ -426,7 +429,7 @@ mod x86 {
         x: *const f32,
         stride: usize,
         weights: &[f32],
-        ahead: &[f32],
+        ahead: Ahead<f32>,
         tile: &mut [[f32; PANEL]; 6],
     ) {
         let mut low = [_mm256_setzero_ps(); R];
@@ -438,13 +441,9 @@ mod x86 {
                 high[r] = _mm256_loadu_ps(tile[r].as_ptr().add(8));
             }
         }
-        // A line of memory is one row of sixteen weights: an eighth of the next panel for each of eight tiles.
-        const EIGHT: usize = 8;
         let mut t = 0;
-        for (eight, part) in weights.chunks(EIGHT * PANEL).enumerate() {
-            if let Some(line) = ahead.get(eight * PANEL..) {
-                _mm_prefetch::<_MM_HINT_T1>(line.as_ptr().cast());
-            }
+        for (number, part) in weights.chunks(LOOK * PANEL).enumerate() {
+            ahead.look(number);
             for b in part.as_chunks::<PANEL>().0 {
                 // SAFETY: t stays below the number of rows of weights, and the caller's promise.
                 unsafe {
@@ -479,6 +478,9 @@ mod x86 {
             let end = rows.min(start + chunk);
             for (pair, panels) in part.panels.chunks(2 * PANEL * k).enumerate() {
                 let both = panels.len() == 2 * PANEL * k;
+                let next = &part.panels[((pair + 1) * 2 * PANEL * k).min(part.panels.len())..];
+                let next = &next[..next.len().min(2 * PANEL * k)];
+                let ahead = Ahead::new(next, (end - start).div_ceil(TILE), k.div_ceil(LOOK));
                 let places = [part.place(2 * pair), part.place(2 * pair + usize::from(both))];
                 let mut i = start;
                 while i < end {
@@ -488,14 +490,15 @@ mod x86 {
                     // read twice and its second result thrown away.
                     unsafe {
                         let x = x.as_ptr().add(i * k);
+                        let ahead = ahead.part((i - start) / TILE);
                         let first = panels.as_ptr();
                         let second = if both { first.add(PANEL * k) } else { first };
                         match n {
-                            12 => avx512_tile::<12>(x, first, second, k, &mut tile),
-                            4 => avx512_tile::<4>(x, first, second, k, &mut tile),
-                            3 => avx512_tile::<3>(x, first, second, k, &mut tile),
-                            2 => avx512_tile::<2>(x, first, second, k, &mut tile),
-                            _ => avx512_tile::<1>(x, first, second, k, &mut tile),
+                            12 => avx512_tile::<12>(x, first, second, k, ahead, &mut tile),
+                            4 => avx512_tile::<4>(x, first, second, k, ahead, &mut tile),
+                            3 => avx512_tile::<3>(x, first, second, k, ahead, &mut tile),
+                            2 => avx512_tile::<2>(x, first, second, k, ahead, &mut tile),
+                            _ => avx512_tile::<1>(x, first, second, k, ahead, &mut tile),
                         }
                     }
                     for (half, place) in places.iter().take(1 + usize::from(both)).enumerate() {
@@ -516,11 +519,15 @@ mod x86 {
         first: *const f32,
         second: *const f32,
         k: usize,
+        ahead: Ahead<f32>,
         tile: &mut [[[f32; PANEL]; 2]; 12],
     ) {
         let mut low = [_mm512_setzero_ps(); R];
         let mut high = [_mm512_setzero_ps(); R];
         for t in 0..k {
+            if t % LOOK == 0 {
+                ahead.look(t / LOOK);
+            }
             // SAFETY: t < k, and the caller's promise.
             unsafe {
                 let b0 = _mm512_loadu_ps(first.add(t * PANEL));

@@ -17,6 +17,8 @@ pub mod scan;
 pub mod squares;
 
 #[cfg(target_arch = "x86_64")]
+mod ahead;
+#[cfg(target_arch = "x86_64")]
 mod amx;
 mod lanes;
 

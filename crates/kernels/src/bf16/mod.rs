@@ -298,6 +298,14 @@ impl HalfWeight {
         let size = PANEL * self.inputs.next_multiple_of(STEP);
         &self.panels[p * size..(p + 1) * size]
     }
+
+    /// `count` panels from `first` on, as far as there are some.
+    #[cfg(target_arch = "x86_64")]
+    fn panels_from(&self, first: usize, count: usize) -> &[u16] {
+        let [from, to] = [first, first + count].map(|p| p.min(self.panels()));
+        let size = PANEL * self.inputs.next_multiple_of(STEP);
+        &self.panels[from * size..to * size]
+    }
 }
 
 /// One product under way.

@@ -4,6 +4,7 @@ use std::arch::x86_64::*;
 use std::ops::Range;
 
 use super::{STEP, Tiles};
+use crate::ahead::Ahead;
 use crate::amx::{self, Configured, Product};
 use crate::gemm::{PANEL, Stored};
 
@@ -101,19 +102,22 @@ unsafe fn pairs_of_panels<T: Stored, const P: usize>(tiles: &Tiles, y: &mut [T],
     let places = panels.map(|panel| tiles.place(panel));
     let (rows, stride) = (tiles.x.rows, tiles.x.stride());
     let w = panels.map(|panel| tiles.weight.panel(panel).as_ptr());
+    let next = tiles.weight.panels_from(panels[P - 1] + 1, P);
+    let ahead = Ahead::new(next, rows.div_ceil(PAIRS_TILE), stride / STEP);
     let mut i = 0;
     while i < rows {
         let n = if rows - i >= PAIRS_TILE { PAIRS_TILE } else { (rows - i).min(4) };
         let mut sums = [[[0.0f32; PANEL]; PAIRS_TILE]; P];
+        let ahead = ahead.part(i / PAIRS_TILE);
         // SAFETY: rows i..i+n exist, each of whole steps, and the panels have as many pairs of inputs.
         unsafe {
             let x = tiles.x.values.as_ptr().add(i * stride);
             match n {
-                12 => pairs_tile::<12, P>(x, w, stride, &mut sums),
-                4 => pairs_tile::<4, P>(x, w, stride, &mut sums),
-                3 => pairs_tile::<3, P>(x, w, stride, &mut sums),
-                2 => pairs_tile::<2, P>(x, w, stride, &mut sums),
-                _ => pairs_tile::<1, P>(x, w, stride, &mut sums),
+                12 => pairs_tile::<12, P>(x, w, stride, ahead, &mut sums),
+                4 => pairs_tile::<4, P>(x, w, stride, ahead, &mut sums),
+                3 => pairs_tile::<3, P>(x, w, stride, ahead, &mut sums),
+                2 => pairs_tile::<2, P>(x, w, stride, ahead, &mut sums),
+                _ => pairs_tile::<1, P>(x, w, stride, ahead, &mut sums),
             }
         }
         for (place, sums) in places.iter().zip(&sums) {
@@ -124,26 +128,30 @@ unsafe fn pairs_of_panels<T: Stored, const P: usize>(tiles: &Tiles, y: &mut [T],
 }
 
 /// # Safety
-/// `x` points at R rows of `k` values, each `w` at `k / 2` pairs of sixteen; `k` is even.
+/// `x` points at R rows of `k` values, each `w` at `k / 2` pairs of sixteen; `k` is a multiple of the step.
 #[target_feature(enable = "avx512f,avx512bf16")]
 #[inline]
 unsafe fn pairs_tile<const R: usize, const P: usize>(
     x: *const u16,
     w: [*const u16; P],
     k: usize,
+    ahead: Ahead<u16>,
     sums: &mut [[[f32; PANEL]; PAIRS_TILE]; P],
 ) {
     // SAFETY: both are 64 bytes, and any bits are values of either.
     let halves = |v: __m512i| unsafe { std::mem::transmute::<__m512i, __m512bh>(v) };
     let mut all = [[_mm512_setzero_ps(); P]; R];
-    for t in (0..k).step_by(2) {
-        // SAFETY: t + 2 <= k, and the caller's promise.
-        unsafe {
-            let b = w.map(|w| halves(_mm512_loadu_si512(w.add(t * PANEL).cast())));
-            for (r, sums) in all.iter_mut().enumerate() {
-                let a = halves(_mm512_set1_epi32(x.add(r * k + t).cast::<i32>().read_unaligned()));
-                for p in 0..P {
-                    sums[p] = _mm512_dpbf16_ps(sums[p], a, b[p]);
+    for step in 0..k / STEP {
+        ahead.look(step);
+        for t in (step * STEP..(step + 1) * STEP).step_by(2) {
+            // SAFETY: t + 2 <= k, and the caller's promise.
+            unsafe {
+                let b = w.map(|w| halves(_mm512_loadu_si512(w.add(t * PANEL).cast())));
+                for (r, sums) in all.iter_mut().enumerate() {
+                    let a = halves(_mm512_set1_epi32(x.add(r * k + t).cast::<i32>().read_unaligned()));
+                    for p in 0..P {
+                        sums[p] = _mm512_dpbf16_ps(sums[p], a, b[p]);
+                    }
                 }
             }
         }

@@ -4,14 +4,18 @@ use std::arch::x86_64::*;
 use std::ops::Range;
 
 use super::{STEP, Tiles};
+use crate::ahead::Ahead;
 use crate::amx::{self, Configured, Product};
 use crate::gemm::{PANEL, Stored};
 
 /// Rows of an AVX2 tile.
 const TILE: usize = 4;
 
-/// Bytes of a line of memory.
-const LINE: usize = 64;
+/// The panel after one, as its tiles of `tile` rows ask for it.
+fn ahead<'a>(tiles: &'a Tiles, panel: usize, tile: usize) -> Ahead<'a, i8> {
+    let next = if panel + 1 < tiles.weight.panels() { tiles.weight.panel(panel + 1) } else { &[] };
+    Ahead::new(next, tiles.x.rows().div_ceil(tile), tiles.x.stride() / STEP)
+}
 
 /// # Safety
 /// AVX2 and FMA; the lengths `multiply_panels_on` checks.
@@ -20,14 +24,12 @@ pub(super) unsafe fn avx2<T: Stored>(tiles: &Tiles, y: &mut [T], panel: usize) {
     let edge = tiles.edge(panel);
     let (rows, stride) = (tiles.x.rows(), tiles.x.stride());
     let w = tiles.weight.panel(panel).as_ptr();
-    // What is read next is asked for now, an equal part by every tile: the weights of a layer lie beyond the second-level cache.
-    let next = if panel + 1 < tiles.weight.panels() { tiles.weight.panel(panel + 1) } else { &[] };
-    let share = (next.len() / LINE).div_ceil(rows.div_ceil(TILE).max(1)) * LINE;
+    let ahead = ahead(tiles, panel, TILE);
     let mut i = 0;
     while i < rows {
         let n = (rows - i).min(TILE);
         let mut sums = [[0i32; PANEL]; TILE];
-        let ahead = next.get(i / TILE * share..).unwrap_or_default();
+        let ahead = ahead.part(i / TILE);
         // SAFETY: rows i..i+n exist, each of whole steps, and the panel has as many groups of four inputs.
         unsafe {
             let x = tiles.x.values().as_ptr().add(i * stride);
@@ -44,39 +46,36 @@ pub(super) unsafe fn avx2<T: Stored>(tiles: &Tiles, y: &mut [T], panel: usize) {
 }
 
 /// # Safety
-/// `x` points at R rows of `k` bytes, `w` at `k / 4` groups of sixteen times four; `k` is a multiple of eight.
+/// `x` points at R rows of `k` bytes, `w` at `k / 4` groups of sixteen times four; `k` is a multiple of the step.
 #[target_feature(enable = "avx2")]
 #[inline]
 unsafe fn avx2_tile<const R: usize>(
     x: *const u8,
     w: *const i8,
     k: usize,
-    ahead: &[i8],
+    ahead: Ahead<i8>,
     sums: &mut [[i32; PANEL]; TILE],
 ) {
     let ones = _mm256_set1_epi16(1);
     let mut low = [_mm256_setzero_si256(); R];
     let mut high = [_mm256_setzero_si256(); R];
-    for t in (0..k).step_by(8) {
-        // A line for every 48 inputs: twelve tiles of four rows ask for a whole panel.
-        if t % 48 == 0
-            && let Some(line) = ahead.get(t / 48 * LINE..)
-        {
-            _mm_prefetch::<_MM_HINT_T1>(line.as_ptr());
-        }
-        // SAFETY: t + 8 <= k, and the caller's promise.
-        unsafe {
-            let at = w.add(t * PANEL).cast::<__m256i>();
-            let (b0, b1) = (_mm256_loadu_si256(at), _mm256_loadu_si256(at.add(1)));
-            let (c0, c1) = (_mm256_loadu_si256(at.add(2)), _mm256_loadu_si256(at.add(3)));
-            for r in 0..R {
-                let from = x.add(r * k + t).cast::<i32>();
-                let first = _mm256_set1_epi32(from.read_unaligned());
-                let second = _mm256_set1_epi32(from.add(1).read_unaligned());
-                let l = _mm256_add_epi16(_mm256_maddubs_epi16(first, b0), _mm256_maddubs_epi16(second, c0));
-                let h = _mm256_add_epi16(_mm256_maddubs_epi16(first, b1), _mm256_maddubs_epi16(second, c1));
-                low[r] = _mm256_add_epi32(low[r], _mm256_madd_epi16(l, ones));
-                high[r] = _mm256_add_epi32(high[r], _mm256_madd_epi16(h, ones));
+    for step in 0..k / STEP {
+        ahead.look(step);
+        for t in (step * STEP..(step + 1) * STEP).step_by(8) {
+            // SAFETY: t + 8 <= k, and the caller's promise.
+            unsafe {
+                let at = w.add(t * PANEL).cast::<__m256i>();
+                let (b0, b1) = (_mm256_loadu_si256(at), _mm256_loadu_si256(at.add(1)));
+                let (c0, c1) = (_mm256_loadu_si256(at.add(2)), _mm256_loadu_si256(at.add(3)));
+                for r in 0..R {
+                    let from = x.add(r * k + t).cast::<i32>();
+                    let first = _mm256_set1_epi32(from.read_unaligned());
+                    let second = _mm256_set1_epi32(from.add(1).read_unaligned());
+                    let l = _mm256_add_epi16(_mm256_maddubs_epi16(first, b0), _mm256_maddubs_epi16(second, c0));
+                    let h = _mm256_add_epi16(_mm256_maddubs_epi16(first, b1), _mm256_maddubs_epi16(second, c1));
+                    low[r] = _mm256_add_epi32(low[r], _mm256_madd_epi16(l, ones));
+                    high[r] = _mm256_add_epi32(high[r], _mm256_madd_epi16(h, ones));
+                }
             }
         }
     }
@@ -100,19 +99,21 @@ pub(super) unsafe fn vnni<T: Stored>(tiles: &Tiles, y: &mut [T], panel: usize) {
     let edge = tiles.edge(panel);
     let (rows, stride) = (tiles.x.rows(), tiles.x.stride());
     let w = tiles.weight.panel(panel).as_ptr();
+    let ahead = ahead(tiles, panel, VNNI_TILE);
     let mut i = 0;
     while i < rows {
         let n = if rows - i >= VNNI_TILE { VNNI_TILE } else { (rows - i).min(4) };
         let mut sums = [[0i32; PANEL]; VNNI_TILE];
+        let ahead = ahead.part(i / VNNI_TILE);
         // SAFETY: rows i..i+n exist, each of whole steps, and the panel has as many groups of four inputs.
         unsafe {
             let x = tiles.x.values().as_ptr().add(i * stride);
             match n {
-                12 => vnni_tile::<12>(x, w, stride, &mut sums),
-                4 => vnni_tile::<4>(x, w, stride, &mut sums),
-                3 => vnni_tile::<3>(x, w, stride, &mut sums),
-                2 => vnni_tile::<2>(x, w, stride, &mut sums),
-                _ => vnni_tile::<1>(x, w, stride, &mut sums),
+                12 => vnni_tile::<12>(x, w, stride, ahead, &mut sums),
+                4 => vnni_tile::<4>(x, w, stride, ahead, &mut sums),
+                3 => vnni_tile::<3>(x, w, stride, ahead, &mut sums),
+                2 => vnni_tile::<2>(x, w, stride, ahead, &mut sums),
+                _ => vnni_tile::<1>(x, w, stride, ahead, &mut sums),
             }
         }
         tiles.finish(y, &edge, i, &sums[..n]);
@@ -121,18 +122,27 @@ pub(super) unsafe fn vnni<T: Stored>(tiles: &Tiles, y: &mut [T], panel: usize) {
 }
 
 /// # Safety
-/// `x` points at R rows of `k` bytes, `w` at `k / 4` groups of sixteen times four; `k` is a multiple of four.
+/// `x` points at R rows of `k` bytes, `w` at `k / 4` groups of sixteen times four; `k` is a multiple of the step.
 #[target_feature(enable = "avx512f,avx512vnni")]
 #[inline]
-unsafe fn vnni_tile<const R: usize>(x: *const u8, w: *const i8, k: usize, sums: &mut [[i32; PANEL]; VNNI_TILE]) {
+unsafe fn vnni_tile<const R: usize>(
+    x: *const u8,
+    w: *const i8,
+    k: usize,
+    ahead: Ahead<i8>,
+    sums: &mut [[i32; PANEL]; VNNI_TILE],
+) {
     let mut all = [_mm512_setzero_si512(); R];
-    for t in (0..k).step_by(4) {
-        // SAFETY: t + 4 <= k, and the caller's promise.
-        unsafe {
-            let b = _mm512_loadu_si512(w.add(t * PANEL).cast());
-            for (r, sum) in all.iter_mut().enumerate() {
-                let a = _mm512_set1_epi32(x.add(r * k + t).cast::<i32>().read_unaligned());
-                *sum = _mm512_dpbusd_epi32(*sum, a, b);
+    for step in 0..k / STEP {
+        ahead.look(step);
+        for t in (step * STEP..(step + 1) * STEP).step_by(4) {
+            // SAFETY: t + 4 <= k, and the caller's promise.
+            unsafe {
+                let b = _mm512_loadu_si512(w.add(t * PANEL).cast());
+                for (r, sum) in all.iter_mut().enumerate() {
+                    let a = _mm512_set1_epi32(x.add(r * k + t).cast::<i32>().read_unaligned());
+                    *sum = _mm512_dpbusd_epi32(*sum, a, b);
+                }
             }
         }
     }
