@@ -33,8 +33,7 @@ impl<'a, T> Ahead<'a, T> {
         Ahead { next, lines: if next.is_empty() { 0 } else { self.lines }, ..self }
     }
 
-    /// Look number `number` of a tile. The last ones may ask for a few lines that are the next tile's: to look where they end
-    /// costs more (a product of 48 rows 2 %).
+    /// Look number `number` of a tile. The last ones may ask for a few lines that are the next tile's.
     #[inline(always)]
     pub fn look(self, number: usize) {
         let mut line = self.next.as_ptr().wrapping_add(number * self.lines * Self::LINE);

@@ -233,9 +233,10 @@ impl<'a> Learner<'a> {
     fn batch<'r>(&self, rows: &'r Rows<'r>, documents: &[u32], epoch: usize, step: u64) -> Batch<'r> {
         let (mut lengths, mut firsts) = (Vec::new(), Vec::new());
         if let Inputs::Tokens(tokens) = self.inputs {
+            let pass = pass(self.config, epoch);
             for &d in documents {
                 lengths.push(tokens.count(d as usize) - 1);
-                firsts.extend(tokens.first(d as usize, pass(self.config, epoch)));
+                firsts.extend(tokens.first(d as usize, pass));
             }
             tokens.scales().first.apply_to(&mut firsts);
         }

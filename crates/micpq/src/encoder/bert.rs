@@ -1,5 +1,7 @@
 //! The forward pass over packed sequences: no padded token is ever multiplied.
 
+use std::ops::Range;
+
 use kernels::Backend;
 use kernels::aligned::Aligned;
 use kernels::attention::{self, HalfScratch, Shape, Tiled, attend_rounded};
@@ -46,7 +48,7 @@ impl<'a> Dropout<'a> {
     }
 
     /// The same view for some of its sequences.
-    pub(super) fn part(self, range: std::ops::Range<usize>) -> Self {
+    pub(super) fn part(self, range: Range<usize>) -> Self {
         Dropout { documents: &self.documents[range], ..self }
     }
 
@@ -272,9 +274,10 @@ impl Bert {
             before = scratch.states.to_vec();
         }
         for (view, out) in views.iter().zip(outs) {
-            match before.is_empty() {
-                true => self.embed(sequences, *view, scratch),
-                false => scratch.states.copy_from_slice(&before),
+            if shared > 0 {
+                scratch.states.copy_from_slice(&before);
+            } else {
+                self.embed(sequences, *view, scratch);
             }
             match pooling {
                 Pooling::Cls => {
@@ -310,7 +313,7 @@ impl Bert {
 
     fn layers(
         &self,
-        range: std::ops::Range<usize>,
+        range: Range<usize>,
         sequences: &[&[u32]],
         dropout: Option<Dropout>,
         scratch: &mut Scratch,
@@ -324,8 +327,8 @@ impl Bert {
         let mut states = std::mem::take(&mut scratch.states);
         for l in range {
             let mut first = 0;
-            for &(from, to) in &groups {
-                let group = self.group(l, &sequences[from..to], from, dropout);
+            for range in &groups {
+                let group = self.group(l, &sequences[range.clone()], range.start, dropout);
                 let size = group.tokens() * self.hidden;
                 let states = &mut states[first..first + size];
                 first += size;
@@ -352,12 +355,12 @@ impl Bert {
         let mut firsts = std::mem::take(&mut scratch.firsts);
         let gathered = firsts.space(count * hidden);
         let mut first = 0;
-        for (from, to) in groups(sequences, self.portion.group) {
-            let group = self.group(l, &sequences[from..to], from, dropout);
+        for range in groups(sequences, self.portion.group) {
+            let group = self.group(l, &sequences[range.clone()], range.start, dropout);
             let size = group.tokens() * hidden;
             self.attend(&self.layers[l], &group, &states[first..first + size], false, scratch);
             for (i, tokens) in group.ranges().enumerate() {
-                let (at, to) = (tokens.start * hidden, (from + i) * hidden);
+                let (at, to) = (tokens.start * hidden, (range.start + i) * hidden);
                 gathered[to..to + hidden].copy_from_slice(&scratch.context[at..at + hidden]);
                 states.copy_within(first + at..first + at + hidden, to);
             }
@@ -474,7 +477,7 @@ impl Group<'_> {
     }
 
     /// Which rows are whose.
-    fn ranges(&self) -> impl Iterator<Item = std::ops::Range<usize>> {
+    fn ranges(&self) -> impl Iterator<Item = Range<usize>> {
         self.sequences.iter().scan(0, |end, sequence| {
             *end += sequence.len();
             Some(*end - sequence.len()..*end)
@@ -487,18 +490,21 @@ impl Group<'_> {
     }
 }
 
-/// Whole sequences of together at most so many tokens, or one longer.
-fn groups(sequences: &[&[u32]], most: usize) -> Vec<(usize, usize)> {
+/// Neighbouring sequences of together at most so many tokens, or one longer.
+pub fn groups(sequences: &[impl AsRef<[u32]>], most: usize) -> Vec<Range<usize>> {
     let mut groups = Vec::new();
     let (mut from, mut tokens) = (0, 0);
     for (i, sequence) in sequences.iter().enumerate() {
-        if i > from && tokens + sequence.len() > most {
-            groups.push((from, i));
+        let length = sequence.as_ref().len();
+        if i > from && tokens + length > most {
+            groups.push(from..i);
             (from, tokens) = (i, 0);
         }
-        tokens += sequence.len();
+        tokens += length;
     }
-    groups.push((from, sequences.len()));
+    if from < sequences.len() {
+        groups.push(from..sequences.len());
+    }
     groups
 }
 
@@ -523,12 +529,12 @@ impl Keys {
     }
 
     /// The next `n` rows.
-    fn block(&mut self, n: usize) -> std::ops::Range<usize> {
+    fn block(&mut self, n: usize) -> Range<usize> {
         self.next += n;
         self.next - n..self.next
     }
 
-    fn drop(&self, block: std::ops::Range<usize>, values: &mut [f32], width: usize, site: u64, backend: Backend) {
+    fn drop(&self, block: Range<usize>, values: &mut [f32], width: usize, site: u64, backend: Backend) {
         let Some(rate) = self.rate else { return };
         for (&(document, position), row) in self.rows[block].iter().zip(values.chunks_exact_mut(width)) {
             drop_row(backend, row, mix(mix(document, site), position), rate);

@@ -179,18 +179,9 @@ impl Encoder {
             }
             return Ok(());
         }
-        let most = self.bert.task_tokens();
-        let mut tasks: Vec<(std::ops::Range<usize>, Vec<T>)> = Vec::new();
-        let mut start = 0;
-        while start < sequences.len() {
-            let (mut end, mut tokens) = (start, 0);
-            while end < sequences.len() && (end == start || tokens + sequences[end].as_ref().len() <= most) {
-                tokens += sequences[end].as_ref().len();
-                end += 1;
-            }
-            tasks.push((start..end, places.by_ref().take(end - start).collect()));
-            start = end;
-        }
+        let ranges = bert::groups(sequences, self.bert.task_tokens()).into_iter();
+        let tasks: Vec<(_, Vec<T>)> =
+            ranges.map(|range| (range.clone(), places.by_ref().take(range.len()).collect())).collect();
         let hidden = self.width();
         tasks.into_par_iter().try_for_each_init(bert::Scratch::default, |scratch, (range, places)| {
             if watch.interrupted() {

@@ -212,18 +212,11 @@ impl Encoder {
         let most = (total / (4 * threads)).clamp(TASK_TOKENS, self.bert.task_tokens());
         let mut tasks = Vec::new();
         let mut rest: Vec<&mut [f32]> = out.iter_mut().map(Matrix::as_mut_slice).collect();
-        let mut start = 0;
-        while start < sequences.len() {
-            let (mut end, mut tokens) = (start, 0);
-            while end < sequences.len() && (end == start || tokens + sequences[end].as_ref().len() <= most) {
-                tokens += sequences[end].as_ref().len();
-                end += 1;
-            }
-            let cut = (end - start) * self.width();
+        for range in bert::groups(sequences, most) {
+            let cut = range.len() * self.width();
             let (rows, after): (Vec<_>, Vec<_>) = rest.into_iter().map(|view| view.split_at_mut(cut)).unzip();
-            tasks.push((start..end, rows));
+            tasks.push((range, rows));
             rest = after;
-            start = end;
         }
         let share = if tasks.len() == 1 { threads } else { 1 };
         tasks.into_par_iter().try_for_each_init(bert::Scratch::default, |scratch, (range, mut rows)| {
