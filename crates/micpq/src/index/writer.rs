@@ -219,6 +219,8 @@ impl IndexWriter {
     pub fn rollback(&mut self) -> Result<()> {
         let store = self.inner.dir.join(STORE);
         self.tantivy().rollback().map_err(|e| tantivy_error(&store, e))?;
+        // tantivy has put a new writer in its place.
+        prepare(&self.inner.clone(), self.tantivy())?;
         self.next = self.committed;
         self.changed = false;
         self.added.clear();
@@ -313,11 +315,20 @@ fn start(inner: &Inner) -> Result<tantivy::IndexWriter> {
     let threads = std::thread::available_parallelism().map_or(1, usize::from).min(8);
     let writer =
         inner.tantivy.writer_with_num_threads(threads, threads * MEMORY).map_err(|e| tantivy_error(&store, e))?;
+    prepare(inner, &writer)?;
+    Ok(writer)
+}
+
+/// Makes one of tantivy's writers that has just begun ours.
+fn prepare(inner: &Inner, writer: &tantivy::IndexWriter) -> Result<()> {
     let mut policy = merge_policy();
     // A merge takes eight segments or more of like size; what it makes must not outgrow the column of features.
     policy.set_max_docs_before_merge((most_documents(inner) / 16).min(10_000_000));
     writer.set_merge_policy(Box::new(policy));
-    Ok(writer)
+    // tantivy numbers changes and commits, and a new writer begins with the number of the last commit. A merge would take a
+    // change of that number for committed, and apply it to some segments and not to others: so the number is used up.
+    writer.run([]).map_err(|e| tantivy_error(&inner.dir.join(STORE), e))?;
+    Ok(())
 }
 
 /// Documents a segment may have.
@@ -385,5 +396,66 @@ impl Payload {
                 "is damaged: the commit's own record does not fit its checksum; restore the index from a copy",
             )
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tantivy::merge_policy::NoMergePolicy;
+
+    use super::super::tests::{Twin, clean, code, document, model, scratch};
+    use super::super::{Index, IndexConfig};
+    use crate::Silent;
+    use crate::model::CodeShape;
+
+    #[test]
+    fn the_first_change_of_a_writer_is_numbered_behind_the_last_commit() {
+        for first in ["another writer's", "after a rollback"] {
+            let dir = scratch();
+            let path = dir.path().join("index");
+            let model = model(CodeShape::micpq(32).unwrap(), 3);
+            let index = Index::create(&path, &model, IndexConfig::default()).unwrap();
+            let mut twin = Twin::default();
+            let mut writer = index.writer().unwrap();
+            let before = writer.tantivy().get_merge_policy();
+            writer.tantivy().set_merge_policy(Box::new(NoMergePolicy));
+            // Nine commits, the first the largest; the last deletes in all but the first.
+            for i in 0..500 {
+                writer.add(&document(i), &code(&model, i)).unwrap();
+                twin.add(document(i), code(&model, i));
+                for gone in (101..450).step_by(3).filter(|_| i == 499) {
+                    writer.delete(&document(gone).id).unwrap();
+                    twin.delete(&document(gone).id);
+                }
+                if i >= 99 && i % 50 == 49 {
+                    writer.commit(&Silent).unwrap();
+                }
+            }
+            if first == "after a rollback" {
+                writer.rollback().unwrap();
+            } else {
+                drop(writer);
+                writer = index.writer().unwrap();
+            }
+            assert_eq!(format!("{:?}", writer.tantivy().get_merge_policy()), format!("{before:?}"));
+            // In a segment in which the last commit deleted. Merging begins before this commit: when the change had the number of
+            // the last one, the document was there twice in ten runs of twelve.
+            let changed = document(300);
+            writer.add(&changed, &code(&model, 301)).unwrap();
+            twin.add(changed, code(&model, 301));
+            writer.commit(&Silent).unwrap();
+            twin.check(&index, 500, None, |_| true);
+            writer.close(&Silent).unwrap();
+            twin.check(&index, 500, None, |_| true);
+            clean(&path);
+
+            let mut writer = index.writer().unwrap();
+            if first == "after a rollback" {
+                writer.rollback().unwrap();
+            }
+            let committed = index.inner.tantivy.load_metas().unwrap().opstamp;
+            let change = writer.tantivy().delete_term(index.inner.fields.id_term(&document(7).id));
+            assert!(change > committed, "{first}: change {change}, commit {committed}");
+        }
     }
 }
