@@ -13,6 +13,7 @@ use kernels::rows::{add_layer_norm, layer_norm};
 use rayon::prelude::*;
 
 use super::linear::{Linear, Rows};
+use super::team::Team;
 use super::weights::{Embedding, EncoderConfig, Weights};
 use super::{Pooling, Precision};
 use crate::Result;
@@ -235,30 +236,30 @@ impl Bert {
     }
 
     /// Last hidden states `[tokens of all sequences, hidden]`. `trace` sees the states after the embeddings (layer 0)
-    /// and after each layer. A product is shared out among `share` threads: for a batch too small to give each its own.
-    pub fn forward<'s>(
-        &self,
+    /// and after each layer. A `team` shares the products: for a batch too small to give every thread its own.
+    pub fn forward<'s, 'w>(
+        &'w self,
         sequences: &[&[u32]],
         dropout: Option<Dropout>,
         scratch: &'s mut Scratch,
-        share: usize,
+        team: &Team<'w>,
         mut trace: impl FnMut(usize, &[f32]),
     ) -> &'s [f32] {
         self.embed(sequences, dropout, scratch);
         trace(0, &scratch.states);
-        self.layers(0..self.layers.len(), sequences, dropout, scratch, share, trace);
+        self.layers(0..self.layers.len(), sequences, dropout, scratch, team, trace);
         &scratch.states
     }
 
     /// Pooled vectors of several views, those of view `i` into `outs[i]`, `[sequences, hidden]`. Layers in which none of them
     /// drops are computed once; with `[CLS]` the last layer ends in the first tokens alone.
-    pub fn forward_views(
-        &self,
+    pub fn forward_views<'w>(
+        &'w self,
         sequences: &[&[u32]],
         views: &[Option<Dropout>],
         pooling: Pooling,
         scratch: &mut Scratch,
-        share: usize,
+        team: &Team<'w>,
         outs: &mut [&mut [f32]],
     ) {
         let last = self.layers.len() - 1;
@@ -270,7 +271,7 @@ impl Bert {
         let mut before = Vec::new();
         if shared > 0 {
             self.embed(sequences, None, scratch);
-            self.layers(0..shared, sequences, None, scratch, share, |_, _| {});
+            self.layers(0..shared, sequences, None, scratch, team, |_, _| {});
             before = scratch.states.to_vec();
         }
         for (view, out) in views.iter().zip(outs) {
@@ -281,12 +282,12 @@ impl Bert {
             }
             match pooling {
                 Pooling::Cls => {
-                    self.layers(shared..last, sequences, *view, scratch, share, |_, _| {});
-                    self.last_layer_of_firsts(sequences, *view, scratch, share);
+                    self.layers(shared..last, sequences, *view, scratch, team, |_, _| {});
+                    self.last_layer_of_firsts(sequences, *view, scratch, team);
                     out.copy_from_slice(&scratch.states[..out.len()]);
                 }
                 Pooling::Mean => {
-                    self.layers(shared..last + 1, sequences, *view, scratch, share, |_, _| {});
+                    self.layers(shared..last + 1, sequences, *view, scratch, team, |_, _| {});
                     mean(&scratch.states, sequences, out);
                 }
             }
@@ -311,17 +312,16 @@ impl Bert {
         Keys::new(here, 0, sequences).drop(0..tokens, states, hidden, 0, backend);
     }
 
-    fn layers(
-        &self,
+    fn layers<'w>(
+        &'w self,
         range: Range<usize>,
         sequences: &[&[u32]],
         dropout: Option<Dropout>,
         scratch: &mut Scratch,
-        share: usize,
+        team: &Team<'w>,
         mut trace: impl FnMut(usize, &[f32]),
     ) {
-        scratch.rows.share(share);
-        let halves = self.precision == Precision::Bf16 && self.tiled(&scratch.rows).is_some();
+        let halves = self.precision == Precision::Bf16 && self.tiled(team).is_some();
         let groups = groups(sequences, self.portion.group);
         // Taken out while the rest is lent with it.
         let mut states = std::mem::take(&mut scratch.states);
@@ -332,8 +332,8 @@ impl Bert {
                 let size = group.tokens() * self.hidden;
                 let states = &mut states[first..first + size];
                 first += size;
-                self.attend(&self.layers[l], &group, states, halves, scratch);
-                self.finish(&self.layers[l], &group, states, halves, scratch);
+                self.attend(&self.layers[l], &group, states, halves, scratch, team);
+                self.finish(&self.layers[l], &group, states, halves, scratch, team);
             }
             trace(l + 1, &states);
         }
@@ -342,14 +342,13 @@ impl Bert {
 
     /// The last layer where only the first token of every sequence is asked for: what follows the heads, nine twelfths of a
     /// layer, sees those alone. Leaves their states, `[sequences, hidden]`, in front, with the bits `layers` gives them.
-    fn last_layer_of_firsts(
-        &self,
+    fn last_layer_of_firsts<'w>(
+        &'w self,
         sequences: &[&[u32]],
         dropout: Option<Dropout>,
         scratch: &mut Scratch,
-        share: usize,
+        team: &Team<'w>,
     ) {
-        scratch.rows.share(share);
         let (l, hidden, count) = (self.layers.len() - 1, self.hidden, sequences.len());
         let mut states = std::mem::take(&mut scratch.states);
         let mut firsts = std::mem::take(&mut scratch.firsts);
@@ -358,7 +357,7 @@ impl Bert {
         for range in groups(sequences, self.portion.group) {
             let group = self.group(l, &sequences[range.clone()], range.start, dropout);
             let size = group.tokens() * hidden;
-            self.attend(&self.layers[l], &group, &states[first..first + size], false, scratch);
+            self.attend(&self.layers[l], &group, &states[first..first + size], false, scratch, team);
             for (i, tokens) in group.ranges().enumerate() {
                 let (at, to) = (tokens.start * hidden, (range.start + i) * hidden);
                 gathered[to..to + hidden].copy_from_slice(&scratch.context[at..at + hidden]);
@@ -369,7 +368,7 @@ impl Bert {
         std::mem::swap(&mut scratch.context, &mut firsts);
         let heads: Vec<&[u32]> = sequences.iter().map(|sequence| &sequence[..1]).collect();
         let group = self.group(l, &heads, 0, dropout);
-        self.finish(&self.layers[l], &group, &mut states[..count * hidden], false, scratch);
+        self.finish(&self.layers[l], &group, &mut states[..count * hidden], false, scratch, team);
         (scratch.states, scratch.firsts) = (states, firsts);
     }
 
@@ -380,20 +379,28 @@ impl Bert {
     }
 
     /// Tiles for the heads: those of a lone query, whose products are shared out, do without.
-    fn tiled(&self, rows: &Rows) -> Option<Tiled> {
-        self.tiled.filter(|_| rows.alone())
+    fn tiled(&self, team: &Team) -> Option<Tiled> {
+        self.tiled.filter(|_| team.is_alone())
     }
 
     /// What the heads of a layer answer to a group, into `scratch.context`, or with `halves` into `scratch.context_halves`.
-    fn attend(&self, layer: &Layer, group: &Group, states: &[f32], halves: bool, scratch: &mut Scratch) {
-        if let Some(tiled) = self.tiled(&scratch.rows) {
+    fn attend<'w>(
+        &self,
+        layer: &'w Layer,
+        group: &Group,
+        states: &[f32],
+        halves: bool,
+        scratch: &mut Scratch,
+        team: &Team<'w>,
+    ) {
+        if let Some(tiled) = self.tiled(team) {
             return self.attend_on_tiles(tiled, layer, group, states, halves, scratch);
         }
         let (backend, hidden, block) = (Backend::active(), self.hidden, self.portion.block);
         let Scratch { qkv, context, rows, attention, half_attention, .. } = scratch;
         let (qkv, context) = (qkv.space(3 * states.len()), context.space(states.len()));
         for (x, y) in states.chunks(block * hidden).zip(qkv.chunks_mut(3 * block * hidden)) {
-            layer.attention_in.apply(x, y, rows, Epilogue::Bias);
+            layer.attention_in.apply(x, y, rows, team, Epilogue::Bias);
         }
         for (i, tokens) in group.ranges().enumerate() {
             let qkv = &mut qkv[3 * tokens.start * hidden..3 * tokens.end * hidden];
@@ -433,7 +440,15 @@ impl Bert {
     }
 
     /// What follows the heads: their product, the feed-forward part, and a residual and a norm after each.
-    fn finish(&self, layer: &Layer, group: &Group, states: &mut [f32], halves: bool, scratch: &mut Scratch) {
+    fn finish<'w>(
+        &self,
+        layer: &'w Layer,
+        group: &Group,
+        states: &mut [f32],
+        halves: bool,
+        scratch: &mut Scratch,
+        team: &Team<'w>,
+    ) {
         let (backend, hidden) = (Backend::active(), self.hidden);
         let Scratch { narrow, context, context_halves, rows, .. } = scratch;
         // Rows that are `bf16` already go through their product together.
@@ -446,14 +461,14 @@ impl Bert {
             let from = b * self.portion.block * hidden;
             let narrow = &mut narrow[if halves { from } else { 0 }..][..state.len()];
             if !halves {
-                layer.attention_out.apply(&context[from..from + state.len()], narrow, rows, Epilogue::Bias);
+                layer.attention_out.apply(&context[from..from + state.len()], narrow, rows, team, Epilogue::Bias);
             }
             let block = keys.block(state.len() / hidden);
             keys.drop(block.clone(), narrow, hidden, group.site + 1, backend);
             let norm = &layer.attention_norm;
             add_layer_norm(backend, state, narrow, &norm.scale, &norm.shift, self.epsilon);
 
-            layer.feed_in.apply_then(&layer.feed_out, state, narrow, rows, self.activation.epilogue());
+            layer.feed_in.apply_then(&layer.feed_out, state, narrow, rows, team, self.activation.epilogue());
             keys.drop(block, narrow, hidden, group.site + 2, backend);
             let norm = &layer.feed_norm;
             add_layer_norm(backend, state, narrow, &norm.scale, &norm.shift, self.epsilon);

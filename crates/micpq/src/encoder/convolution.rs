@@ -12,6 +12,7 @@ use kernels::gemm::{Epilogue, PackedWeight};
 use rayon::prelude::*;
 use sha2::{Digest, Sha256};
 
+use super::team::Team;
 use super::{Dropout, Encoder, bert};
 use crate::watch::Watch;
 use crate::{Error, Matrix, Result};
@@ -188,7 +189,8 @@ impl Encoder {
                 return Err(Error::Interrupted);
             }
             let batch: Vec<&[u32]> = sequences[range.clone()].iter().map(AsRef::as_ref).collect();
-            let mut states = self.bert.forward(&batch, dropout.map(|d| d.part(range)), scratch, 1, |_, _| {});
+            let mut states =
+                self.bert.forward(&batch, dropout.map(|d| d.part(range)), scratch, &Team::alone(), |_, _| {});
             for (sequence, place) in batch.iter().zip(places) {
                 let (own, after) = states.split_at(sequence.len() * hidden);
                 take(own, place);

@@ -1,13 +1,15 @@
 //! One dense layer of the encoder in any precision.
 
+use std::ops::Range;
+
 use kernels::Backend;
 use kernels::aligned::Aligned;
 use kernels::bf16::{self, HalfRows, HalfWeight};
-use kernels::gemm::{Epilogue, PANEL, PackedWeight};
+use kernels::gemm::{Epilogue, PackedWeight};
 use kernels::int8::{self, ByteRows, ByteWeight};
-use rayon::prelude::*;
 
 use super::Precision;
+use super::team::Team;
 
 /// Weights and bias, packed for the kernels.
 pub struct Linear {
@@ -21,30 +23,20 @@ enum Weight {
     Bytes(ByteWeight),
 }
 
+/// A product's input as its weights want it: where they are `f32`, nothing.
+#[derive(Default)]
+pub struct Rounded {
+    halves: HalfRows,
+    bytes: ByteRows,
+}
+
 /// What a product needs besides its input, kept between batches.
 #[derive(Default)]
 pub struct Rows {
-    halves: HalfRows,
-    bytes: ByteRows,
+    rounded: Rounded,
     // What lies between two products: [rows, outputs of the first], in one of both.
     wide: Aligned<f32>,
     wide_halves: HalfRows,
-    // Threads that share one product, and a part of its result each.
-    share: usize,
-    parts: Vec<Vec<f32>>,
-}
-
-impl Rows {
-    /// Shares the next products among so many threads.
-    pub fn share(&mut self, threads: usize) {
-        self.share = threads;
-        self.parts.resize(threads, Vec::new());
-    }
-
-    /// Whether one thread computes them.
-    pub fn alone(&self) -> bool {
-        self.share <= 1
-    }
 }
 
 impl Linear {
@@ -58,9 +50,45 @@ impl Linear {
         Linear { weight, bias }
     }
 
+    /// Values in.
+    pub fn inputs(&self) -> usize {
+        match &self.weight {
+            Weight::Float(w) => w.inputs(),
+            Weight::Halves(w) => w.inputs(),
+            Weight::Bytes(w) => w.inputs(),
+        }
+    }
+
     /// Values out.
     pub fn outputs(&self) -> usize {
         self.bias.len()
+    }
+
+    /// Panels the outputs lie in.
+    pub fn panels(&self) -> usize {
+        match &self.weight {
+            Weight::Float(w) => w.panels(),
+            Weight::Halves(w) => w.panels(),
+            Weight::Bytes(w) => w.panels(),
+        }
+    }
+
+    /// Rounds `x[rows, inputs]` for [`Linear::multiply`].
+    pub fn round(&self, x: &[f32], rounded: &mut Rounded) {
+        match &self.weight {
+            Weight::Float(_) => {}
+            Weight::Halves(w) => rounded.halves.fill(Backend::active(), x, w.inputs()),
+            Weight::Bytes(w) => rounded.bytes.fill(Backend::active(), x, w.inputs()),
+        }
+    }
+
+    /// `y[rows, outputs of the panels] = epilogue(x W^T)` of rows that were rounded.
+    pub fn multiply(&self, panels: Range<usize>, x: &[f32], rounded: &Rounded, y: &mut [f32], epilogue: Epilogue) {
+        match &self.weight {
+            Weight::Float(w) => w.multiply_panels(panels, x, y, x.len() / w.inputs(), epilogue),
+            Weight::Halves(w) => w.multiply_panels(panels, &rounded.halves, y, epilogue),
+            Weight::Bytes(w) => w.multiply_panels(panels, &rounded.bytes, y, epilogue),
+        }
     }
 
     /// `y = epilogue(x W^T)` rounded to `bf16`, by one thread.
@@ -75,16 +103,11 @@ impl Linear {
         epilogue: impl Fn(&'a [f32]) -> Epilogue<'a>,
     ) {
         let (backend, epilogue) = (Backend::active(), epilogue(&self.bias));
+        self.round(x, &mut rows.rounded);
         match &self.weight {
             Weight::Float(_) => panic!("results of f32 are not rounded"),
-            Weight::Halves(w) => {
-                rows.halves.fill(backend, x, w.inputs());
-                w.multiply_into(bf16::Unit::of(backend), &rows.halves, y, epilogue);
-            }
-            Weight::Bytes(w) => {
-                rows.bytes.fill(backend, x, w.inputs());
-                w.multiply_into(int8::Unit::of(backend), &rows.bytes, y, epilogue);
-            }
+            Weight::Halves(w) => w.multiply_into(bf16::Unit::of(backend), &rows.rounded.halves, y, epilogue),
+            Weight::Bytes(w) => w.multiply_into(int8::Unit::of(backend), &rows.rounded.bytes, y, epilogue),
         }
     }
 
@@ -104,9 +127,10 @@ impl Linear {
         x: &[f32],
         y: &mut [f32],
         rows: &mut Rows,
+        team: &Team<'a>,
         epilogue: impl Fn(&'a [f32]) -> Epilogue<'a>,
     ) {
-        if rows.alone() && matches!(next.weight, Weight::Halves(_)) {
+        if team.is_alone() && matches!(next.weight, Weight::Halves(_)) {
             let mut between = std::mem::take(&mut rows.wide_halves);
             self.apply_into(x, &mut between, rows, epilogue);
             next.apply_halves(&between, y);
@@ -114,8 +138,8 @@ impl Linear {
         } else {
             let mut between = std::mem::take(&mut rows.wide);
             let wide = between.space(y.len() / next.outputs() * self.outputs());
-            self.apply(x, wide, rows, epilogue);
-            next.apply(wide, y, rows, Epilogue::Bias);
+            self.apply(x, wide, rows, team, epilogue);
+            next.apply(wide, y, rows, team, Epilogue::Bias);
             rows.wide = between;
         }
     }
@@ -126,45 +150,14 @@ impl Linear {
         x: &[f32],
         y: &mut [f32],
         rows: &mut Rows,
+        team: &Team<'a>,
         epilogue: impl Fn(&'a [f32]) -> Epilogue<'a>,
     ) {
         let epilogue = epilogue(&self.bias);
-        let Rows { halves, bytes, share, parts, .. } = rows;
-        let (panels, inputs) = match &self.weight {
-            Weight::Float(w) => (w.panels(), w.inputs()),
-            Weight::Halves(w) => {
-                halves.fill(Backend::active(), x, w.inputs());
-                (w.panels(), w.inputs())
-            }
-            Weight::Bytes(w) => {
-                bytes.fill(Backend::active(), x, w.inputs());
-                (w.panels(), w.inputs())
-            }
-        };
-        let rows = x.len() / inputs;
-        let part = |range: std::ops::Range<usize>, y: &mut [f32]| match &self.weight {
-            Weight::Float(w) => w.multiply_panels(range, x, y, rows, epilogue),
-            Weight::Halves(w) => w.multiply_panels(range, halves, y, epilogue),
-            Weight::Bytes(w) => w.multiply_panels(range, bytes, y, epilogue),
-        };
-        if *share <= 1 {
-            return part(0..panels, y);
+        if !team.is_alone() {
+            return team.multiply(self, x, y, epilogue);
         }
-        // Every thread takes as many neighbouring panels, into a space of its own: rows of y interleave.
-        let outputs = self.outputs();
-        let each = panels.div_ceil(*share);
-        let span = |i: usize| (i * each * PANEL).min(outputs)..((i + 1) * each * PANEL).min(outputs);
-        parts.par_iter_mut().enumerate().for_each(|(i, space)| {
-            space.resize(rows * span(i).len(), 0.0);
-            part((i * each).min(panels)..((i + 1) * each).min(panels), space);
-        });
-        for (i, space) in parts.iter().enumerate() {
-            let span = span(i);
-            if !span.is_empty() {
-                for (to, from) in y.chunks_exact_mut(outputs).zip(space.chunks_exact(span.len())) {
-                    to[span.clone()].copy_from_slice(from);
-                }
-            }
-        }
+        self.round(x, &mut rows.rounded);
+        self.multiply(0..self.panels(), x, &rows.rounded, y, epilogue);
     }
 }

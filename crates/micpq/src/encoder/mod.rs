@@ -11,6 +11,7 @@ mod features;
 mod linear;
 mod precision;
 pub mod pull;
+mod team;
 mod terms;
 mod weights;
 
@@ -18,6 +19,7 @@ mod weights;
 mod tests;
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use kernels::{Backend, bf16};
 use rayon::prelude::*;
@@ -33,6 +35,7 @@ pub use weights::EncoderConfig;
 use crate::tokenizer::Tokenizer;
 use crate::watch::Watch;
 use crate::{Error, Matrix, Result};
+use team::Team;
 
 /// How token states become one vector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
@@ -77,6 +80,8 @@ pub struct Encoder {
     precision: Precision,
     bert: bert::Bert,
     gpu: Option<device::Gpu>,
+    // Batches that are being encoded on the CPU.
+    calls: AtomicUsize,
 }
 
 impl Encoder {
@@ -102,7 +107,16 @@ impl Encoder {
         let weights = weights::Weights::open(dir)?;
         let bert = bert::Bert::new(&config, &weights, precision)?;
         let sha256 = weights.sha256(dir)?;
-        Ok(Encoder { dir: dir.to_path_buf(), config, sha256, tokenizer, precision, bert, gpu: None })
+        Ok(Encoder {
+            dir: dir.to_path_buf(),
+            config,
+            sha256,
+            tokenizer,
+            precision,
+            bert,
+            gpu: None,
+            calls: AtomicUsize::new(0),
+        })
     }
 
     /// Moves it to where `device` says. [`Device::Auto`] takes a GPU that works and says why one that is there does not.
@@ -208,7 +222,7 @@ impl Encoder {
         let mut out: Vec<Matrix> = views.iter().map(|_| Matrix::zeros(sequences.len(), self.width())).collect();
         let threads = rayon::current_num_threads();
         let total: usize = sequences.iter().map(|s| s.as_ref().len()).sum();
-        // Few texts are cut finer, so that no core waits for another; one alone is shared by all of them.
+        // Few texts are cut finer, so that no core waits for another.
         let most = (total / (4 * threads)).clamp(TASK_TOKENS, self.bert.task_tokens());
         let mut tasks = Vec::new();
         let mut rest: Vec<&mut [f32]> = out.iter_mut().map(Matrix::as_mut_slice).collect();
@@ -218,14 +232,16 @@ impl Encoder {
             tasks.push((range, rows));
             rest = after;
         }
-        let share = if tasks.len() == 1 { threads } else { 1 };
+        // A lone query is shared by all cores, unless there are others: each has a core then, and none waits for another.
+        let call = Call::begin(&self.calls);
+        let share = if tasks.len() == 1 && call.only { threads } else { 1 };
         tasks.into_par_iter().try_for_each_init(bert::Scratch::default, |scratch, (range, mut rows)| {
             if watch.interrupted() {
                 return Err(Error::Interrupted);
             }
             let batch: Vec<&[u32]> = sequences[range.clone()].iter().map(AsRef::as_ref).collect();
             let parts: Vec<Option<Dropout>> = views.iter().map(|view| view.map(|d| d.part(range.clone()))).collect();
-            self.bert.forward_views(&batch, &parts, pooling, scratch, share, &mut rows);
+            Team::run(share, |team| self.bert.forward_views(&batch, &parts, pooling, scratch, team, &mut rows));
             watch.advance((batch.len() * views.len()) as u64);
             Ok(())
         })?;
@@ -250,5 +266,24 @@ impl Encoder {
             ids.iter().try_for_each(|&id| self.bert.check_word(id))?;
         }
         Ok(())
+    }
+}
+
+/// A batch among those that are being encoded.
+struct Call<'a> {
+    calls: &'a AtomicUsize,
+    // Whether there was no other when it began.
+    only: bool,
+}
+
+impl<'a> Call<'a> {
+    fn begin(calls: &'a AtomicUsize) -> Self {
+        Call { calls, only: calls.fetch_add(1, Ordering::Relaxed) == 0 }
+    }
+}
+
+impl Drop for Call<'_> {
+    fn drop(&mut self) {
+        self.calls.fetch_sub(1, Ordering::Relaxed);
     }
 }

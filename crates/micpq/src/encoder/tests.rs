@@ -51,7 +51,7 @@ fn goldens(name: &str) {
         worst = worst.max(error(cls.row(i), &f32s(&file, &format!("{i}.cls"))));
         worst = worst.max(error(mean.row(i), &f32s(&file, &format!("{i}.mean"))));
         let expected = f32s(&file, &format!("{i}.layer_cls"));
-        encoder.bert.forward(&[sequence], None, &mut bert::Scratch::default(), 1, |layer, states| {
+        encoder.bert.forward(&[sequence], None, &mut bert::Scratch::default(), &Team::alone(), |layer, states| {
             let width = encoder.width();
             worst = worst.max(error(&states[..width], &expected[layer * width..(layer + 1) * width]));
         });
@@ -345,15 +345,22 @@ fn neither_groups_nor_shared_products_change_a_bit() {
         let numbers: Vec<u64> = (0..40).collect();
         for dropout in [None, Some(Dropout::new(0.3, 1, 2, &numbers))] {
             let mut scratch = bert::Scratch::default();
-            let together = encoder.bert.forward(&all, dropout, &mut scratch, 1, |_, _| {}).to_vec();
+            let together = encoder.bert.forward(&all, dropout, &mut scratch, &Team::alone(), |_, _| {}).to_vec();
             for share in [2, 3, 7] {
-                let shared = encoder.bert.forward(&all, dropout, &mut scratch, share, |_, _| {});
+                let shared =
+                    Team::run(share, |team| encoder.bert.forward(&all, dropout, &mut scratch, team, |_, _| {}));
                 assert_eq!(shared, together, "{precision} shared by {share}");
             }
             let mut alone = Vec::new();
             for (i, sequence) in all.iter().enumerate() {
                 let dropout = dropout.map(|d| d.part(i..i + 1));
-                alone.extend_from_slice(encoder.bert.forward(&[sequence], dropout, &mut scratch, 1, |_, _| {}));
+                alone.extend_from_slice(encoder.bert.forward(
+                    &[sequence],
+                    dropout,
+                    &mut scratch,
+                    &Team::alone(),
+                    |_, _| {},
+                ));
             }
             assert_eq!(alone, together, "{precision} one by one");
         }
@@ -365,7 +372,7 @@ fn dropout_keeps_the_expected_value_of_the_embeddings() {
     let encoder = Tiny::new().load().unwrap();
     let ids: &[u32] = &[2, 7, 5, 8, 4, 3];
     let mut clean = Vec::new();
-    encoder.bert.forward(&[ids], None, &mut bert::Scratch::default(), 1, |l, s| {
+    encoder.bert.forward(&[ids], None, &mut bert::Scratch::default(), &Team::alone(), |l, s| {
         if l == 0 {
             clean = s.to_vec()
         }
@@ -374,7 +381,7 @@ fn dropout_keeps_the_expected_value_of_the_embeddings() {
     let n = 4000;
     for seed in 0..n {
         let dropout = Some(Dropout::new(0.3, seed, 1, &[0]));
-        encoder.bert.forward(&[ids], dropout, &mut bert::Scratch::default(), 1, |l, states| {
+        encoder.bert.forward(&[ids], dropout, &mut bert::Scratch::default(), &Team::alone(), |l, states| {
             if l == 0 {
                 sum.iter_mut().zip(states).for_each(|(s, v)| *s += f64::from(*v));
             }
@@ -463,4 +470,24 @@ fn damaged_encoders_are_refused_by_name() {
     assert!(word.contains("has 21 tokens, the encoder takes 1 to 20"), "{word}");
     let word = encoder.encode(&[[12u32]], Pooling::Cls, None, &Silent).unwrap_err().to_string();
     assert!(word.contains("token 12"), "{word}");
+}
+
+#[test]
+fn queries_of_many_threads_at_once_get_the_vectors_of_one() {
+    let tiny = Tiny::new();
+    let encoder = tiny.load().unwrap();
+    let ids: Vec<Vec<u32>> = (0..8u32).map(|i| (0..3 + i).map(|j| (i + j) % 12).collect()).collect();
+    let expected = encoder.encode(&ids, Pooling::Mean, None, &Silent).unwrap();
+    std::thread::scope(|scope| {
+        for (i, sequence) in ids.iter().enumerate() {
+            let (encoder, expected) = (&encoder, &expected);
+            scope.spawn(move || {
+                for _ in 0..50 {
+                    let found = encoder.encode(&[sequence], Pooling::Mean, None, &Silent).unwrap();
+                    assert_eq!(found.row(0), expected.row(i));
+                }
+            });
+        }
+    });
+    assert_eq!(encoder.calls.load(Ordering::Relaxed), 0);
 }
