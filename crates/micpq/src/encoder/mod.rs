@@ -234,7 +234,7 @@ impl Encoder {
         }
         // A lone query is shared by all cores, unless there are others: each has a core then, and none waits for another.
         let call = Call::begin(&self.calls);
-        let share = if tasks.len() == 1 && call.only { threads } else { 1 };
+        let share = if tasks.len() == 1 && call.only { self.bert.sharers(total, threads) } else { 1 };
         tasks.into_par_iter().try_for_each_init(bert::Scratch::default, |scratch, (range, mut rows)| {
             if watch.interrupted() {
                 return Err(Error::Interrupted);
