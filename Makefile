@@ -9,7 +9,7 @@ PYTHON := $(CURDIR)/.venv/python-tests/bin/python
 MICPQ_SHARED ?= $(abspath ../shared)
 export MICPQ_SHARED
 
-.PHONY: help build demo test fmt lint unit contract page python encoders bench-search bench-encode bench-serve clean
+.PHONY: help build demo test fmt lint unit contract page python arm encoders bench-search bench-encode bench-serve clean
 
 help:  ## what there is to do
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 22
@@ -21,7 +21,7 @@ build:  ## the release binary, target/release/micpq
 demo: build  ## fetch news of 1987, train, index, answer questions, leave you at a prompt
 	@scripts/demo
 
-test: fmt lint unit contract page python  ## format, lints, every test
+test: fmt lint unit arm contract page python  ## format, lints, every test
 
 fmt:
 	$(CARGO) fmt --all --check
@@ -37,6 +37,14 @@ encoders:
 
 unit: encoders
 	$(CARGO) test --release --workspace
+
+# Debian's names: qemu-user and gcc-aarch64-linux-gnu; rustup target add aarch64-unknown-linux-gnu.
+arm: export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER := aarch64-linux-gnu-gcc
+arm: export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER := qemu-aarch64 -L /usr/aarch64-linux-gnu
+arm:  ## the kernels' tests for 64-bit Arm, emulated
+	@if command -v qemu-aarch64 >/dev/null && command -v aarch64-linux-gnu-gcc >/dev/null && [ -d "$$(rustc --print sysroot)/lib/rustlib/aarch64-unknown-linux-gnu" ]; then \
+	  $(CARGO) test --release --target aarch64-unknown-linux-gnu -p micpq-kernels --lib; \
+	else echo "skipped: qemu-aarch64, aarch64-linux-gnu-gcc or Rust's library for Arm are not installed, so the loops for Arm were not run"; fi
 
 # Requests made up from the server's own description, against the running binary.
 contract: .venv-http/made  ## the server keeps to its OpenAPI description (schemathesis)

@@ -135,6 +135,7 @@ impl Place<'_> {
     }
 
     /// Puts sums of a part of the inputs where the result will be.
+    #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     pub(crate) fn keep(&self, y: &mut [f32], first: usize, tile: &[[f32; PANEL]]) {
         let width = PANEL.min(self.outputs - self.column);
@@ -144,6 +145,7 @@ impl Place<'_> {
     }
 
     /// Takes them up again.
+    #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     pub(crate) fn take(&self, y: &[f32], first: usize, tile: &mut [[f32; PANEL]]) {
         let width = PANEL.min(self.outputs - self.column);
@@ -279,8 +281,11 @@ impl PackedWeight {
             // SAFETY: as above.
             #[cfg(target_arch = "x86_64")]
             Backend::Avx512 => unsafe { x86::avx512(&part, x, y, rows) },
-            #[cfg(not(target_arch = "x86_64"))]
-            _ => unreachable!("`check` lets only the reference pass"),
+            // SAFETY: as above.
+            #[cfg(target_arch = "aarch64")]
+            Backend::Neon => unsafe { arm::neon(&part, x, y, rows) },
+            #[allow(unreachable_patterns)]
+            _ => unreachable!("`check` lets pass what this CPU has"),
         }
     }
 }
@@ -342,6 +347,9 @@ fn reference(part: &Part, x: &[f32], y: &mut [f32], rows: usize) {
         });
     }
 }
+
+#[cfg(target_arch = "aarch64")]
+mod arm;
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {

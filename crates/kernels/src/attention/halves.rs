@@ -16,6 +16,7 @@ use crate::lanes::LANES;
 
 /// Space for one head, kept between calls.
 #[derive(Default)]
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
 pub struct HalfScratch {
     // Of the plain loops, as in `f32`; tiles put their scores there too.
     plain: Scratch,

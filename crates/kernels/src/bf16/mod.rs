@@ -91,7 +91,7 @@ impl Unit {
     pub fn of(backend: Backend) -> Unit {
         static UNITS: OnceLock<Vec<Unit>> = OnceLock::new();
         let most = match backend {
-            Backend::Reference => Unit::Reference,
+            Backend::Reference | Backend::Neon => Unit::Reference,
             Backend::Avx2 => Unit::Avx2,
             Backend::Avx512 => Unit::Amx,
         };
@@ -158,6 +158,7 @@ impl HalfRows {
     }
 
     /// From some row on, those and a tile's more: `[rows, stride]`.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
     pub(crate) fn values(&self) -> &[u16] {
         &self.values
     }

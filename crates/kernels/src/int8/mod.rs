@@ -17,6 +17,8 @@
 //! Weights lie in panels of sixteen outputs, `[panel][input / 4][16][4]`: two registers of AVX2, one of AVX-512, one row of
 //! an AMX tile.
 
+#[cfg(target_arch = "aarch64")]
+mod arm;
 mod rows;
 #[cfg(target_arch = "x86_64")]
 mod x86;
@@ -54,6 +56,8 @@ const QUAD_MOST: i32 = 258;
 pub enum Unit {
     /// Plain Rust.
     Reference,
+    /// Arm's `sdot`.
+    Dot,
     /// `vpmaddubsw` and `vpmaddwd`.
     Avx2,
     /// `vpdpbusd` on 512 bits.
@@ -67,6 +71,7 @@ impl Unit {
     pub fn name(self) -> &'static str {
         match self {
             Unit::Reference => "reference",
+            Unit::Dot => "dot",
             Unit::Avx2 => "avx2",
             Unit::Vnni => "vnni",
             Unit::Amx => "amx",
@@ -90,19 +95,27 @@ impl Unit {
                 }
             }
         }
+        #[cfg(target_arch = "aarch64")]
+        if std::arch::is_aarch64_feature_detected!("dotprod") {
+            all.push(Unit::Dot);
+        }
         all
     }
 
     /// The fastest unit a backend may use on this CPU.
     pub fn of(backend: Backend) -> Unit {
-        static UNITS: OnceLock<Vec<Unit>> = OnceLock::new();
         let most = match backend {
             Backend::Reference => Unit::Reference,
+            Backend::Neon => Unit::Dot,
             Backend::Avx2 => Unit::Avx2,
             Backend::Avx512 => Unit::Amx,
         };
-        let units = UNITS.get_or_init(Unit::available);
-        *units.iter().rev().find(|u| **u <= most).expect("the reference is always there")
+        *Unit::known().iter().rev().find(|u| **u <= most).expect("the reference is always there")
+    }
+
+    fn known() -> &'static [Unit] {
+        static UNITS: OnceLock<Vec<Unit>> = OnceLock::new();
+        UNITS.get_or_init(Unit::available)
     }
 }
 
@@ -209,7 +222,7 @@ impl ByteWeight {
         assert_eq!(x.inputs(), self.inputs, "x is [rows, inputs]");
         assert_eq!(y.len(), x.rows() * outputs, "y is [rows, outputs]");
         assert_eq!(epilogue.bias().len(), self.outputs, "a bias for every output");
-        assert!(unit <= Unit::of(Backend::Avx512), "this CPU has no {}", unit.name());
+        assert!(Unit::known().contains(&unit), "this CPU has no {}", unit.name());
         let tiles = Tiles { weight: self, x, outputs, first: panels.start, epilogue };
         match unit {
             Unit::Reference => panels.for_each(|panel| reference(&tiles, y, panel)),
@@ -223,8 +236,11 @@ impl ByteWeight {
             // SAFETY: as above; space for whole tiles of rows is there by construction.
             #[cfg(target_arch = "x86_64")]
             Unit::Amx => unsafe { x86::amx(&tiles, y, panels) },
-            #[cfg(not(target_arch = "x86_64"))]
-            _ => unreachable!("only the reference is available here"),
+            // SAFETY: as for AVX2.
+            #[cfg(target_arch = "aarch64")]
+            Unit::Dot => panels.for_each(|panel| unsafe { arm::dot(&tiles, y, panel) }),
+            #[allow(unreachable_patterns)]
+            _ => unreachable!("only what this CPU has passes"),
         }
     }
 

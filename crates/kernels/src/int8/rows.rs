@@ -78,7 +78,7 @@ impl ByteRows {
     }
 
     /// The bytes of all rows.
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     pub(super) fn values(&self) -> &[u8] {
         &self.values
     }
