@@ -89,14 +89,17 @@ impl Unit {
 
     /// The fastest unit a backend may use on this CPU.
     pub fn of(backend: Backend) -> Unit {
-        static UNITS: OnceLock<Vec<Unit>> = OnceLock::new();
         let most = match backend {
             Backend::Reference | Backend::Neon => Unit::Reference,
             Backend::Avx2 => Unit::Avx2,
             Backend::Avx512 => Unit::Amx,
         };
-        let units = UNITS.get_or_init(Unit::available);
-        *units.iter().rev().find(|u| **u <= most).expect("the reference is always there")
+        *Unit::known().iter().rev().find(|u| **u <= most).expect("the reference is always there")
+    }
+
+    fn known() -> &'static [Unit] {
+        static UNITS: OnceLock<Vec<Unit>> = OnceLock::new();
+        UNITS.get_or_init(Unit::available)
     }
 }
 
@@ -276,7 +279,7 @@ impl HalfWeight {
         assert_eq!(x.inputs, self.inputs, "x is [rows, inputs]");
         assert_eq!(y.len(), x.rows * outputs, "y is [rows, outputs]");
         assert_eq!(epilogue.bias().len(), self.outputs, "a bias for every output");
-        assert!(unit <= Unit::of(Backend::Avx512), "this CPU has no {}", unit.name());
+        assert!(Unit::known().contains(&unit), "this CPU has no {}", unit.name());
         let tiles = Tiles { weight: self, x, outputs, first: panels.start, epilogue };
         match unit {
             Unit::Reference => panels.for_each(|panel| reference(&tiles, y, panel, Order::Tiles)),
