@@ -9,7 +9,7 @@ use tantivy::directory::META_LOCK;
 
 use super::directory::segment_of;
 use super::manifest::Manifest;
-use super::{Index, STORE, free_place, tantivy_error, verify};
+use super::{Index, SEGMENTS, STORE, free_place, tantivy_error, verify};
 use crate::disk::{Making, sync_directory, write_synced};
 use crate::{Error, Result, Watch};
 
@@ -129,15 +129,15 @@ fn copy_once(from: &Path, to: &Path, own_files: bool, watch: &dyn Watch) -> Resu
         std::io::copy(&mut old, &mut file).map_err(Error::io(&new))?;
         watch.advance(1);
     }
-    write_synced(&to.join(STORE).join("meta.json"), &commit.bytes)?;
-    let mut managed: Vec<String> = vec!["meta.json".into()];
+    write_synced(&to.join(STORE).join(SEGMENTS), &commit.bytes)?;
+    let mut managed: Vec<String> = vec![SEGMENTS.into()];
     for name in files(to)? {
         let path = to.join(&name);
         let file = File::open(&path).map_err(Error::io(&path))?;
         file.sync_all().map_err(Error::io(&path))?;
         copied.bytes += file.metadata().map_err(Error::io(&path))?.len();
         if let Ok(name) = name.strip_prefix(STORE)
-            && name != Path::new("meta.json")
+            && name != Path::new(SEGMENTS)
         {
             managed.push(name.to_string_lossy().into_owned());
         }
@@ -163,7 +163,7 @@ struct Commit {
 
 impl Commit {
     fn read(index: &tantivy::Index, store: &Path) -> Result<Commit> {
-        let path = store.join("meta.json");
+        let path = store.join(SEGMENTS);
         let read = || std::fs::read(&path).map_err(Error::io(&path));
         loop {
             let bytes = read()?;
@@ -184,7 +184,7 @@ impl Commit {
     /// whatever folder; what is hidden is a lock or being written; all else is of the index as a whole.
     fn owns(&self, path: &Path) -> bool {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        if name.starts_with('.') || path == Path::new(STORE).join("meta.json") {
+        if name.starts_with('.') || path == Path::new(STORE).join(SEGMENTS) {
             return false;
         }
         let Some(segment) = segment_of(path) else { return true };

@@ -12,11 +12,9 @@ use tantivy::directory::{
 };
 use tantivy::index::SegmentId;
 
+use super::SEGMENTS;
 use super::segment::pack_file;
 use crate::model::CodeShape;
-
-/// tantivy's list of segments, written anew by every commit and every merge.
-const SEGMENTS: &str = "meta.json";
 
 /// A mapped directory whose readers do without a lock where they cannot have one.
 ///

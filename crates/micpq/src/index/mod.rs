@@ -103,6 +103,8 @@ impl std::fmt::Debug for Index {
 
 /// The tantivy index inside an index directory.
 pub(crate) const STORE: &str = "store";
+/// In the store: tantivy's list of segments, written anew by every commit and every merge.
+pub(crate) const SEGMENTS: &str = "meta.json";
 /// The model inside an index directory.
 pub(crate) const MODEL: &str = "model";
 /// The packed codes inside an index directory.

@@ -10,7 +10,7 @@ use tantivy::{IndexMeta, SegmentReader};
 use super::manifest::{Manifest, model_files};
 use super::segment::{Columns, codes_path, owner, read_blocks};
 use super::writer::Payload;
-use super::{MODEL, STORE, kinship, schema};
+use super::{MODEL, SEGMENTS, STORE, kinship, schema};
 use crate::mmap::Map;
 use crate::model::{CodeShape, Model};
 use crate::{Error, Result, Watch};
@@ -38,7 +38,7 @@ const LOOKS: usize = 20;
 
 /// Checks an index without changing it. An empty list means that all is well; errors are for what could not be looked at.
 pub fn verify(dir: &Path, watch: &dyn Watch) -> Result<Vec<Problem>> {
-    let commit = || std::fs::read(dir.join(STORE).join("meta.json")).ok();
+    let commit = || std::fs::read(dir.join(STORE).join(SEGMENTS)).ok();
     for _ in 1..LOOKS {
         let before = commit();
         let problems = look(dir, watch)?;
@@ -126,7 +126,7 @@ impl Check<'_> {
     /// `meta.json` has no checksum, but nothing in it is free: it must be as tantivy writes it, and each number in it
     /// stands elsewhere too. Returns the next sequence number.
     fn metas(&mut self, metas: &IndexMeta, schema: &tantivy::schema::Schema) -> Result<u64> {
-        let path = self.dir.join(STORE).join("meta.json");
+        let path = self.dir.join(STORE).join(SEGMENTS);
         let text = std::fs::read(&path).map_err(Error::io(&path))?;
         let mut expected = serde_json::to_vec_pretty(metas).expect("tantivy writes it so");
         expected.push(b'\n');
@@ -183,7 +183,7 @@ impl Check<'_> {
             }
         }
         for name in &listed {
-            let known = name.to_str() == Some("meta.json") || name.to_str().is_some_and(is_segment_file);
+            let known = name.to_str() == Some(SEGMENTS) || name.to_str().is_some_and(is_segment_file);
             if !known {
                 self.report(
                     &path,
@@ -247,7 +247,7 @@ impl Check<'_> {
     fn segment(&mut self, reader: &SegmentReader, meta: &SegmentMeta, shape: CodeShape, next: u64) -> Result<()> {
         let store = self.dir.join(STORE);
         let columns = super::guarded(&store, || Columns::open(reader, shape))?;
-        let path = store.join("meta.json");
+        let path = store.join(SEGMENTS);
         let id = meta.id().uuid_string();
         if columns.sequence.num_vals() != meta.max_doc() {
             let (found, said) = (columns.sequence.num_vals(), meta.max_doc());

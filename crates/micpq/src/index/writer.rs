@@ -13,7 +13,7 @@ use tantivy::merge_policy::LogMergePolicy;
 use super::schema::id_text;
 use super::segment::{TEMPORARY, codes_path};
 use super::snapshot::Snapshot;
-use super::{CODES, Inner, Keep, STORE, tantivy_error};
+use super::{CODES, Inner, Keep, SEGMENTS, STORE, tantivy_error};
 use crate::corpus::{DocId, Document};
 use crate::{Error, Matrix, Result, Watch};
 
@@ -51,7 +51,7 @@ impl IndexWriter {
             None if metas.segments.is_empty() => 0,
             None => {
                 return Err(Error::format(
-                    store.join("meta.json"),
+                    store.join(SEGMENTS),
                     "was not written by micpq: it has segments and no sequence number; build the index again",
                 ));
             }
@@ -392,7 +392,7 @@ impl Payload {
             text.rsplit_once(' ').filter(|(json, crc)| format!("{:08x}", crc32fast::hash(json.as_bytes())) == *crc);
         parsed.and_then(|(json, _)| serde_json::from_str(json).ok()).ok_or_else(|| {
             Error::format(
-                store.join("meta.json"),
+                store.join(SEGMENTS),
                 "is damaged: the commit's own record does not fit its checksum; restore the index from a copy",
             )
         })
