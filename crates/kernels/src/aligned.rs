@@ -1,32 +1,32 @@
-//! Memory that begins where a line of it begins.
+//! Memory aligned to cache lines.
 //!
-//! A large `Vec` lies 16 bytes behind the start of a page, and every register of 64 bytes read from it takes two lines. AMX
-//! pays most: 28 ns for a product of tiles instead of 9 (a Xeon, 384 inputs, rows and weights in the second-level cache).
+//! A large `Vec` begins 16 bytes after the start of a page, so every 64-byte load from it touches two cache lines. AMX suffers
+//! most: 28 ns per product of tiles instead of 9 (a Xeon, 384 inputs, rows and weights in the second-level cache).
 
 use std::ops::{Deref, DerefMut};
 
-/// Bytes of a line.
-const LINE: usize = 64;
+const CACHE_LINE_BYTES: usize = 64;
 
-/// Values, the first of them at the start of a line.
+/// Values that begin at the start of a cache line.
 #[derive(Debug, Default)]
 pub struct Aligned<T> {
-    // As many more as a line holds, and where the values begin. What a `Vec` points at stays where it is when it is moved.
+    // One cache line longer than the values, which begin at `start`. Moving a `Vec` does not move its memory, so the alignment
+    // holds.
     space: Vec<T>,
     start: usize,
     len: usize,
 }
 
 impl<T: Copy + Default> Aligned<T> {
-    /// So many values, all zero.
+    /// `len` default values.
     pub fn new(len: usize) -> Self {
-        let space = vec![T::default(); len + LINE / size_of::<T>().max(1)];
-        // Where the start cannot be said (only while constants are computed), any will do: nothing but speed hangs on it.
-        let start = space.as_ptr().align_offset(LINE).min(space.len() - len);
+        let space = vec![T::default(); len + CACHE_LINE_BYTES / size_of::<T>().max(1)];
+        // `align_offset` may fail only in constant evaluation. Any start is correct then: the alignment is only for speed.
+        let start = space.as_ptr().align_offset(CACHE_LINE_BYTES).min(space.len() - len);
         Aligned { space, start, len }
     }
 
-    /// Makes it so many values, of which is not said what they are: space that is there is used again.
+    /// Sets the length to `len` and returns values of unspecified content. Existing memory is reused where it suffices.
     pub fn space(&mut self, len: usize) -> &mut [T] {
         if self.space.len() < self.start + len {
             *self = Aligned::new(len);
@@ -63,19 +63,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn begins_at_a_line_and_keeps_what_is_put_in() {
+    fn values_are_aligned_and_survive_clones_and_reuse() {
         for len in [0, 1, 15, 1000, 100_000] {
             let mut values = Aligned::<f32>::new(len);
-            assert_eq!((values.len(), values.as_ptr() as usize % LINE), (len, 0));
+            assert_eq!((values.len(), values.as_ptr() as usize % CACHE_LINE_BYTES), (len, 0));
             values.iter_mut().enumerate().for_each(|(i, v)| *v = i as f32);
             let other = values.clone();
-            assert_eq!(other.as_ptr() as usize % LINE, 0);
+            assert_eq!(other.as_ptr() as usize % CACHE_LINE_BYTES, 0);
             assert_eq!(other[..], values[..]);
         }
         let mut bytes = Aligned::<u8>::default();
         assert!(bytes.is_empty());
         let first = bytes.space(100).as_ptr();
-        assert_eq!(first as usize % LINE, 0);
+        assert_eq!(first as usize % CACHE_LINE_BYTES, 0);
         assert_eq!((bytes.space(50).as_ptr(), bytes.len()), (first, 50));
         assert_eq!((bytes.space(100).as_ptr(), bytes.len()), (first, 100));
     }

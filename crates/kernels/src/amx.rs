@@ -1,7 +1,7 @@
-//! AMX: whether it may be used, and its tiles. By `asm!`, since the intrinsics are not stable.
+//! AMX: detection, and products on its tiles. Written with `asm!`, since the intrinsics are not stable.
 //!
-//! All eight tiles are configured as sixteen rows of 64 bytes. A configuration belongs to the thread; it is set for one
-//! product and released after it, so that a thread that goes on to other work carries no tiles through its switches.
+//! All eight tiles are configured as sixteen rows of 64 bytes. The configuration belongs to the thread. It is set for one
+//! product and released after it, so that later context switches of the thread do not save tiles.
 
 use std::arch::asm;
 use std::mem::MaybeUninit;
@@ -11,47 +11,45 @@ use std::sync::OnceLock;
 /// Rows of a tile.
 pub(crate) const ROWS: usize = 16;
 
-/// What this CPU's tiles multiply.
+/// Types that this CPU's tiles multiply.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Tiles {
-    /// Bytes.
+pub(crate) struct TileSupport {
     pub int8: bool,
-    /// `bf16`.
     pub bf16: bool,
 }
 
-/// Asked once: the CPU, the system, and the system's leave for this process.
-pub(crate) fn tiles() -> Tiles {
-    static FOUND: OnceLock<Tiles> = OnceLock::new();
-    *FOUND.get_or_init(find)
+/// Support of the CPU and the system, with the system's permission for this process; detected once.
+pub(crate) fn tile_support() -> TileSupport {
+    static DETECTED: OnceLock<TileSupport> = OnceLock::new();
+    *DETECTED.get_or_init(detect)
 }
 
-fn find() -> Tiles {
+fn detect() -> TileSupport {
     use std::arch::x86_64::{__cpuid, __cpuid_count};
     if cfg!(not(target_os = "linux")) || __cpuid(0).eax < 7 {
-        return Tiles::default();
+        return TileSupport::default();
     }
-    // Leaf 1, ECX bit 27: the system uses XSAVE, so XGETBV may be asked. Some virtual machines show leaf 0x1D as zero
-    // though tiles work: what palette 1 is, is written down, and the leaf is not asked.
-    let saves = __cpuid(1).ecx & (1 << 27) != 0;
+    // Leaf 1, ECX bit 27 (OSXSAVE): the system uses XSAVE, so XGETBV is allowed. Leaf 0x1D is not read: some virtual
+    // machines report it as zero although tiles work, and palette 1 is specified by the architecture.
+    let osxsave = __cpuid(1).ecx & (1 << 27) != 0;
     let features = __cpuid_count(7, 0).edx;
-    if !saves || features & (1 << 24) == 0 {
-        return Tiles::default();
+    if !osxsave || features & (1 << 24) == 0 {
+        return TileSupport::default();
     }
     let (low, _high): (u32, u32);
     // SAFETY: the CPU was seen to have XGETBV; it reads a register.
     unsafe { asm!("xgetbv", in("ecx") 0, out("eax") low, out("edx") _high, options(nomem, nostack)) };
     const TILE_STATE: u32 = 0b11 << 17;
-    if low & TILE_STATE != TILE_STATE || !permitted() {
-        return Tiles::default();
+    if low & TILE_STATE != TILE_STATE || !request_permission() {
+        return TileSupport::default();
     }
-    Tiles { int8: features & (1 << 25) != 0, bf16: features & (1 << 22) != 0 }
+    TileSupport { int8: features & (1 << 25) != 0, bf16: features & (1 << 22) != 0 }
 }
 
-/// Asks Linux for the tile registers' space: `arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA)`.
-fn permitted() -> bool {
+/// Requests the use of the tile registers from Linux: `arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA)`.
+fn request_permission() -> bool {
     let result: isize;
-    // SAFETY: the call changes nothing but this process's leave to use tiles; on refusal it returns an error.
+    // SAFETY: the call changes nothing but this process's permission to use tiles; on refusal it returns an error.
     unsafe {
         asm!("syscall", inout("rax") 158isize => result, in("rdi") 0x1023, in("rsi") 18,
             out("rcx") _, out("r11") _, options(nostack));
@@ -59,12 +57,12 @@ fn permitted() -> bool {
     result == 0
 }
 
-/// Tiles in use by this thread; released when dropped.
+/// The tile configuration of this thread; released when dropped.
 pub(crate) struct Configured(());
 
 impl Configured {
     /// # Safety
-    /// `tiles` has said that there are tiles.
+    /// `tile_support` has reported tiles.
     pub(crate) unsafe fn new() -> Self {
         #[repr(C, align(64))]
         struct Configuration {
@@ -86,7 +84,7 @@ impl Configured {
 
 impl Drop for Configured {
     fn drop(&mut self) {
-        // SAFETY: tiles are there, or there were no `Configured`.
+        // SAFETY: `Configured` exists only where the CPU has tiles.
         unsafe { asm!("tilerelease", options(nomem, nostack)) };
     }
 }
@@ -95,41 +93,43 @@ impl Drop for Configured {
 #[repr(align(64))]
 struct Sums<T>([[T; 16]; ROWS]);
 
-/// Rows by panels: where they lie.
+/// Addresses and sizes of the operands of a product, rows by panels.
 pub(crate) struct Product {
-    /// Rows of `steps` times 64 bytes, each `stride` bytes after the last.
+    /// Rows of `steps` times 64 bytes; `stride` is the distance from row to row in bytes.
     pub x: *const u8,
     pub stride: usize,
     pub rows: usize,
-    /// Panels of `steps` times 1,024 bytes, one behind the other.
+    /// Panels of `steps` times 1,024 bytes, contiguous.
     pub w: *const u8,
     pub steps: usize,
 }
 
-/// Panels that are read again for every pair of tiles of rows take so many bytes at most: half of a second-level cache.
-const NEAR: usize = 1 << 20;
+/// Budget of the panels that are read again for every pair of row tiles: half of a second-level cache.
+const MAX_PANEL_BYTES: usize = 1 << 20;
 
-/// Rows that stay in the first-level cache while two panels pass them take so many bytes at most: half of it.
-const HELD: usize = 24 << 10;
+/// Budget of the rows that stay in the first-level cache while two panels pass over them: half of that cache.
+const MAX_ROW_BYTES: usize = 24 << 10;
 
-/// Rows of a tile of sums that are finished together, and how often that is done for the four tiles of a part.
-const CHUNK: usize = 8;
-const CHUNKS: usize = 4 * ROWS / CHUNK;
+/// Rows of a tile of sums that are finished together.
+const CHUNK_ROWS: usize = 8;
 
-/// Defines a product on one instruction: all rows by some panels. Pairs of tiles of rows meet pairs of panels; a last tile
-/// alone meets four at a time. Rows stay in the first-level cache while panels pass, one behind the other as they lie:
-/// the other way about, rows were fetched from 32 places for every pair of panels, and 384 of them took twice the
-/// time of 48.
+/// Chunks of the four tiles of a part.
+const CHUNKS: usize = 4 * ROWS / CHUNK_ROWS;
+
+/// Defines a product on one instruction: all rows by a range of panels. Pairs of row tiles are multiplied by pairs of panels; a
+/// single last tile is multiplied by four panels at a time. Rows stay in the first-level cache while the panels pass in
+/// memory order. In the opposite order rows were fetched from 32 addresses for every pair of panels, and 384 rows took twice
+/// as long per row as 48.
 ///
-/// What is done to the sums of a part is done between the steps of the next, a little after each: tiles and vectors are
-/// different units, and one after the other each waited for the other half of the time (of a part of 384 inputs).
+/// The sums of a part are finished between the steps of the next part, a few after each step: tiles and vectors are separate
+/// execution units, and without the overlap each was idle half of the time (parts of 384 inputs).
 macro_rules! product {
     ($(#[$doc:meta])* $name:ident, $instruction:literal, $sum:ty) => {
         $(#[$doc])*
-        /// `finish` is given the first row, the panel and the sums of some rows, of every row and panel once.
+        /// Calls `finish` with a first row, a panel and the sums of a chunk of rows; every row and panel comes once.
         ///
         /// # Safety
-        /// Tiles have the instruction; of rows, so many as fill whole tiles can be read, and the panels are there.
+        /// The CPU's tiles have the instruction; rows can be read up to a whole number of tiles, and all `panels` exist.
         #[inline(always)]
         pub(crate) unsafe fn $name(
             _tiles: &Configured,
@@ -137,9 +137,9 @@ macro_rules! product {
             panels: Range<usize>,
             mut finish: impl FnMut(usize, usize, &[[$sum; 16]]),
         ) {
-            /// One step of two tiles of rows by two panels, added to the sums in the first four tiles. The compiler has no
-            /// use for tiles of its own, so they keep what they hold from one `asm!` to the next. Panels are read as what
-            /// will not be read again soon, or they drive the rows out of the first-level cache: a tenth of the time.
+            /// One step of two row tiles by two panels, added to the sums in the first four tiles. The compiler itself never
+            /// uses tiles, so they keep their values from one `asm!` to the next. Panels are loaded with a non-temporal hint;
+            /// without it they evict the rows from the first-level cache, which costs a tenth of the time.
             ///
             /// # Safety
             /// As above.
@@ -169,7 +169,7 @@ macro_rules! product {
                 }
             }
 
-            /// One step of one tile of rows by four panels: four sums that do not wait for each other.
+            /// One step of one row tile by four panels: four independent sums.
             ///
             /// # Safety
             /// As above.
@@ -205,17 +205,17 @@ macro_rules! product {
             if steps == 0 {
                 return;
             }
-            // Sums of the part that is being finished, and of the one under way.
+            // Sums of the part that is being finished, and of the part that is being multiplied.
             let mut space = [const { MaybeUninit::<[Sums<$sum>; 4]>::uninit() }; 2];
             let [mut ready, mut next] = space.each_mut().map(|four| four.as_mut_ptr().cast::<Sums<$sum>>());
-            let mut before: Option<Part> = None;
+            let mut previous: Option<Part> = None;
             let mut parts = Parts::new(rows, steps, panels.clone());
             loop {
                 let part = parts.next();
                 let (mut chunk, mut due) = (0, 0);
                 let at = part.map(|part| {
                     zero();
-                    // A panel beyond the last is read as the last, and what comes of it left.
+                    // A panel beyond the last is replaced by the last, and its sums are ignored.
                     let panel = |i: usize| w.wrapping_add((part.panel + i).min(panels.end - 1) * steps * 1024);
                     (part.tiles, x.wrapping_add(part.tile * ROWS * stride), [0, 1, 2, 3].map(panel))
                 });
@@ -234,19 +234,19 @@ macro_rules! product {
                     due += CHUNKS;
                     while due >= steps {
                         due -= steps;
-                        if let Some((tile, row, panel)) = before.map(|part| part.chunk(chunk))
+                        if let Some((tile, row, panel)) = previous.map(|part| part.chunk(chunk))
                             && row < rows
                             && panel < panels.end
                         {
-                            // SAFETY: the part before has left its sums there.
+                            // SAFETY: the previous part has stored its sums there.
                             let sums = unsafe { &(*ready.add(tile)).0 };
-                            finish(row, panel, &sums[row % ROWS..][..(rows - row).min(CHUNK)]);
+                            finish(row, panel, &sums[row % ROWS..][..(rows - row).min(CHUNK_ROWS)]);
                         }
                         chunk += 1;
                     }
                 }
-                before = part;
-                if before.is_none() {
+                previous = part;
+                if previous.is_none() {
                     return;
                 }
                 // SAFETY: there is space for four tiles.
@@ -258,7 +258,7 @@ macro_rules! product {
 }
 
 product! {
-    /// Unsigned bytes by signed ones, summed as whole numbers.
+    /// Unsigned bytes by signed bytes, summed as integers.
     bytes, "tdpbusd", i32
 }
 product! {
@@ -266,78 +266,85 @@ product! {
     halves, "tdpbf16ps", f32
 }
 
-/// Four products of tiles: two tiles of rows by two panels, or one by four.
+/// Four products of tiles: two row tiles by two panels, or one by four.
 #[derive(Clone, Copy)]
 struct Part {
-    /// The first tile of rows and how many: one or two.
+    /// First row tile.
     tile: usize,
+    /// Number of row tiles: one or two.
     tiles: usize,
-    /// The first of two panels, or of four. Some may lie beyond the last.
+    /// First of two or four panels. Some of them may lie beyond the last.
     panel: usize,
 }
 
 impl Part {
-    /// Where some of its sums belong: the tile of sums, the first row, the panel.
+    /// Position of chunk number `chunk`: the tile of sums, the first row, the panel.
     #[inline(always)]
     fn chunk(self, chunk: usize) -> (usize, usize, usize) {
-        let tile = chunk / (ROWS / CHUNK);
+        let tile = chunk / (ROWS / CHUNK_ROWS);
         let across = 4 / self.tiles;
-        (tile, (self.tile + tile / across) * ROWS + chunk % (ROWS / CHUNK) * CHUNK, self.panel + tile % across)
+        (
+            tile,
+            (self.tile + tile / across) * ROWS + chunk % (ROWS / CHUNK_ROWS) * CHUNK_ROWS,
+            self.panel + tile % across,
+        )
     }
 }
 
-/// The parts of a product in their order.
+/// Iterator over the parts of a product.
 struct Parts {
-    // Tiles of rows in all, and how many stay near while two panels pass them.
+    // All row tiles, and the number that stays in the first-level cache.
     tiles: usize,
-    held: usize,
-    // Panels in all, and how many pass all rows before the next begin.
+    tiles_per_pass: usize,
+    // All panels, and the number that passes over all rows before the next panels.
     panels: Range<usize>,
-    near: usize,
-    // The first of the tiles and of the panels that are under way, and what comes next of them.
-    base: usize,
-    first: usize,
+    panels_per_pass: usize,
+    // First row tile and first panel of the current pass.
+    pass_tile: usize,
+    pass_panel: usize,
+    // Row tile and panel of the next part.
     tile: usize,
     panel: usize,
 }
 
 impl Parts {
     fn new(rows: usize, steps: usize, panels: Range<usize>) -> Self {
-        // Whole fours, so that none but the last is cut.
-        let near = (NEAR / (steps * 1024).max(1)).max(4) / 4 * 4;
-        let held = (HELD / (2 * steps * 1024).max(1)).max(1) * 2;
+        // A multiple of four, so that only the last group of four is cut.
+        let panels_per_pass = (MAX_PANEL_BYTES / (steps * 1024).max(1)).max(4) / 4 * 4;
+        let tiles_per_pass = (MAX_ROW_BYTES / (2 * steps * 1024).max(1)).max(1) * 2;
         let tiles = rows.div_ceil(ROWS);
-        Parts { tiles, held, near, base: 0, first: panels.start, tile: 0, panel: panels.start, panels }
+        let start = panels.start;
+        Parts { tiles, tiles_per_pass, panels, panels_per_pass, pass_tile: 0, pass_panel: start, tile: 0, panel: start }
     }
 
     #[inline(always)]
     fn next(&mut self) -> Option<Part> {
-        if self.first >= self.panels.end || self.tiles == 0 {
+        if self.pass_panel >= self.panels.end || self.tiles == 0 {
             return None;
         }
         let part = Part { tile: self.tile, tiles: (self.tiles - self.tile).min(2), panel: self.panel };
-        let panels = self.panels.end.min(self.first + self.near);
-        // Pairs of tiles, or the last alone.
-        let tiles = self.base + ((self.tiles - self.base) / 2 * 2).clamp(1, self.held);
+        let panels = self.panels.end.min(self.pass_panel + self.panels_per_pass);
+        // Pairs of tiles, or the single last one.
+        let tiles = self.pass_tile + ((self.tiles - self.pass_tile) / 2 * 2).clamp(1, self.tiles_per_pass);
         self.tile += part.tiles;
         if self.tile >= tiles {
-            self.tile = self.base;
+            self.tile = self.pass_tile;
             self.panel += 4 / part.tiles;
         }
         if self.panel >= panels {
-            (self.base, self.tile, self.panel) = (tiles, tiles, self.first);
+            (self.pass_tile, self.tile, self.panel) = (tiles, tiles, self.pass_panel);
         }
-        if self.base >= self.tiles {
-            (self.base, self.tile, self.first, self.panel) = (0, 0, panels, panels);
+        if self.pass_tile >= self.tiles {
+            (self.pass_tile, self.tile, self.pass_panel, self.panel) = (0, 0, panels, panels);
         }
         Some(part)
     }
 }
 
-/// Empties the four tiles of sums.
+/// Zeroes the four tiles of sums.
 #[inline(always)]
 fn zero() {
-    // SAFETY: only products call it, which have tiles; it changes nothing but them.
+    // SAFETY: only products call it, and they have tiles; it changes nothing but the tiles.
     unsafe {
         asm!(
             "tilezero tmm0", "tilezero tmm1", "tilezero tmm2", "tilezero tmm3",
@@ -347,13 +354,13 @@ fn zero() {
     }
 }
 
-/// Puts the four tiles of sums one behind the other.
+/// Stores the four tiles of sums contiguously.
 ///
 /// # Safety
 /// There is space for 4,096 bytes.
 #[inline(always)]
 unsafe fn store(to: *mut u8) {
-    // SAFETY: the caller's promise; only products call it, which have tiles.
+    // SAFETY: the caller's promise; only products call it, and they have tiles.
     unsafe {
         asm!(
             "tilestored [{to} + {group}], tmm0",
@@ -372,24 +379,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_row_meets_every_panel_once() {
+    fn parts_cover_every_row_and_panel_once() {
         for (rows, steps) in [(1usize, 1), (15, 12), (16, 13), (17, 12), (32, 48), (33, 96), (250, 24), (449, 200)] {
             for panels in [0..0, 0..1, 0..2, 3..6, 2..6, 1..8, 0..24] {
                 let whole = rows.next_multiple_of(2 * ROWS);
-                let mut met = vec![0; whole * 24];
+                let mut counts = vec![0; whole * 24];
                 let mut parts = Parts::new(rows, steps, panels.clone());
                 while let Some(part) = parts.next() {
                     for (_, row, panel) in (0..CHUNKS).map(|chunk| part.chunk(chunk)) {
-                        for row in row..row + CHUNK {
+                        for row in row..row + CHUNK_ROWS {
                             if panel < panels.end {
-                                met[row * 24 + panel] += 1;
+                                counts[row * 24 + panel] += 1;
                             }
                         }
                     }
                 }
-                for (at, met) in met.into_iter().enumerate().take(rows * 24) {
+                for (at, count) in counts.into_iter().enumerate().take(rows * 24) {
                     let expected = usize::from(panels.contains(&(at % 24)));
-                    assert_eq!(met, expected, "{rows} rows, {steps} steps, panels {panels:?}, {at}");
+                    assert_eq!(count, expected, "{rows} rows, {steps} steps, panels {panels:?}, {at}");
                 }
             }
         }

@@ -1,22 +1,22 @@
-//! Which instructions this CPU has, asked once.
+//! Choice of a backend from the instructions of this CPU, detected once.
 
 use std::sync::OnceLock;
 
 /// A set of loops compiled for one family of instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Backend {
-    /// Plain Rust: the oracle of every test, and the path of CPUs without the ones below.
+    /// Plain Rust: the oracle of every test, and the fallback of other CPUs.
     Reference,
-    /// 64-bit Arm, whose plain loops have NEON already: products by hand.
+    /// 64-bit Arm with hand-written products; the compiler uses NEON for the plain loops already.
     Neon,
     /// AVX2, FMA, F16C.
     Avx2,
-    /// AVX-512 F, BW and VL: what its loops use.
+    /// AVX-512 F, BW and VL.
     Avx512,
 }
 
 impl Backend {
-    /// Its name, as `MICPQ_SIMD` takes it.
+    /// The name that `MICPQ_SIMD` takes.
     pub fn name(self) -> &'static str {
         match self {
             Backend::Reference => "reference",
@@ -61,7 +61,7 @@ impl Backend {
 
 /// Defines a safe function whose plain-Rust body is compiled once for every backend and chosen at the call.
 ///
-/// `fn name(args) in body;` with `body` an `#[inline(always)]` function. Bodies do the same operations in the same
+/// `fn name(args) => body;` with `body` an `#[inline(always)]` function. Bodies do the same operations in the same
 /// order in every compilation, so the results are equal bit for bit.
 macro_rules! per_backend {
     ($(#[$doc:meta])* $vis:vis fn $name:ident($($arg:ident: $ty:ty),* $(,)?) => $body:path;) => {
@@ -89,7 +89,7 @@ macro_rules! per_backend {
 pub(crate) use per_backend;
 
 impl Backend {
-    /// Panics when this CPU lacks the backend: what makes the safe functions of this crate safe.
+    /// Panics when this CPU lacks the backend. The safe functions of this crate rely on it.
     #[inline]
     pub(crate) fn check(self) {
         static AVAILABLE: OnceLock<Vec<Backend>> = OnceLock::new();

@@ -1,9 +1,9 @@
-//! Seeded dropout: whether an element falls is a function of a key and its place, so a view is one whatever the batch,
-//! the thread or the backend it is computed in.
+//! Seeded dropout. Whether an element is dropped is a function of a key and its position, so a view is the same in every
+//! batch, thread and backend.
 
 use crate::dispatch::per_backend;
 
-/// Share of elements that fall, and what the others are scaled by.
+/// Dropout probability, and the scale of the elements that stay.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rate {
     threshold: u32,
@@ -14,7 +14,7 @@ impl Rate {
     /// `p` in [0, 1).
     ///
     /// # Panics
-    /// Outside that range.
+    /// When `p` is outside of that range.
     pub fn new(p: f64) -> Self {
         assert!((0.0..1.0).contains(&p), "a dropout rate is in [0, 1), not {p}");
         Rate { threshold: (p * 4_294_967_296.0) as u32, scale: (1.0 / (1.0 - p)) as f32 }
@@ -39,13 +39,13 @@ per_backend! {
 pub(crate) fn drop_row_body(row: &mut [f32], key: u64, rate: Rate) {
     let (low, high) = (key as u32, (key >> 32) as u32);
     for (i, v) in row.iter_mut().enumerate() {
-        // Murmur3's 32-bit finaliser: two multiplications a lane, which AVX2 has.
+        // Murmur3's 32-bit finaliser: two 32-bit multiplications per lane, which AVX2 has.
         let mut h = (i as u32).wrapping_mul(0x9E37_79B9) ^ low;
         h = (h ^ (h >> 16)).wrapping_mul(0x85EB_CA6B);
         h = (h ^ (h >> 13) ^ high).wrapping_mul(0xC2B2_AE35);
         h ^= h >> 16;
-        let kept = if h >= rate.threshold { rate.scale } else { 0.0 };
-        *v *= kept;
+        let factor = if h >= rate.threshold { rate.scale } else { 0.0 };
+        *v *= factor;
     }
 }
 
@@ -55,7 +55,7 @@ mod tests {
     use crate::Backend;
 
     #[test]
-    fn the_share_is_right_and_keys_are_independent() {
+    fn the_dropped_share_equals_the_rate_and_keys_are_independent() {
         let rate = Rate::new(0.3);
         let (n, rows) = (384, 2000);
         let masks: Vec<Vec<f32>> = (0..rows)
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn every_backend_drops_the_same() {
+    fn every_backend_drops_the_same_elements() {
         for n in [0, 1, 15, 16, 17, 100] {
             let mut expected = vec![2.0; n];
             drop_row(Backend::Reference, &mut expected, 99, Rate::new(0.5));

@@ -1,6 +1,6 @@
-//! Loops of training over whole slices: exponentials, logarithms, noise, the optimiser's update.
+//! Loops over whole slices for training: exponentials, logarithms, noise, the optimizer's update.
 //!
-//! Each value is computed alone, without a branch, so every backend gives the same bits.
+//! Each value is computed independently and without a branch, so every backend gives the same bits.
 
 use crate::dispatch::per_backend;
 use crate::lanes;
@@ -16,12 +16,12 @@ per_backend! {
 }
 
 per_backend! {
-    /// Uniform draws in [0, 1) to Gumbel noise: `-ln(-ln(u + 1e-20) + 1e-20)`.
+    /// Turns uniform draws in [0, 1) into Gumbel noise: `-ln(-ln(u + 1e-20) + 1e-20)`.
     pub fn gumbel(u: &mut [f32]) => gumbel_body;
 }
 
 per_backend! {
-    /// Uniform draws in [0, 1) to standard normal ones (Box and Muller), in place. The first half of the slice gives
+    /// Turns uniform draws in [0, 1) into standard normal ones (Box and Muller), in place. The first half of the slice gives
     /// the radii, the second the angles.
     ///
     /// # Panics
@@ -29,18 +29,18 @@ per_backend! {
     pub fn normal(u: &mut [f32]) => normal_body;
 }
 
-/// The numbers of one Adam update, its bias corrections worked in.
+/// Coefficients of one Adam update, bias corrections included.
 #[derive(Clone, Copy, Debug)]
 pub struct Adam {
-    /// Share of the old first moment.
+    /// Decay of the first moment (beta 1).
     pub keep_first: f32,
-    /// Share of the old second moment.
+    /// Decay of the second moment (beta 2).
     pub keep_second: f32,
-    /// Learning rate over the first moment's correction.
+    /// Learning rate divided by the first moment's bias correction.
     pub rate: f32,
-    /// One over the root of the second moment's correction.
+    /// One over the square root of the second moment's bias correction.
     pub scale: f32,
-    /// Added to the root.
+    /// Added to the square root of the second moment.
     pub epsilon: f32,
 }
 
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn logarithms_keep_their_stated_error() {
+    fn logarithms_stay_within_their_stated_error() {
         let mut x: Vec<f32> = (-120_000..120_000).map(|i| (i as f32 * 1e-3).exp2()).collect();
         x.extend([1e-20, 1e-12, 1e-9, 0.99999994, 1.0, 1.0000001, f32::MIN_POSITIVE, f32::MAX]);
         x.extend(draws(4096).into_iter().map(|u| u + 1e-20));
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn gumbel_noise_is_its_formula() {
+    fn gumbel_noise_equals_its_formula() {
         let mut u = draws(4096);
         u.extend([0.0, 0.99999994]);
         let mut g = u.clone();
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn normal_draws_are_box_and_mullers_with_the_right_moments() {
+    fn normal_draws_equal_box_and_muller_and_have_standard_moments() {
         let u = draws(1 << 16);
         let mut x = u.clone();
         normal(Backend::active(), &mut x);

@@ -1,6 +1,6 @@
-//! Arithmetic on sixteen lanes in plain Rust, which every backend compiles to its own registers.
+//! Arithmetic on sixteen lanes in plain Rust, which every backend compiles for its own registers.
 
-/// Lanes of a running sum. Two registers of AVX2, one of AVX-512; the same additions either way.
+/// Lanes of a running sum: two registers of AVX2 or one of AVX-512, with the same additions.
 pub(crate) const LANES: usize = 16;
 
 /// Folds the lanes in halves: (0+8, 1+9, ..), then (0+4, ..), (0+2, ..), (0+1).
@@ -29,10 +29,10 @@ pub(crate) fn exp(x: f32) -> f32 {
     if x > 88.7 { f32::INFINITY } else { y }
 }
 
-/// The same bits for `x` of at most 0, in fewer steps: what is never above 1 needs no second factor.
+/// The bits of [`exp`] for `x <= 0`, in fewer steps: a result of at most 1 needs no second factor.
 #[inline(always)]
 pub(crate) fn exp_of_negative(x: f32) -> f32 {
-    // What is no number fails the comparison and stays none.
+    // NaN fails the comparison and stays NaN.
     let (y, exponent) = power(if x < -87.3 { -87.3 } else { x });
     let y = y * f32::from_bits((exponent.wrapping_add(127) << 23) as u32);
     if x < -87.3 { 0.0 } else { y }
@@ -44,8 +44,8 @@ pub(crate) fn exp_of_negative(x: f32) -> f32 {
 /// vectorises.
 #[inline(always)]
 fn power(x: f32) -> (f32, i32) {
-    // 1.5 * 2^23: adding it rounds to the nearest integer, which then stands in the low bits. A cast would do the same,
-    // but Rust's casts saturate, and that takes the loop out of the vector registers.
+    // 1.5 * 2^23: adding it rounds to the nearest integer, which then is in the low bits. A cast would do the same,
+    // but Rust's casts saturate, which stops the compiler from vectorising the loop.
     const ROUND: f32 = 12_582_912.0;
     let shifted = x.mul_add(std::f32::consts::LOG2_E, ROUND);
     let n = shifted - ROUND;
@@ -61,13 +61,13 @@ fn power(x: f32) -> (f32, i32) {
     (y, (shifted.to_bits() as i32).wrapping_sub(ROUND.to_bits() as i32))
 }
 
-/// `ln x` to 2 units in the last place for positive, normal, finite `x`; not a number stays one.
+/// `ln x` to 2 units in the last place for positive, normal, finite `x`; NaN stays NaN.
 ///
 /// x = 2^e m with m in [sqrt(1/2), sqrt 2); with s = (m - 1) / (m + 1), |s| <= 0.172, ln m = 2 (s + s^3/3 + s^5/5 ..),
-/// whose first left-out term is below 1e-9 of the whole.
+/// whose first omitted term is below 1e-9 of the sum.
 #[inline(always)]
 pub(crate) fn ln(x: f32) -> f32 {
-    // Bits of sqrt(1/2): what lies above them in the exponent field is e.
+    // Bits of sqrt(1/2): the difference in the exponent field is e.
     const ROOT_HALF: u32 = 0x3f35_04f3;
     let bits = x.to_bits();
     let e = (bits.wrapping_sub(ROOT_HALF) as i32) >> 23;
@@ -87,8 +87,8 @@ pub(crate) fn ln(x: f32) -> f32 {
 
 /// Sine and cosine of `turns` full turns, `turns` in [0, 1); absolute error at most 2e-7.
 ///
-/// The nearest quarter turn is taken off, Taylor's series serve the rest (|angle| <= pi/4, left-out terms below 4e-9),
-/// and the quarter decides which of them goes where with which sign.
+/// The nearest quarter turn is subtracted, Taylor series give the rest (|angle| <= pi/4, omitted terms below 4e-9), and
+/// the quarter selects which series is which function and its sign.
 #[inline(always)]
 pub(crate) fn turn(turns: f32) -> (f32, f32) {
     const ROUND: f32 = 12_582_912.0;
@@ -115,10 +115,10 @@ pub(crate) fn turn(turns: f32) -> (f32, f32) {
 
 /// `erf(x)`, absolute error at most 3e-7.
 ///
-/// x P(x^2), fitted to the least largest error (6e-8 before rounding) where `erf` is not yet 1 in `f32`; beyond, the argument
-/// is held there. In a variable that runs from -1 to 1, so that terms do not cancel, and by pairs, fours and eights, so that
-/// they do not wait for each other. A quotient of polynomials has three terms fewer, but AVX-512 divides sixteen
-/// values in 24 cycles (a Xeon) and multiplies and adds them in half of one.
+/// A minimax polynomial x P(x^2) (error 6e-8 before rounding) on the range where `erf` is below 1 in `f32`; the argument is
+/// clamped to that range. The variable of P runs from -1 to 1, so that terms do not cancel. Terms are summed in pairs, fours
+/// and eights, so that they do not wait for each other. A quotient of polynomials needs three terms fewer, but AVX-512
+/// takes 24 cycles to divide sixteen values (a Xeon) and half a cycle to multiply and add them.
 #[inline(always)]
 pub(crate) fn erf(x: f32) -> f32 {
     // erf is 1 - 6e-8, half a unit in the last place below 1, from here on.
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn exp_erf_and_tanh_keep_their_stated_errors() {
+    fn exp_erf_and_tanh_stay_within_their_stated_errors() {
         for i in -90_000..=88_000 {
             let x = i as f32 / 1000.0;
             let exact = f64::from(x).exp();

@@ -4,7 +4,7 @@ use crate::dispatch::per_backend;
 use crate::lanes::{LANES, exp_of_negative, fold};
 
 per_backend! {
-    /// `x = LayerNorm(x + y)` for every row of `width`, with scale, shift and the epsilon of the model.
+    /// `x = LayerNorm(x + y)` for every row; `scale` and `shift` have one value per column.
     pub fn add_layer_norm(x: &mut [f32], y: &[f32], scale: &[f32], shift: &[f32], epsilon: f32) => add_layer_norm_body;
 }
 
@@ -68,10 +68,10 @@ fn sum_of_squares(row: &[f32]) -> f32 {
     fold(lanes, |a, b| a + b)
 }
 
-/// `row = e^(scale (row - its largest))` of whole lanes; returns one over their sum.
+/// `row = e^(scale (row - max(row)))` of whole lanes; returns one over the sum of the result.
 #[inline(always)]
 pub(crate) fn exponentials(row: &mut [[f32; LANES]], scale: f32) -> f32 {
-    // A comparison and not `max`, which asks whether a value is one at all.
+    // A comparison: `max` would also test for NaN.
     let larger = |a: f32, b: f32| if a > b { a } else { b };
     let mut lanes = [f32::NEG_INFINITY; LANES];
     for c in row.iter() {
@@ -96,7 +96,7 @@ mod tests {
     use crate::Backend;
 
     #[test]
-    fn layer_norm_is_its_formula_on_every_backend() {
+    fn layer_norm_equals_its_formula_on_every_backend() {
         for width in [1, 7, 16, 33, 384] {
             let x: Vec<f32> = (0..3 * width).map(|i| ((i * 37 % 101) as f32 - 50.0) / 9.0).collect();
             let y: Vec<f32> = (0..3 * width).map(|i| ((i * 53 % 89) as f32 - 44.0) / 7.0).collect();

@@ -1,34 +1,35 @@
-//! Attention in `bf16`, for encoders whose products are not `f32`: on AMX tiles 1.2 us a token and layer of MiniLM, where the loops
-//! of `f32` take 2.2 (a Xeon).
+//! Attention in `bf16`, for encoders whose products are not `f32`. On AMX tiles it takes 1.2 us per token and layer of MiniLM; the
+//! loops of `f32` take 2.2 us (a Xeon).
 //!
-//! Queries, keys, values and the exponentials of the scores are rounded to `bf16`; sums are `f32` in the order of AMX tiles
-//! (`bf16/mod.rs`): steps of 32, in each the even places one chain and the odd ones another. The exponentials' sum
-//! divides the answer and not its weights. So the plain loops give the tiles' bits.
+//! Queries, keys, values and the exponentials of the scores are rounded to `bf16`. Sums are `f32` in the order of AMX tiles
+//! (`bf16/mod.rs`): steps of 32, each with one chain over the even positions and one over the odd positions. The result
+//! is divided by the sum of the exponentials, not the weights. So the plain loops give the tiles' bits.
 
 use crate::Backend;
 use crate::aligned::Aligned;
-use crate::attention::{Arithmetic, Mask, Operand, Scratch, Shape, TOGETHER, heads_body, narrow};
+use crate::attention::{Arithmetic, Mask, Operand, QUERY_TILE, Scratch, Shape, heads_body, narrow};
 use crate::bf16::{HalfRows, STEP, Unit, round, widen};
 use crate::dispatch::per_backend;
 use crate::dropout::Rate;
-use crate::gemm::Stored;
+use crate::gemm::Element;
 use crate::lanes::LANES;
 
-/// Space for one head, kept between calls.
+/// Memory for one head, reused between calls.
 #[derive(Default)]
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
 pub struct HalfScratch {
-    // Of the plain loops, as in `f32`; tiles put their scores there too.
+    // Of the plain loops, as in `f32`; the tiles store their scores there too.
     plain: Scratch,
-    // Tiles: panels of sixteen keys, [length / 16][width / 2][16], and of sixteen values, [width / 16][length / 2][16]; each a pair.
+    // Panels of sixteen keys for the tiles, [length / 16][width / 2][16]; an element is a pair of `bf16`.
     keys: Aligned<u32>,
+    // Panels of sixteen values, [width / 16][length / 2][16]; an element is a pair of `bf16`.
     values: Aligned<u32>,
-    // [queries, length to whole steps]
+    // [queries, length rounded up to whole steps]
     weights: Aligned<u16>,
 }
 
 /// `out[length, heads * width]` for one sequence. `qkv` is `[length, 3 * heads * width]`, queries, keys and values side
-/// by side, and is rounded in its place; dropout falls on the probabilities where given.
+/// by side, and is rounded in place. `dropout`, a rate and a key, applies to the probabilities.
 ///
 /// # Panics
 /// When a length is wrong.
@@ -44,14 +45,14 @@ pub fn attend_rounded(
     assert!(hidden > 0 && qkv.len() == 3 * out.len() && out.len().is_multiple_of(hidden));
     let stride = (out.len() / hidden).next_multiple_of(LANES);
     scratch.plain.keys.space(shape.width * stride).fill(0.0);
-    scratch.plain.scores.space(TOGETHER * stride);
+    scratch.plain.scores.space(QUERY_TILE * stride);
     let backend = narrow(backend);
     round_all(backend, qkv);
     heads(backend, qkv, out, shape, dropout, &mut scratch.plain);
 }
 
 per_backend! {
-    /// Every value to the nearest `bf16`.
+    /// Rounds every value to the nearest `bf16`.
     fn round_all(values: &mut [f32]) => round_all_body;
 }
 
@@ -63,11 +64,11 @@ fn round_all_body(values: &mut [f32]) {
 }
 
 per_backend! {
-    /// All heads of a sequence whose lengths `attend_rounded` has checked and whose values are rounded.
+    /// All heads of a sequence of rounded values; `attend_rounded` has checked the lengths.
     fn heads(qkv: &[f32], out: &mut [f32], shape: Shape, dropout: Option<(Rate, u64)>, scratch: &mut Scratch) => heads_body::<Steps>;
 }
 
-/// The order of tiles.
+/// `bf16`: the order of AMX tiles.
 struct Steps;
 
 impl Arithmetic for Steps {
@@ -106,12 +107,12 @@ impl Arithmetic for Steps {
     }
 }
 
-/// Leave to attend on AMX tiles.
+/// Attention on AMX tiles; exists only where the CPU has them.
 #[derive(Clone, Copy, Debug)]
 pub struct Tiled(());
 
 impl Tiled {
-    /// Where the CPU has tiles, the backend may use them, and heads are whole steps wide.
+    /// `None` unless the CPU has tiles, the backend may use them, and the width of a head is a multiple of the step.
     pub fn new(backend: Backend, shape: Shape) -> Option<Self> {
         (Unit::of(backend) == Unit::Amx && shape.width.is_multiple_of(STEP)).then_some(Tiled(()))
     }
@@ -132,7 +133,8 @@ impl Tiled {
         self.attend_as(qkv, first, out, shape, dropout, scratch);
     }
 
-    /// The same rounded to `bf16`: rows `first` to `first + length` of `out`, which is given the shape of all.
+    /// [`Self::attend`] with a result rounded to `bf16`: rows `first` to `first + length` of `out`, which gets the rows of
+    /// `qkv`.
     ///
     /// # Panics
     /// When a length is wrong.
@@ -146,13 +148,13 @@ impl Tiled {
         scratch: &mut HalfScratch,
     ) {
         let hidden = shape.heads * shape.width;
-        out.shape(qkv.rows(), hidden);
-        // Heads are whole steps wide, so rows lie as close as they can.
+        out.reshape(qkv.rows(), hidden);
+        // The width is a multiple of the step, so rows have no padding.
         let out = &mut out.values_mut()[first * hidden..(first + length) * hidden];
         self.attend_as(qkv, first, out, shape, dropout, scratch);
     }
 
-    fn attend_as<T: Stored>(
+    fn attend_as<T: Element>(
         self,
         qkv: &HalfRows,
         first: usize,
@@ -165,7 +167,7 @@ impl Tiled {
         assert!(shape.width.is_multiple_of(STEP) && hidden > 0 && out.len().is_multiple_of(hidden));
         let length = out.len() / hidden;
         assert!(qkv.stride() == 3 * hidden && first + length <= qkv.rows(), "the sequence is in qkv");
-        // SAFETY: tiles are there, or there were no `Tiled`; the lengths are checked.
+        // SAFETY: `Tiled` exists only where the CPU has tiles; the lengths are checked.
         #[cfg(target_arch = "x86_64")]
         unsafe {
             x86::tiles(qkv, first, out, shape, dropout, scratch)
@@ -183,25 +185,25 @@ mod x86 {
     use crate::amx::{self, Configured, Product};
     use crate::rows::exponentials;
 
-    /// Queries that go together: their scores stay in the second-level cache up to the longest sequences.
-    const BLOCK: usize = 64;
+    /// Queries per block: their scores stay in the second-level cache even for the longest sequences.
+    const QUERY_BLOCK: usize = 64;
 
-    /// Sixteen rows of sixteen, turned: blocks of one change places, then of two, four and eight.
+    /// Transpose of sixteen rows of sixteen: blocks of one are swapped, then of two, four and eight.
     #[target_feature(enable = "avx512f")]
     #[inline]
-    fn turn(mut rows: [__m512i; LANES]) -> [__m512i; LANES] {
+    fn transpose(mut rows: [__m512i; LANES]) -> [__m512i; LANES] {
         for block in [1, 2, 4, 8] {
             let from = |upper: bool| -> [i32; LANES] {
                 std::array::from_fn(|l| {
-                    let place = if l & block == 0 {
+                    let index = if l & block == 0 {
                         l + block * usize::from(upper)
                     } else {
                         LANES + l - block * usize::from(!upper)
                     };
-                    place as i32
+                    index as i32
                 })
             };
-            // SAFETY: sixteen numbers each.
+            // SAFETY: sixteen indices each.
             let [low, high] = [false, true].map(|upper| unsafe { _mm512_loadu_si512(from(upper).as_ptr().cast()) });
             for i in (0..LANES).filter(|i| i & block == 0) {
                 let (a, b) = (rows[i], rows[i + block]);
@@ -215,7 +217,7 @@ mod x86 {
     /// # Safety
     /// AMX tiles of `bf16`, AVX-512 F, BW and VL; the lengths `attend_as` checks.
     #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512vl")]
-    pub(super) unsafe fn tiles<T: Stored>(
+    pub(super) unsafe fn tiles<T: Element>(
         qkv: &HalfRows,
         first: usize,
         out: &mut [T],
@@ -230,21 +232,21 @@ mod x86 {
         let rows = &qkv.values()[first * 3 * hidden..];
         let scale = 1.0 / (width as f32).sqrt();
         let HalfScratch { plain, keys, values, weights } = scratch;
-        let scores = plain.scores.space(BLOCK * lanes);
+        let scores = plain.scores.space(QUERY_BLOCK * lanes);
         let keys = keys.space(lanes * width / 2);
-        // Beyond the sequence all is zero, and stays so from head to head.
+        // Values and weights beyond the sequence are zero, and stay zero from head to head.
         let values = values.space(padded / 2 * width);
         values.fill(0);
-        let weights = weights.space(BLOCK * padded);
+        let weights = weights.space(QUERY_BLOCK * padded);
         weights.fill(0);
-        let mut inverse = [0.0f32; BLOCK];
+        let mut inverse = [0.0f32; QUERY_BLOCK];
         // SAFETY: the CPU has tiles.
         let tiled = unsafe { Configured::new() };
         for head in 0..heads {
             let part = |j: usize, which: usize| &rows[(j * 3 + which) * hidden + head * width..][..width];
             for (p, panel) in keys.chunks_exact_mut(LANES * width / 2).enumerate() {
-                for (c, turned) in panel.chunks_exact_mut(LANES * LANES).enumerate() {
-                    // SAFETY: sixteen pairs of a key are there, and space for as many of sixteen keys.
+                for (c, transposed) in panel.chunks_exact_mut(LANES * LANES).enumerate() {
+                    // SAFETY: sixteen pairs of a key can be read, and there is space for those of sixteen keys.
                     unsafe {
                         let pairs = |j: usize| match p * LANES + j {
                             j if j < length => {
@@ -252,31 +254,31 @@ mod x86 {
                             }
                             _ => _mm512_setzero_si512(),
                         };
-                        for (to, row) in turned.chunks_exact_mut(LANES).zip(turn(std::array::from_fn(pairs))) {
+                        for (to, row) in transposed.chunks_exact_mut(LANES).zip(transpose(std::array::from_fn(pairs))) {
                             _mm512_storeu_si512(to.as_mut_ptr().cast(), row);
                         }
                     }
                 }
             }
             for j in (0..length).step_by(2) {
-                // An odd sequence's last value has no other: zero in its place, which a weight of zero meets.
+                // The last value of an odd sequence is paired with zeros, which get a weight of zero.
                 let (even, odd) = (part(j, 2), part((j + 1).min(length - 1), 2));
-                let another = if j + 1 < length { u16::MAX } else { 0 };
+                let odd_mask = if j + 1 < length { u16::MAX } else { 0 };
                 for (c, panel) in values.chunks_exact_mut(padded / 2 * LANES).enumerate() {
                     let (even, odd) = (&even[c * LANES..][..LANES], &odd[c * LANES..][..LANES]);
                     let to = &mut panel[j / 2 * LANES..][..LANES];
-                    // SAFETY: sixteen values of each are there, and space for as many pairs.
+                    // SAFETY: sixteen values of each can be read, and there is space for as many pairs.
                     unsafe {
                         let even = _mm512_cvtepu16_epi32(_mm256_loadu_si256(even.as_ptr().cast()));
-                        let odd = _mm512_maskz_cvtepu16_epi32(another, _mm256_loadu_si256(odd.as_ptr().cast()));
+                        let odd = _mm512_maskz_cvtepu16_epi32(odd_mask, _mm256_loadu_si256(odd.as_ptr().cast()));
                         let pairs = _mm512_or_si512(even, _mm512_slli_epi32::<16>(odd));
                         _mm512_storeu_si512(to.as_mut_ptr().cast(), pairs);
                     }
                 }
             }
             let mask = dropout.map(|dropout| Mask::new(dropout, head, length));
-            for block in (0..length).step_by(BLOCK) {
-                let n = BLOCK.min(length - block);
+            for block in (0..length).step_by(QUERY_BLOCK) {
+                let n = QUERY_BLOCK.min(length - block);
                 let queries = Product {
                     x: rows[block * 3 * hidden + head * width..].as_ptr().cast(),
                     stride: 2 * 3 * hidden,
@@ -284,16 +286,16 @@ mod x86 {
                     w: keys.as_ptr().cast(),
                     steps: width / STEP,
                 };
-                // SAFETY: from any row of the sequence on a whole tile can be read, and there are as many panels.
+                // SAFETY: a whole tile can be read from any row of the sequence on, and there are as many panels.
                 unsafe {
                     amx::halves(&tiled, &queries, 0..lanes / LANES, |i, panel, sums| {
-                        // What lies beyond the sequence weighs nothing. Said here, while the scores are in registers: as
-                        // single values after them, a whole register read behind would wait for all of these.
-                        let within = u16::MAX >> (LANES - (length - panel * LANES).min(LANES));
+                        // Positions beyond the sequence get no weight. The mask is applied while the scores are in registers:
+                        // after single stores, a later load of the whole register would wait for all of them.
+                        let inside = u16::MAX >> (LANES - (length - panel * LANES).min(LANES));
                         for (r, sums) in sums.iter().enumerate() {
                             let to = &mut scores[(i + r) * lanes + panel * LANES..][..LANES];
-                            let nothing = _mm512_set1_ps(f32::NEG_INFINITY);
-                            let row = _mm512_mask_loadu_ps(nothing, within, sums.as_ptr());
+                            let no_weight = _mm512_set1_ps(f32::NEG_INFINITY);
+                            let row = _mm512_mask_loadu_ps(no_weight, inside, sums.as_ptr());
                             _mm512_storeu_ps(to.as_mut_ptr(), row);
                         }
                     });
@@ -307,20 +309,20 @@ mod x86 {
                         *to = round(*v);
                     }
                 }
-                let answers = Product {
+                let results = Product {
                     x: weights.as_ptr().cast(),
                     stride: 2 * padded,
                     rows: n,
                     w: values.as_ptr().cast(),
                     steps: padded / STEP,
                 };
-                // SAFETY: there are as many rows as a block has, whole tiles of them, and as many panels.
+                // SAFETY: the weights have the rows of a whole block, a multiple of a tile's, and there are as many panels.
                 unsafe {
-                    amx::halves(&tiled, &answers, 0..width / LANES, |i, panel, sums| {
+                    amx::halves(&tiled, &results, 0..width / LANES, |i, panel, sums| {
                         for (r, sums) in sums.iter().enumerate() {
                             let to = &mut out[(block + i + r) * hidden + head * width + panel * LANES..][..LANES];
                             for l in 0..LANES {
-                                to[l] = T::of(sums[l] * inverse[i + r]);
+                                to[l] = T::from_f32(sums[l] * inverse[i + r]);
                             }
                         }
                     });
@@ -362,7 +364,7 @@ mod tests {
                     for backend in Backend::available() {
                         assert_eq!(run(backend), expected, "{} {heads} x {width}, {length}", backend.name());
                         let Some(tiled) = Tiled::new(backend, shape) else { continue };
-                        // Behind another sequence, so that it begins nowhere in particular.
+                        // Behind another sequence, so that it does not begin at a tile.
                         let mut rows = HalfRows::default();
                         let all: Vec<f32> = noise(5 * 3 * hidden).into_iter().chain(qkv.clone()).collect();
                         rows.fill(backend, &all, 3 * hidden);
@@ -381,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn an_infinite_value_reaches_its_own_place_alone() {
+    fn an_infinite_value_reaches_only_its_own_column() {
         let (shape, length, hidden) = (Shape { heads: 1, width: 32 }, 17, 32);
         let mut qkv = noise(length * 3 * hidden);
         qkv[(length - 1) * 3 * hidden + 2 * hidden + 5] = f32::INFINITY;
@@ -408,14 +410,14 @@ mod tests {
     }
 
     #[test]
-    fn it_is_attention_to_the_precision_of_its_numbers() {
+    fn rounded_attention_equals_f32_attention_to_bf16_precision() {
         let (shape, length, hidden) = (Shape { heads: 2, width: 32 }, 45, 64);
         let qkv: Vec<f32> = noise(length * 3 * hidden).iter().map(|v| v / 3.0).collect();
         let (mut exact, mut got) = (vec![0.0; length * hidden], vec![0.0; length * hidden]);
         attend(Backend::active(), &qkv, &mut exact, shape, None, &mut Scratch::default());
         attend_rounded(Backend::active(), &mut qkv.clone(), &mut got, shape, None, &mut HalfScratch::default());
-        // Eight bits of a number, and scores of about 10 into an exponential.
-        let far = exact.iter().zip(&got).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
-        assert!(far > 0.0 && far < 0.02, "{far}");
+        // bf16 has eight bits of mantissa, and scores of about 10 go into an exponential.
+        let error = exact.iter().zip(&got).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        assert!(error > 0.0 && error < 0.02, "{error}");
     }
 }

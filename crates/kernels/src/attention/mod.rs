@@ -11,26 +11,27 @@ use crate::dropout::{Rate, drop_row_body, mix};
 use crate::lanes::LANES;
 use crate::rows::exponentials;
 
-/// What attention needs to know besides its input.
+/// Heads of an attention layer.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
-    /// Heads.
     pub heads: usize,
-    /// Values of a head.
+    /// Values per head.
     pub width: usize,
 }
 
-/// Space for one head, kept between calls.
+/// Memory for one head, reused between calls.
 #[derive(Default)]
 pub struct Scratch {
-    // [width, length to whole lanes]: keys turned so that scores are summed along the sequence, zeros at the end.
+    // [width, length rounded up to whole lanes]: transposed keys, so that a lane is a position of the sequence; zeros at
+    // the end.
     keys: Aligned<f32>,
-    // [TOGETHER, length to whole lanes]
+    // [QUERY_TILE, length rounded up to whole lanes]
     scores: Aligned<f32>,
 }
 
 /// `out[length, heads * width] = softmax(Q K^T / sqrt(width)) V` for one sequence, with `qkv` as
-/// `[length, 3 * heads * width]` (queries, keys, values side by side) and dropout on the probabilities where given.
+/// `[length, 3 * heads * width]` (queries, keys, values side by side). `dropout`, a rate and a key, applies to the
+/// probabilities.
 ///
 /// # Panics
 /// When a length is wrong.
@@ -47,35 +48,35 @@ pub fn attend(
     let length = out.len() / hidden;
     let stride = length.next_multiple_of(LANES);
     scratch.keys.space(shape.width * stride).fill(0.0);
-    scratch.scores.space(TOGETHER * stride);
+    scratch.scores.space(QUERY_TILE * stride);
     heads(narrow(backend), qkv, out, shape, dropout, scratch);
 }
 
-/// AVX2 in AVX-512's place: with its instructions the compiler gathers and scatters across queries, which took a token of
-/// MiniLM 16 us a layer on a Xeon, where AVX2's loops take 1.9. The bits are the same.
+/// Replaces AVX-512 by AVX2. With AVX-512 the compiler gathers and scatters across queries, which took 16 us per token and
+/// layer of MiniLM on a Xeon; the AVX2 loops take 1.9 us. The bits are the same.
 fn narrow(backend: Backend) -> Backend {
     backend.min(Backend::Avx2)
 }
 
 per_backend! {
-    /// All heads of a sequence whose lengths `attend` has checked.
+    /// All heads of a sequence; `attend` has checked the lengths.
     fn heads(qkv: &[f32], out: &mut [f32], shape: Shape, dropout: Option<(Rate, u64)>, scratch: &mut Scratch) => heads_body::<Single>;
 }
 
-/// What attention in `f32` and in `bf16` differ in: the order of sums, and what is done to the weights of the values.
+/// The difference between attention in `f32` and in `bf16`: the order of sums, and the weights of the values.
 trait Arithmetic {
-    /// `a[Q, n] b[n, 16]`, rows of `b` so many values apart.
+    /// `a[Q, n] b[n, 16]`; `stride` is the distance between the rows of `b` in values.
     fn sums<const Q: usize>(n: usize, a: Operand, b: &[f32], stride: usize) -> [[f32; LANES]; Q];
 
-    /// The sum of `n` products.
+    /// The sum of `n` products; `product(i, sum)` adds product `i` to `sum`.
     fn sum(n: usize, product: impl Fn(usize, f32) -> f32) -> f32;
 
-    /// Exponentials of scores, whose sum is one over `inverse`, to the weights of values; returns what the weighed sum is to
-    /// be multiplied by.
+    /// Turns the exponentials of scores into the weights of the values; `inverse` is one over their sum. Returns the factor of
+    /// the weighted sum.
     fn weigh(exponentials: &mut [f32], inverse: f32, mask: Option<Mask>, query: usize) -> f32;
 }
 
-/// A value of each of some rows, `stride` apart.
+/// Rows of values, `stride` values apart.
 #[derive(Clone, Copy)]
 struct Operand<'a> {
     values: &'a [f32],
@@ -83,7 +84,8 @@ struct Operand<'a> {
 }
 
 impl Operand<'_> {
-    /// Places `from`, `from + EVERY` and so on before `end` of `a b`, in chains of multiply-adds that begin at zero.
+    /// The products of positions `from`, `from + EVERY` and so on before `end`, in chains of multiply-adds that begin at
+    /// zero.
     #[inline(always)]
     fn chain<const Q: usize, const EVERY: usize>(
         self,
@@ -97,8 +99,8 @@ impl Operand<'_> {
         for i in (from..end).step_by(EVERY) {
             let b: &[f32; LANES] = b[i * stride..][..LANES].try_into().expect("a whole lane");
             for (r, sums) in sums.iter_mut().enumerate() {
-                // SAFETY: i < end, and so far the values reach, as was asserted. One place and equal distances, or every
-                // row's own address is fetched again for every product.
+                // SAFETY: i < end, and the assertion above shows that the values reach that far. One base address with equal
+                // distances: with a slice per row, every row's address was loaded again for every product.
                 let a = unsafe { *self.values.get_unchecked(r * self.stride + i) };
                 for l in 0..LANES {
                     sums[l] = a.mul_add(b[l], sums[l]);
@@ -109,7 +111,7 @@ impl Operand<'_> {
     }
 }
 
-/// `f32`: one chain over all places.
+/// `f32`: one chain over all positions.
 struct Single;
 
 impl Arithmetic for Single {
@@ -135,30 +137,30 @@ impl Arithmetic for Single {
     }
 }
 
-/// Which probabilities of a head fall.
+/// Dropout mask of a head's probabilities.
 #[derive(Clone, Copy)]
 struct Mask {
     rate: Rate,
     key: u64,
     // Number of the head's first row of probabilities.
-    first: usize,
+    first_row: usize,
 }
 
 impl Mask {
     fn new((rate, key): (Rate, u64), head: usize, length: usize) -> Self {
-        Mask { rate, key, first: head * length }
+        Mask { rate, key, first_row: head * length }
     }
 
-    /// `row` is whole lanes: what is zero beyond the sequence stays so, and a rest of fewer than sixteen would be done one by one.
+    /// `row` is whole lanes: zeros beyond the sequence stay zero, and a rest of fewer than sixteen would not be vectorised.
     #[inline(always)]
     fn drop(self, row: &mut [[f32; LANES]], query: usize) {
-        drop_row_body(row.as_flattened_mut(), mix(self.key, (self.first + query) as u64), self.rate);
+        drop_row_body(row.as_flattened_mut(), mix(self.key, (self.first_row + query) as u64), self.rate);
     }
 }
 
-/// Queries that go together: each key and value is read once for all of them, and their sums hide each other's latency.
-/// Sixteen lanes are two registers of AVX2's sixteen.
-const TOGETHER: usize = 4;
+/// Queries per tile: each key and value is read once for all of them, and their sums hide each other's latency. The sixteen
+/// lanes of a query take two of the sixteen registers of AVX2.
+const QUERY_TILE: usize = 4;
 
 #[inline(always)]
 fn heads_body<A: Arithmetic>(
@@ -173,7 +175,7 @@ fn heads_body<A: Arithmetic>(
     let length = out.len() / hidden;
     let stride = length.next_multiple_of(LANES);
     let Scratch { keys, scores } = scratch;
-    let (keys, scores) = (&mut keys[..width * stride], &mut scores[..TOGETHER * stride]);
+    let (keys, scores) = (&mut keys[..width * stride], &mut scores[..QUERY_TILE * stride]);
     for head in 0..heads {
         for (j, token) in qkv.chunks_exact(3 * hidden).enumerate() {
             let from = hidden + head * width;
@@ -183,9 +185,9 @@ fn heads_body<A: Arithmetic>(
         }
         let mask = dropout.map(|dropout| Mask::new(dropout, head, length));
         let head = Head { qkv, keys, shape, head, length, mask };
-        let whole = length / TOGETHER * TOGETHER;
-        for i in (0..whole).step_by(TOGETHER) {
-            head.queries::<A, TOGETHER>(i, scores, out);
+        let whole = length / QUERY_TILE * QUERY_TILE;
+        for i in (0..whole).step_by(QUERY_TILE) {
+            head.queries::<A, QUERY_TILE>(i, scores, out);
         }
         for i in whole..length {
             head.queries::<A, 1>(i, scores, out);
@@ -196,7 +198,7 @@ fn heads_body<A: Arithmetic>(
 /// One head of a sequence.
 struct Head<'a> {
     qkv: &'a [f32],
-    // [width, length to whole lanes]
+    // [width, length rounded up to whole lanes]
     keys: &'a [f32],
     shape: Shape,
     head: usize,
@@ -205,7 +207,7 @@ struct Head<'a> {
 }
 
 impl Head<'_> {
-    /// The answers to queries `first` to `first + Q`. `scores` is `[Q, length to whole lanes]` at least.
+    /// Results of queries `first` to `first + Q`. `scores` is at least `[Q, length rounded up to whole lanes]`.
     #[inline(always)]
     fn queries<A: Arithmetic, const Q: usize>(&self, first: usize, scores: &mut [f32], out: &mut [f32]) {
         let Shape { heads, width } = self.shape;
@@ -213,19 +215,19 @@ impl Head<'_> {
         let stride = length.next_multiple_of(LANES);
         let step = 3 * hidden;
         let queries = &self.qkv[first * step + self.head * width..][..(Q - 1) * step + width];
-        // Sixteen scores a query stay in registers over all of the head's width.
+        // Sixteen scores per query stay in registers over the width of the head.
         for c in (0..stride).step_by(LANES) {
             let sums = A::sums::<Q>(width, Operand { values: queries, stride: step }, &self.keys[c..], stride);
             for r in 0..Q {
                 scores[r * stride + c..r * stride + c + LANES].copy_from_slice(&sums[r]);
             }
         }
-        let mut times = [0.0f32; Q];
+        let mut factors = [0.0f32; Q];
         for (r, scores) in scores.chunks_exact_mut(stride).take(Q).enumerate() {
-            // What lies beyond the sequence weighs nothing, and the softmax runs over whole lanes.
+            // Positions beyond the sequence get no weight, so that the softmax runs over whole lanes.
             scores[length..].fill(f32::NEG_INFINITY);
             let inverse = exponentials(scores.as_chunks_mut().0, 1.0 / (width as f32).sqrt());
-            times[r] = A::weigh(scores, inverse, self.mask, first + r);
+            factors[r] = A::weigh(scores, inverse, self.mask, first + r);
         }
         let weights = &scores[..Q * stride];
         let from = 2 * hidden + self.head * width;
@@ -235,14 +237,14 @@ impl Head<'_> {
             for r in 0..Q {
                 let to = &mut out[(first + r) * hidden + self.head * width + c..][..LANES];
                 for l in 0..LANES {
-                    to[l] = sums[r][l] * times[r];
+                    to[l] = sums[r][l] * factors[r];
                 }
             }
         }
         for c in whole..width {
             for r in 0..Q {
                 let product = |j: usize, sum: f32| weights[r * stride + j].mul_add(self.qkv[j * step + from + c], sum);
-                out[(first + r) * hidden + self.head * width + c] = A::sum(length, product) * times[r];
+                out[(first + r) * hidden + self.head * width + c] = A::sum(length, product) * factors[r];
             }
         }
     }
@@ -253,7 +255,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn attention_is_its_formula_on_every_backend() {
+    fn attention_equals_its_formula_on_every_backend() {
         let shape = Shape { heads: 3, width: 8 };
         for length in [1, 2, 17, 50] {
             let hidden = 24;

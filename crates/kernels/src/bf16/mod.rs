@@ -1,10 +1,10 @@
 //! `y = x W^T` of values rounded to `bf16`, summed in `f32` in one of two stated orders.
 //!
-//! [`Order::Tiles`] is that of AMX tiles, and of every CPU but those named next. Inputs go in steps of 32. In a step the even
-//! inputs are one chain of fused multiply-adds from zero and the odd ones another; their sum is added to the running one.
-//! [`Order::Pairs`] is that of `vdpbf16ps`, for CPUs that have it and no tiles: one chain over all inputs, of each pair the
-//! odd one first. A product of two `bf16` is exact in `f32`, so each link of a chain rounds once, on any CPU. (Both
-//! instructions take subnormal numbers for zero; none occur among states and weights of an encoder.)
+//! [`Order::Tiles`] is the order of AMX tiles, and the default. Inputs go in steps of 32. In a step one chain of fused
+//! multiply-adds from zero takes the even inputs and another the odd inputs; their sum is added to the running sum.
+//! [`Order::Pairs`] is the order of `vdpbf16ps`, for CPUs that have it and no tiles: one chain over all inputs, in each pair
+//! the odd input first. A product of two `bf16` is exact in `f32`, so each link of a chain rounds once, on any CPU. (Both
+//! instructions treat subnormal numbers as zero; none occur among states and weights of an encoder.)
 //!
 //! Weights lie in panels of sixteen outputs, `[panel][input / 2][16][2]`: a row of a tile is one pair of inputs.
 
@@ -20,12 +20,12 @@ use std::sync::OnceLock;
 use crate::Backend;
 use crate::aligned::Aligned;
 use crate::dispatch::per_backend;
-use crate::gemm::{Epilogue, PANEL, Place, Stored, panel_part};
+use crate::gemm::{Element, Epilogue, PANEL, PanelOutput, panel_values};
 
-/// Inputs of a step; rows and panels are filled up to whole ones with zeros.
+/// Inputs of a step. Rows and panels are padded with zeros to whole steps.
 pub(crate) const STEP: usize = 32;
 
-/// Rows of an AMX tile: space is kept to whole multiples.
+/// Rows of an AMX tile. Memory is allocated for whole tiles.
 const ROWS: usize = 16;
 
 /// The instructions a product runs on.
@@ -33,7 +33,7 @@ const ROWS: usize = 16;
 pub enum Unit {
     /// Plain Rust.
     Reference,
-    /// `f32` instructions on widened values: no faster than `f32` itself, and the same bits as AMX.
+    /// `f32` instructions on widened values: the speed of `f32`, and the bits of AMX.
     Avx2,
     /// `vdpbf16ps` on 512 bits.
     Pairs,
@@ -41,17 +41,16 @@ pub enum Unit {
     Amx,
 }
 
-/// The order of a sum: it decides the last bits of the result.
+/// The order of a sum, which decides the last bits of the result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// That of AMX tiles.
+    /// The order of AMX tiles.
     Tiles,
-    /// That of `vdpbf16ps`.
+    /// The order of `vdpbf16ps`.
     Pairs,
 }
 
 impl Unit {
-    /// Its name.
     pub fn name(self) -> &'static str {
         match self {
             Unit::Reference => "reference",
@@ -61,7 +60,6 @@ impl Unit {
         }
     }
 
-    /// The order it sums in.
     pub fn order(self) -> Order {
         if self == Unit::Pairs { Order::Pairs } else { Order::Tiles }
     }
@@ -79,7 +77,7 @@ impl Unit {
                 if std::arch::is_x86_feature_detected!("avx512bf16") {
                     all.push(Unit::Pairs);
                 }
-                if crate::amx::tiles().bf16 {
+                if crate::amx::tile_support().bf16 {
                     all.push(Unit::Amx);
                 }
             }
@@ -89,21 +87,21 @@ impl Unit {
 
     /// The fastest unit a backend may use on this CPU.
     pub fn of(backend: Backend) -> Unit {
-        let most = match backend {
+        let fastest = match backend {
             Backend::Reference | Backend::Neon => Unit::Reference,
             Backend::Avx2 => Unit::Avx2,
             Backend::Avx512 => Unit::Amx,
         };
-        *Unit::known().iter().rev().find(|u| **u <= most).expect("the reference is always there")
+        *Unit::detected().iter().rev().find(|u| **u <= fastest).expect("the reference is always there")
     }
 
-    fn known() -> &'static [Unit] {
+    fn detected() -> &'static [Unit] {
         static UNITS: OnceLock<Vec<Unit>> = OnceLock::new();
         UNITS.get_or_init(Unit::available)
     }
 }
 
-/// To the nearest `bf16`, ties to even.
+/// The bits of the nearest `bf16`, ties to even.
 #[inline(always)]
 pub(crate) fn round(v: f32) -> u16 {
     let bits = v.to_bits();
@@ -115,44 +113,42 @@ pub(crate) fn widen(v: u16) -> f32 {
     f32::from_bits(u32::from(v) << 16)
 }
 
-/// Rows rounded to `bf16`, and the space for them, kept between batches.
+/// Rows rounded to `bf16`, in memory that is reused between batches.
 #[derive(Clone, Debug, Default)]
 pub struct HalfRows {
     rows: usize,
     inputs: usize,
-    // [rows to whole tiles and one more, inputs to whole steps]
+    // [rows rounded up to whole tiles plus one tile, inputs rounded up to whole steps]
     values: Aligned<u16>,
 }
 
 impl HalfRows {
-    /// Takes `x` as `[rows, inputs]`.
+    /// Rounds `x`, `[rows, inputs]`.
     ///
     /// # Panics
     /// When the length is not a multiple of `inputs`, or the CPU lacks the backend.
     pub fn fill(&mut self, backend: Backend, x: &[f32], inputs: usize) {
         assert!(inputs > 0 && x.len().is_multiple_of(inputs), "x is [rows, inputs]");
-        self.shape(x.len() / inputs, inputs);
+        self.reshape(x.len() / inputs, inputs);
         round_rows(backend, x, self);
     }
 
-    /// Makes it so many rows, of which is not said what they are.
-    pub(crate) fn shape(&mut self, rows: usize, inputs: usize) {
+    /// Sets the shape; the values are unspecified.
+    pub(crate) fn reshape(&mut self, rows: usize, inputs: usize) {
         (self.rows, self.inputs) = (rows, inputs);
-        // A tile can be read from any row on, and two from any whole tile on.
+        // A tile can be read from any row on, and two tiles from the start of any tile on.
         self.values.space((rows + ROWS).next_multiple_of(ROWS) * inputs.next_multiple_of(STEP));
     }
 
-    /// Rows.
     pub fn rows(&self) -> usize {
         self.rows
     }
 
-    /// Takes the product of so many rows and outputs from `multiply`, which is given whole panels of every row and the
-    /// distance from row to row.
-    pub(crate) fn take(&mut self, rows: usize, outputs: usize, multiply: impl FnOnce(&mut [u16], usize)) {
-        self.shape(rows, outputs);
+    /// Fills `[rows, outputs]` by `multiply`, which gets whole panels of every row and the distance from row to row.
+    pub(crate) fn fill_by(&mut self, rows: usize, outputs: usize, multiply: impl FnOnce(&mut [u16], usize)) {
+        self.reshape(rows, outputs);
         let stride = self.stride();
-        // Panels fill sixteen values; a step has 32.
+        // Panels fill multiples of 16 values; a step has 32.
         let whole = outputs.next_multiple_of(PANEL);
         if whole < stride {
             self.values.chunks_exact_mut(stride).for_each(|row| row[whole..].fill(0));
@@ -160,25 +156,24 @@ impl HalfRows {
         multiply(&mut self.values[..rows * stride], stride);
     }
 
-    /// From some row on, those and a tile's more: `[rows, stride]`.
+    /// `[rows plus padding, stride]`.
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
     pub(crate) fn values(&self) -> &[u16] {
         &self.values
     }
 
-    /// The same, to be written.
     pub(crate) fn values_mut(&mut self) -> &mut [u16] {
         &mut self.values
     }
 
-    /// Values from one row to the next.
+    /// Distance from row to row in values.
     pub(crate) fn stride(&self) -> usize {
         self.inputs.next_multiple_of(STEP)
     }
 }
 
 per_backend! {
-    /// Fills rows whose space `fill` has made.
+    /// Fills rows that `fill` has allocated.
     fn round_rows(x: &[f32], rows: &mut HalfRows) => round_rows_body;
 }
 
@@ -189,7 +184,7 @@ fn round_rows_body(x: &[f32], rows: &mut HalfRows) {
         for (q, v) in to.iter_mut().zip(from) {
             *q = round(*v);
         }
-        // Weights beyond the last input are zero, but what is no number stays none.
+        // Weights beyond the last input are zero, but NaN times zero would be NaN.
         to[inputs..].fill(0);
     }
 }
@@ -199,7 +194,7 @@ fn round_rows_body(x: &[f32], rows: &mut HalfRows) {
 pub struct HalfWeight {
     outputs: usize,
     inputs: usize,
-    // [panels][inputs to whole steps / 2][PANEL][2]
+    // [panels][inputs rounded up to whole steps / 2][PANEL][2]
     panels: Aligned<u16>,
 }
 
@@ -207,7 +202,7 @@ impl HalfWeight {
     /// Rounds and packs row-major `[outputs, inputs]`.
     ///
     /// # Panics
-    /// When the length is another.
+    /// When `weight` does not have `outputs * inputs` values.
     pub fn new(weight: &[f32], outputs: usize, inputs: usize) -> Self {
         assert_eq!(weight.len(), outputs * inputs);
         let padded = inputs.next_multiple_of(STEP);
@@ -221,27 +216,28 @@ impl HalfWeight {
         HalfWeight { outputs, inputs, panels }
     }
 
-    /// Values in.
     pub fn inputs(&self) -> usize {
         self.inputs
     }
 
-    /// Values out.
     pub fn outputs(&self) -> usize {
         self.outputs
     }
 
-    /// Panels of sixteen outputs; the last may be narrower.
+    /// Number of panels of sixteen outputs; the last may be narrower.
     pub fn panels(&self) -> usize {
         self.outputs.div_ceil(PANEL)
     }
 
-    /// `y[rows, outputs of those panels] = epilogue(x W^T)` on the fastest unit of the active backend.
+    /// `y[rows, outputs of these panels] = epilogue(x W^T)` on the fastest unit of the active backend.
+    ///
+    /// # Panics
+    /// When a length is wrong.
     pub fn multiply_panels(&self, panels: Range<usize>, x: &HalfRows, y: &mut [f32], epilogue: Epilogue) {
         self.multiply_panels_on(Unit::of(Backend::active()), panels, x, y, epilogue);
     }
 
-    /// The same on a unit of choice.
+    /// [`Self::multiply_panels`] on the given unit.
     ///
     /// # Panics
     /// When a length is wrong or the CPU lacks the unit.
@@ -258,16 +254,16 @@ impl HalfWeight {
         self.product(unit, panels, x, y, outputs, epilogue);
     }
 
-    /// `y = epilogue(x W^T)` rounded to `bf16`, on a unit of choice.
+    /// `y = epilogue(x W^T)` rounded to `bf16`, on the given unit.
     ///
     /// # Panics
     /// When a length is wrong or the CPU lacks the unit.
     pub fn multiply_into(&self, unit: Unit, x: &HalfRows, y: &mut HalfRows, epilogue: Epilogue) {
-        y.take(x.rows, self.outputs, |y, stride| self.product(unit, 0..self.panels(), x, y, stride, epilogue));
+        y.fill_by(x.rows, self.outputs, |y, stride| self.product(unit, 0..self.panels(), x, y, stride, epilogue));
     }
 
-    /// Rows of the result lie `outputs` values from each other.
-    fn product<T: Stored>(
+    /// `outputs` is the distance between rows of the result in values.
+    fn product<T: Element>(
         &self,
         unit: Unit,
         panels: Range<usize>,
@@ -279,20 +275,20 @@ impl HalfWeight {
         assert_eq!(x.inputs, self.inputs, "x is [rows, inputs]");
         assert_eq!(y.len(), x.rows * outputs, "y is [rows, outputs]");
         assert_eq!(epilogue.bias().len(), self.outputs, "a bias for every output");
-        assert!(Unit::known().contains(&unit), "this CPU has no {}", unit.name());
-        let tiles = Tiles { weight: self, x, outputs, first: panels.start, epilogue };
+        assert!(Unit::detected().contains(&unit), "this CPU has no {}", unit.name());
+        let args = ProductArgs { weight: self, x, outputs, first: panels.start, epilogue };
         match unit {
-            Unit::Reference => panels.for_each(|panel| reference(&tiles, y, panel, Order::Tiles)),
+            Unit::Reference => panels.for_each(|panel| reference(&args, y, panel, Order::Tiles)),
             // SAFETY: the lengths were checked above, panels and rows are whole by construction, and the CPU was seen to
             // have the unit.
             #[cfg(target_arch = "x86_64")]
-            Unit::Avx2 => panels.for_each(|panel| unsafe { x86::avx2(&tiles, y, panel) }),
+            Unit::Avx2 => panels.for_each(|panel| unsafe { x86::avx2(&args, y, panel) }),
             // SAFETY: as above.
             #[cfg(target_arch = "x86_64")]
-            Unit::Pairs => unsafe { x86::pairs(&tiles, y, panels) },
+            Unit::Pairs => unsafe { x86::pairs(&args, y, panels) },
             // SAFETY: as above; space for whole tiles of rows is there by construction.
             #[cfg(target_arch = "x86_64")]
-            Unit::Amx => unsafe { x86::amx(&tiles, y, panels) },
+            Unit::Amx => unsafe { x86::amx(&args, y, panels) },
             #[cfg(not(target_arch = "x86_64"))]
             _ => unreachable!("only the reference is available here"),
         }
@@ -303,7 +299,7 @@ impl HalfWeight {
         &self.panels[p * size..(p + 1) * size]
     }
 
-    /// `count` panels from `first` on, as far as there are some.
+    /// Up to `count` panels from `first` on.
     #[cfg(target_arch = "x86_64")]
     fn panels_from(&self, first: usize, count: usize) -> &[u16] {
         let [from, to] = [first, first + count].map(|p| p.min(self.panels()));
@@ -312,29 +308,30 @@ impl HalfWeight {
     }
 }
 
-/// One product under way.
-struct Tiles<'a> {
+/// Arguments of a product.
+struct ProductArgs<'a> {
     weight: &'a HalfWeight,
     x: &'a HalfRows,
-    // Values from one row of the result to the next, and the panel the first of a row belongs to.
+    // Distance between rows of the result in values.
     outputs: usize,
+    // First panel of the result.
     first: usize,
     epilogue: Epilogue<'a>,
 }
 
-impl Tiles<'_> {
-    fn place(&self, panel: usize) -> Place<'_> {
-        let bias = panel_part(self.epilogue.bias(), panel);
-        Place { epilogue: self.epilogue, bias, outputs: self.outputs, column: (panel - self.first) * PANEL }
+impl ProductArgs<'_> {
+    fn output(&self, panel: usize) -> PanelOutput<'_> {
+        let bias = panel_values(self.epilogue.bias(), panel);
+        PanelOutput { epilogue: self.epilogue, bias, outputs: self.outputs, column: (panel - self.first) * PANEL }
     }
 }
 
-fn reference<T: Stored>(tiles: &Tiles, y: &mut [T], panel: usize, order: Order) {
-    let stride = tiles.x.stride();
-    tiles.place(panel).put(y, 0, tiles.x.rows, |i: usize| {
-        let row = &tiles.x.values[i * stride..(i + 1) * stride];
+fn reference<T: Element>(args: &ProductArgs, y: &mut [T], panel: usize, order: Order) {
+    let stride = args.x.stride();
+    args.output(panel).store(y, 0, args.x.rows, |i: usize| {
+        let row = &args.x.values[i * stride..(i + 1) * stride];
         let mut sums = [0.0f32; PANEL];
-        let steps = row.chunks_exact(STEP).zip(tiles.weight.panel(panel).chunks_exact(STEP * PANEL));
+        let steps = row.chunks_exact(STEP).zip(args.weight.panel(panel).chunks_exact(STEP * PANEL));
         for (values, weights) in steps {
             for (j, sum) in sums.iter_mut().enumerate() {
                 let (mut even, mut odd) = (0.0f32, 0.0f32);

@@ -11,7 +11,7 @@ fn noise(n: usize, seed: u32) -> Vec<f32> {
 }
 
 #[test]
-fn every_unit_gives_the_references_bits() {
+fn every_unit_gives_the_bits_of_the_reference() {
     for (n, outputs, inputs) in
         [(0, 5, 3), (1, 1, 1), (1, 384, 384), (5, 17, 33), (13, 48, 40), (29, 100, 7), (50, 40, 96), (33, 48, 1536)]
     {
@@ -27,8 +27,8 @@ fn every_unit_gives_the_references_bits() {
         for epilogue in [Epilogue::Bias(&bias), Epilogue::BiasGelu(&bias)] {
             let expected = [Order::Tiles, Order::Pairs].map(|order| {
                 let mut y = vec![f32::NAN; n * outputs];
-                let tiles = Tiles { weight: &weight, x: &rows, outputs, first: 0, epilogue };
-                (0..weight.panels()).for_each(|panel| reference(&tiles, &mut y, panel, order));
+                let args = ProductArgs { weight: &weight, x: &rows, outputs, first: 0, epilogue };
+                (0..weight.panels()).for_each(|panel| reference(&args, &mut y, panel, order));
                 assert!(y.iter().all(|v| v.is_finite()));
                 y
             });
@@ -36,7 +36,7 @@ fn every_unit_gives_the_references_bits() {
                 let mut y = vec![f32::NAN; n * outputs];
                 weight.multiply_panels_on(unit, 0..weight.panels(), &rows, &mut y, epilogue);
                 assert_eq!(y, expected[unit.order() as usize], "{} {n}x{outputs}x{inputs}", unit.name());
-                // Rounded on the way, it is what rounding it afterwards gives, zeros to whole steps.
+                // Rounding in the store equals rounding afterwards, with zeros up to whole steps.
                 let mut halves = HalfRows::default();
                 halves.fill(Backend::active(), &noise(90 * outputs, 4), outputs);
                 weight.multiply_into(unit, &rows, &mut halves, epilogue);
@@ -50,7 +50,7 @@ fn every_unit_gives_the_references_bits() {
 }
 
 #[test]
-fn the_product_is_the_product_of_the_rounded_values() {
+fn the_product_equals_the_f64_product_of_rounded_values() {
     let (n, outputs, inputs) = (7, 19, 65);
     let (x, w) = (noise(n * inputs, 5), noise(outputs * inputs, 6));
     let mut rows = HalfRows::default();
@@ -58,10 +58,10 @@ fn the_product_is_the_product_of_the_rounded_values() {
     let weight = HalfWeight::new(&w, outputs, inputs);
     let mut y = vec![0.0; n * outputs];
     weight.multiply_panels(0..weight.panels(), &rows, &mut y, Epilogue::Bias(&vec![0.0; outputs]));
-    let near = |v: f32| f64::from(widen(round(v)));
+    let rounded = |v: f32| f64::from(widen(round(v)));
     for i in 0..n {
         for j in 0..outputs {
-            let exact: f64 = (0..inputs).map(|t| near(x[i * inputs + t]) * near(w[j * inputs + t])).sum();
+            let exact: f64 = (0..inputs).map(|t| rounded(x[i * inputs + t]) * rounded(w[j * inputs + t])).sum();
             assert!((f64::from(y[i * outputs + j]) - exact).abs() < 1e-5);
         }
     }

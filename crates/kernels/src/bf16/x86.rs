@@ -1,37 +1,37 @@
-//! The tiles of AVX2, of AVX-512 BF16 and of AMX.
+//! AVX2, AVX-512 BF16 and AMX tiles.
 
 use std::arch::x86_64::*;
 use std::ops::Range;
 
-use super::{STEP, Tiles};
-use crate::ahead::Ahead;
+use super::{ProductArgs, STEP};
 use crate::amx::{self, Configured, Product};
-use crate::gemm::{PANEL, Stored};
+use crate::gemm::{Element, PANEL};
+use crate::prefetch::Prefetch;
 
-/// Rows of an AVX2 tile: even and odd chains of three rows and two registers of outputs fill twelve.
+/// Rows of an AVX2 tile: the even and odd chains of three rows, with two registers of outputs each, take twelve registers.
 const TILE: usize = 3;
 
 /// # Safety
 /// AVX2 and FMA; the lengths `multiply_panels_on` checks.
 #[target_feature(enable = "avx2,fma")]
-pub(super) unsafe fn avx2<T: Stored>(tiles: &Tiles, y: &mut [T], panel: usize) {
-    let place = tiles.place(panel);
-    let (rows, stride) = (tiles.x.rows, tiles.x.stride());
-    let w = tiles.weight.panel(panel).as_ptr();
+pub(super) unsafe fn avx2<T: Element>(args: &ProductArgs, y: &mut [T], panel: usize) {
+    let output = args.output(panel);
+    let (rows, stride) = (args.x.rows, args.x.stride());
+    let w = args.weight.panel(panel).as_ptr();
     let mut i = 0;
     while i < rows {
         let n = (rows - i).min(TILE);
         let mut sums = [[0.0f32; PANEL]; TILE];
         // SAFETY: rows i..i+n exist, each of whole steps, and the panel has as many pairs of inputs.
         unsafe {
-            let x = tiles.x.values.as_ptr().add(i * stride);
+            let x = args.x.values.as_ptr().add(i * stride);
             match n {
                 3 => avx2_tile::<3>(x, w, stride, &mut sums),
                 2 => avx2_tile::<2>(x, w, stride, &mut sums),
                 _ => avx2_tile::<1>(x, w, stride, &mut sums),
             }
         }
-        place.put(y, i, n, |r: usize| sums[r]);
+        output.store(y, i, n, |r: usize| sums[r]);
         i += n;
     }
 }
@@ -74,21 +74,21 @@ unsafe fn avx2_tile<const R: usize>(x: *const u16, w: *const u16, k: usize, sums
     }
 }
 
-/// Rows of a tile of `vdpbf16ps`, by two panels: every value of a row that is spread over a register serves two products. With
-/// one panel the spreading took as long as a third of the products (an AMD EPYC).
+/// Rows of a tile of `vdpbf16ps`, which takes two panels: every broadcast of a row's value is used in two products. With one
+/// panel the broadcasts took a third of the time of the products (an AMD EPYC).
 const PAIRS_TILE: usize = 12;
 
 /// # Safety
 /// AVX-512 F, BW, VL and BF16; the lengths `multiply_panels_on` checks.
 #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512vl,avx512bf16")]
-pub(super) unsafe fn pairs<T: Stored>(tiles: &Tiles, y: &mut [T], panels: Range<usize>) {
+pub(super) unsafe fn pairs<T: Element>(args: &ProductArgs, y: &mut [T], panels: Range<usize>) {
     for first in panels.clone().step_by(2) {
         // SAFETY: the caller's promise.
         unsafe {
             if first + 1 < panels.end {
-                pairs_of_panels(tiles, y, [first, first + 1]);
+                pairs_of_panels(args, y, [first, first + 1]);
             } else {
-                pairs_of_panels(tiles, y, [first]);
+                pairs_of_panels(args, y, [first]);
             }
         }
     }
@@ -98,30 +98,30 @@ pub(super) unsafe fn pairs<T: Stored>(tiles: &Tiles, y: &mut [T], panels: Range<
 /// As above; the panels are the weight's.
 #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512vl,avx512bf16")]
 #[inline]
-unsafe fn pairs_of_panels<T: Stored, const P: usize>(tiles: &Tiles, y: &mut [T], panels: [usize; P]) {
-    let places = panels.map(|panel| tiles.place(panel));
-    let (rows, stride) = (tiles.x.rows, tiles.x.stride());
-    let w = panels.map(|panel| tiles.weight.panel(panel).as_ptr());
-    let next = tiles.weight.panels_from(panels[P - 1] + 1, P);
-    let ahead = Ahead::new(next, rows.div_ceil(PAIRS_TILE), stride / STEP);
+unsafe fn pairs_of_panels<T: Element, const P: usize>(args: &ProductArgs, y: &mut [T], panels: [usize; P]) {
+    let outputs = panels.map(|panel| args.output(panel));
+    let (rows, stride) = (args.x.rows, args.x.stride());
+    let w = panels.map(|panel| args.weight.panel(panel).as_ptr());
+    let next = args.weight.panels_from(panels[P - 1] + 1, P);
+    let prefetch = Prefetch::new(next, rows.div_ceil(PAIRS_TILE), stride / STEP);
     let mut i = 0;
     while i < rows {
         let n = if rows - i >= PAIRS_TILE { PAIRS_TILE } else { (rows - i).min(4) };
         let mut sums = [[[0.0f32; PANEL]; PAIRS_TILE]; P];
-        let ahead = ahead.part(i / PAIRS_TILE);
+        let prefetch = prefetch.for_tile(i / PAIRS_TILE);
         // SAFETY: rows i..i+n exist, each of whole steps, and the panels have as many pairs of inputs.
         unsafe {
-            let x = tiles.x.values.as_ptr().add(i * stride);
+            let x = args.x.values.as_ptr().add(i * stride);
             match n {
-                12 => pairs_tile::<12, P>(x, w, stride, ahead, &mut sums),
-                4 => pairs_tile::<4, P>(x, w, stride, ahead, &mut sums),
-                3 => pairs_tile::<3, P>(x, w, stride, ahead, &mut sums),
-                2 => pairs_tile::<2, P>(x, w, stride, ahead, &mut sums),
-                _ => pairs_tile::<1, P>(x, w, stride, ahead, &mut sums),
+                12 => pairs_tile::<12, P>(x, w, stride, prefetch, &mut sums),
+                4 => pairs_tile::<4, P>(x, w, stride, prefetch, &mut sums),
+                3 => pairs_tile::<3, P>(x, w, stride, prefetch, &mut sums),
+                2 => pairs_tile::<2, P>(x, w, stride, prefetch, &mut sums),
+                _ => pairs_tile::<1, P>(x, w, stride, prefetch, &mut sums),
             }
         }
-        for (place, sums) in places.iter().zip(&sums) {
-            place.put(y, i, n, |r: usize| sums[r]);
+        for (output, sums) in outputs.iter().zip(&sums) {
+            output.store(y, i, n, |r: usize| sums[r]);
         }
         i += n;
     }
@@ -135,14 +135,14 @@ unsafe fn pairs_tile<const R: usize, const P: usize>(
     x: *const u16,
     w: [*const u16; P],
     k: usize,
-    ahead: Ahead<u16>,
+    prefetch: Prefetch<u16>,
     sums: &mut [[[f32; PANEL]; PAIRS_TILE]; P],
 ) {
     // SAFETY: both are 64 bytes, and any bits are values of either.
     let halves = |v: __m512i| unsafe { std::mem::transmute::<__m512i, __m512bh>(v) };
     let mut all = [[_mm512_setzero_ps(); P]; R];
     for step in 0..k / STEP {
-        ahead.look(step);
+        prefetch.step(step);
         for t in (step * STEP..(step + 1) * STEP).step_by(2) {
             // SAFETY: t + 2 <= k, and the caller's promise.
             unsafe {
@@ -165,22 +165,22 @@ unsafe fn pairs_tile<const R: usize, const P: usize>(
 }
 
 /// # Safety
-/// AMX tiles of `bf16`, AVX-512 F, BW and VL; the lengths `multiply_panels_on` checks; rows have space to whole tiles.
+/// AMX tiles of `bf16`, AVX-512 F, BW and VL; the lengths `multiply_panels_on` checks; rows have space up to whole tiles.
 #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512vl")]
-pub(super) unsafe fn amx<T: Stored>(tiles: &Tiles, y: &mut [T], panels: Range<usize>) {
-    let (rows, stride) = (tiles.x.rows, tiles.x.stride());
+pub(super) unsafe fn amx<T: Element>(args: &ProductArgs, y: &mut [T], panels: Range<usize>) {
+    let (rows, stride) = (args.x.rows, args.x.stride());
     if rows == 0 {
         return;
     }
     // SAFETY: the CPU has tiles.
     let tiled = unsafe { Configured::new() };
-    let x = tiles.x.values.as_ptr().cast();
-    let w = tiles.weight.panels.as_ptr().cast();
+    let x = args.x.values.as_ptr().cast();
+    let w = args.weight.panels.as_ptr().cast();
     let product = Product { x, stride: 2 * stride, rows, w, steps: stride / STEP };
-    // SAFETY: rows have space to whole tiles and panels are whole, by construction; the panels are this weight's.
+    // SAFETY: rows have space up to whole tiles and panels are whole, by construction; the panels are this weight's.
     unsafe {
         amx::halves(&tiled, &product, panels, |i, panel, sums| {
-            tiles.place(panel).put(y, i, sums.len(), |r: usize| sums[r]);
+            args.output(panel).store(y, i, sums.len(), |r: usize| sums[r]);
         });
     }
 }

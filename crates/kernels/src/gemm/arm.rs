@@ -1,24 +1,25 @@
-//! The tile of NEON: four rows by sixteen outputs.
+//! NEON tile: four rows by sixteen outputs.
 
 use std::arch::aarch64::*;
 
-use super::{PANEL, Part};
+use super::{PANEL, PanelRange};
 
-/// Rows of a tile: sixteen registers of sums, four of weights and a row's next four inputs each leave eight of 32 over.
+/// Rows of a tile. The sums take sixteen registers, the weights four, and the next four inputs of each row one: eight of the
+/// 32 stay free.
 const TILE: usize = 4;
 
-/// What the inputs of a chunk of rows may take of the second-level cache.
-const BYTES: usize = 256 << 10;
+/// Budget of the inputs of a chunk of rows in the second-level cache.
+const MAX_ROW_BYTES: usize = 256 << 10;
 
 /// # Safety
 /// The lengths `multiply_panels_on` checks. NEON itself is part of every 64-bit Arm this compiles for.
-pub(super) unsafe fn neon(part: &Part, x: &[f32], y: &mut [f32], rows: usize) {
-    let k = part.weight.inputs;
-    let chunk = (BYTES / (4 * k.max(1))).max(TILE) / TILE * TILE;
+pub(super) unsafe fn neon(range: &PanelRange, x: &[f32], y: &mut [f32], rows: usize) {
+    let k = range.weight.inputs;
+    let chunk = (MAX_ROW_BYTES / (4 * k.max(1))).max(TILE) / TILE * TILE;
     for start in (0..rows).step_by(chunk) {
         let end = rows.min(start + chunk);
-        for (p, panel) in part.panels.chunks_exact((PANEL * k).max(1)).enumerate() {
-            let place = part.place(p);
+        for (p, panel) in range.panels.chunks_exact((PANEL * k).max(1)).enumerate() {
+            let output = range.output(p);
             let mut i = start;
             while i < end {
                 let n = (end - i).min(TILE);
@@ -33,7 +34,7 @@ pub(super) unsafe fn neon(part: &Part, x: &[f32], y: &mut [f32], rows: usize) {
                         _ => neon_tile::<1>(x, k, panel, &mut tile),
                     }
                 }
-                place.put(y, i, n, |r: usize| tile[r]);
+                output.store(y, i, n, |r: usize| tile[r]);
                 i += n;
             }
         }
@@ -47,7 +48,7 @@ pub(super) unsafe fn neon(part: &Part, x: &[f32], y: &mut [f32], rows: usize) {
 #[inline]
 unsafe fn neon_tile<const R: usize>(x: *const f32, k: usize, panel: &[f32], tile: &mut [[f32; PANEL]; TILE]) {
     let (fours, rest) = panel.as_chunks::<{ 4 * PANEL }>();
-    // SAFETY: loads stay within the four rows of weights at hand and, as the caller promises, within R rows of k inputs;
+    // SAFETY: loads stay within the four rows of weights of the chunk and, as the caller promises, within R rows of k inputs;
     // a row of the tile holds sixteen values.
     unsafe {
         // [four outputs][rows][4]
@@ -57,7 +58,7 @@ unsafe fn neon_tile<const R: usize>(x: *const f32, k: usize, panel: &[f32], tile
             for (r, a) in a.iter_mut().enumerate() {
                 *a = vld1q_f32(x.add(r * k + 4 * t));
             }
-            // An element's inputs in order: one chain of multiply-adds, whatever the tile.
+            // Inputs in order: one chain of multiply-adds per element, in every tile.
             add::<0, R>(&mut sums, &a, weights.as_ptr());
             add::<1, R>(&mut sums, &a, weights.as_ptr().add(PANEL));
             add::<2, R>(&mut sums, &a, weights.as_ptr().add(2 * PANEL));
@@ -78,7 +79,7 @@ unsafe fn neon_tile<const R: usize>(x: *const f32, k: usize, panel: &[f32], tile
     }
 }
 
-/// Adds sixteen weights times value `LANE` of every row's four.
+/// Adds the sixteen weights times input `LANE` of the four inputs of every row.
 ///
 /// # Safety
 /// Sixteen values lie at `weights`.

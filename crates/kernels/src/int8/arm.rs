@@ -1,31 +1,31 @@
-//! The tile of Arm's dot products: `sdot` adds four products of signed bytes to each of four sums.
+//! Tile of Arm's dot products: `sdot` adds four products of signed bytes to each of four sums.
 //!
-//! Values of a row are below 128, so they are the same as signed bytes. Nothing saturates: sums are of 32 bits from the
+//! Values of a row are below 128, so they are the same as signed bytes. Nothing saturates: sums have 32 bits from the
 //! first product on.
 
 use std::arch::aarch64::*;
 use std::arch::asm;
 
-use super::Tiles;
-use crate::gemm::{PANEL, Stored};
+use super::ProductArgs;
+use crate::gemm::{Element, PANEL};
 
-/// Rows of a tile: sixteen registers of sums, four of weights, and a row's next sixteen bytes each.
+/// Rows of a tile: the sums take sixteen registers, the weights four, and the next sixteen bytes of each row one.
 const TILE: usize = 4;
 
 /// # Safety
 /// The CPU has dot products; the lengths `multiply_panels_on` checks.
 #[target_feature(enable = "dotprod")]
-pub(super) unsafe fn dot<T: Stored>(tiles: &Tiles, y: &mut [T], panel: usize) {
-    let edge = tiles.edge(panel);
-    let (rows, stride) = (tiles.x.rows(), tiles.x.stride());
-    let w = tiles.weight.panel(panel).as_ptr();
+pub(super) unsafe fn dot<T: Element>(args: &ProductArgs, y: &mut [T], panel: usize) {
+    let scales = args.panel_scales(panel);
+    let (rows, stride) = (args.x.rows(), args.x.stride());
+    let w = args.weight.panel(panel).as_ptr();
     let mut i = 0;
     while i < rows {
         let n = (rows - i).min(TILE);
         let mut sums = [[0i32; PANEL]; TILE];
         // SAFETY: rows i..i+n exist, each of whole steps, and the panel has as many groups of four inputs.
         unsafe {
-            let x = tiles.x.values().as_ptr().add(i * stride);
+            let x = args.x.values().as_ptr().add(i * stride);
             match n {
                 4 => dot_tile::<4>(x, w, stride, &mut sums),
                 3 => dot_tile::<3>(x, w, stride, &mut sums),
@@ -33,7 +33,7 @@ pub(super) unsafe fn dot<T: Stored>(tiles: &Tiles, y: &mut [T], panel: usize) {
                 _ => dot_tile::<1>(x, w, stride, &mut sums),
             }
         }
-        tiles.finish(y, &edge, i, &sums[..n]);
+        args.finish(y, &scales, i, &sums[..n]);
         i += n;
     }
 }
@@ -66,7 +66,7 @@ unsafe fn dot_tile<const R: usize>(x: *const u8, w: *const i8, k: usize, sums: &
     }
 }
 
-/// Adds a group's weights times four bytes of every row, number `LANE` of its four fours.
+/// Adds a group's weights times group number `LANE` of four bytes in every row's sixteen.
 ///
 /// # Safety
 /// Sixteen times four weights lie at `w`.
@@ -84,11 +84,11 @@ unsafe fn add<const LANE: i32, const R: usize>(all: &mut [[int32x4_t; R]; 4], a:
     }
 }
 
-/// `sum[i] += b[4 i..4 i + 4] . a[4 LANE..4 LANE + 4]`, which Rust has no stable function for.
+/// `sum[i] += b[4 i..4 i + 4] . a[4 LANE..4 LANE + 4]`, for which Rust has no stable function.
 #[target_feature(enable = "dotprod")]
 #[inline]
 fn sdot<const LANE: i32>(mut sum: int32x4_t, b: int8x16_t, a: int8x16_t) -> int32x4_t {
-    // SAFETY: registers alone are touched, and the CPU has the instruction.
+    // SAFETY: only registers are touched, and the CPU has the instruction.
     unsafe {
         asm!(
             "sdot {sum:v}.4s, {b:v}.16b, {a:v}.4b[{lane}]",

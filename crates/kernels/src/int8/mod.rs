@@ -1,4 +1,4 @@
-//! `y = x W^T` in bytes: weights of eight bits with a scale an output, rows of seven bits with a step and a floor a row.
+//! `y = x W^T` in bytes: weights of eight bits with a scale per output, rows of seven bits with a step and a floor per row.
 //!
 //! A weight is `scale[output] * w`, `w` in [-127, 127]; a value of a row is `floor + step * q`, `q` in [0, 127]. So
 //!
@@ -6,13 +6,14 @@
 //! y[i, j] = step[i] scale[j] sum_k(q[i, k] w[j, k]) + floor[i] scale[j] sum_k(w[j, k])
 //! ```
 //!
-//! and a few terms more for values kept apart (`rows.rs`). The first sum is one of whole numbers: exact in any order, so
-//! every unit gives the same bits.
+//! plus a few terms for the outliers of a row (`rows.rs`). The first sum is a sum of integers: exact in any order, so every
+//! unit gives the same bits.
 //!
-//! It must not saturate. AVX2's `vpmaddubsw` puts two products into sixteen bits, at most 2 x 127 x 127, and we add two of
-//! its results before they are widened (`vpmaddwd`), which halves the widening. So of the four weights that meet there
-//! ([`QUADS`]) those of one sign are held to a sum of 258: 127 x 258 = 32,766. Few are above: a scale is set by the largest
-//! weight of a row, and four that are near it seldom meet. Holding all weights to seven bits instead made twice the error.
+//! It must not saturate. AVX2's `vpmaddubsw` puts two products into sixteen bits, at most 2 x 127 x 127, and two of its
+//! results are added before they are widened (`vpmaddwd`), which halves the widening. So among the four weights whose products
+//! are added there ([`QUADS`]), the weights of one sign are clamped to a sum of 258: 127 x 258 = 32,766. Few sums are larger:
+//! the largest weight of a row sets the scale, and four weights near it are seldom in one quad. Seven bits for all weights
+//! doubled the error.
 //!
 //! Weights lie in panels of sixteen outputs, `[panel][input / 4][16][4]`: two registers of AVX2, one of AVX-512, one row of
 //! an AMX tile.
@@ -36,20 +37,20 @@ use crate::Backend;
 use crate::aligned::Aligned;
 use crate::bf16::HalfRows;
 use crate::dispatch::per_backend;
-use crate::gemm::{Epilogue, PANEL, Place, Products, Stored, panel_part};
+use crate::gemm::{Element, Epilogue, PANEL, PanelOutput, RowProducts, panel_values};
 use crate::lanes::{LANES, fold};
 
-/// Inputs are filled up to whole multiples of this with zeros: a row of an AMX tile.
+/// Inputs are padded with zeros to a multiple of this, the row of an AMX tile.
 const STEP: usize = 64;
 
-/// Largest magnitude of a weight.
-const MOST: f32 = 127.0;
+/// Largest magnitude of a quantized weight.
+const MAX_WEIGHT: f32 = 127.0;
 
-/// Of eight neighbouring inputs, the four whose products AVX2 adds in sixteen bits, and the other four.
+/// The two groups of four, among eight neighbouring inputs, whose products AVX2 adds in sixteen bits.
 const QUADS: [[usize; 4]; 2] = [[0, 1, 4, 5], [2, 3, 6, 7]];
 
-/// Largest sum of the weights of one sign in a quad; see the head of this file.
-const QUAD_MOST: i32 = 258;
+/// Largest sum of the weights of one sign in a quad; the module documentation gives the reason.
+const MAX_QUAD_SUM: i32 = 258;
 
 /// The instructions a product of bytes runs on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -67,7 +68,6 @@ pub enum Unit {
 }
 
 impl Unit {
-    /// Its name.
     pub fn name(self) -> &'static str {
         match self {
             Unit::Reference => "reference",
@@ -90,7 +90,7 @@ impl Unit {
             }
             if Backend::available().contains(&Backend::Avx512) && has!("avx512vnni") {
                 all.push(Unit::Vnni);
-                if crate::amx::tiles().int8 {
+                if crate::amx::tile_support().int8 {
                     all.push(Unit::Amx);
                 }
             }
@@ -104,16 +104,16 @@ impl Unit {
 
     /// The fastest unit a backend may use on this CPU.
     pub fn of(backend: Backend) -> Unit {
-        let most = match backend {
+        let fastest = match backend {
             Backend::Reference => Unit::Reference,
             Backend::Neon => Unit::Dot,
             Backend::Avx2 => Unit::Avx2,
             Backend::Avx512 => Unit::Amx,
         };
-        *Unit::known().iter().rev().find(|u| **u <= most).expect("the reference is always there")
+        *Unit::detected().iter().rev().find(|u| **u <= fastest).expect("the reference is always there")
     }
 
-    fn known() -> &'static [Unit] {
+    fn detected() -> &'static [Unit] {
         static UNITS: OnceLock<Vec<Unit>> = OnceLock::new();
         UNITS.get_or_init(Unit::available)
     }
@@ -126,9 +126,9 @@ pub struct ByteWeight {
     inputs: usize,
     // [panels][padded inputs / 4][PANEL][4], zeros beyond the last output and the last input.
     panels: Aligned<i8>,
-    // [panels * PANEL]: what a unit of a weight is worth.
+    // [panels * PANEL]: value of one unit of a weight.
     scale: Vec<f32>,
-    // [panels * PANEL]: scale times the sum of the weights, which the row's floor is multiplied by.
+    // [panels * PANEL]: scale times the sum of the weights, the factor of a row's floor.
     sums: Vec<f32>,
 }
 
@@ -136,7 +136,7 @@ impl ByteWeight {
     /// Rounds and packs row-major `[outputs, inputs]`.
     ///
     /// # Panics
-    /// When the length is another.
+    /// When `weight` does not have `outputs * inputs` values.
     pub fn new(weight: &[f32], outputs: usize, inputs: usize) -> Self {
         assert_eq!(weight.len(), outputs * inputs);
         let (padded, panels) = (inputs.next_multiple_of(STEP), outputs.div_ceil(PANEL));
@@ -151,22 +151,23 @@ impl ByteWeight {
         packed
     }
 
-    /// Values in.
     pub fn inputs(&self) -> usize {
         self.inputs
     }
 
-    /// Values out.
     pub fn outputs(&self) -> usize {
         self.outputs
     }
 
     /// `y[rows, outputs] = epilogue(x W^T)` on the fastest unit of the active backend.
+    ///
+    /// # Panics
+    /// When a length is wrong.
     pub fn multiply(&self, x: &ByteRows, y: &mut [f32], epilogue: Epilogue) {
         self.multiply_on(Unit::of(Backend::active()), x, y, epilogue);
     }
 
-    /// The same on a unit of choice.
+    /// [`Self::multiply`] on the given unit.
     ///
     /// # Panics
     /// When a length is wrong or the CPU lacks the unit.
@@ -174,17 +175,21 @@ impl ByteWeight {
         self.multiply_panels_on(unit, 0..self.panels(), x, y, epilogue);
     }
 
-    /// Panels of sixteen outputs; the last may be narrower.
+    /// Number of panels of sixteen outputs; the last may be narrower.
     pub fn panels(&self) -> usize {
         self.outputs.div_ceil(PANEL)
     }
 
-    /// Outputs of some panels alone, so that a product of few rows can be shared out: `y` is `[rows, outputs of those]`.
+    /// The outputs of the given panels, so that threads can share a product of few rows: `y` is
+    /// `[rows, outputs of these panels]`.
+    ///
+    /// # Panics
+    /// When a length is wrong.
     pub fn multiply_panels(&self, panels: Range<usize>, x: &ByteRows, y: &mut [f32], epilogue: Epilogue) {
         self.multiply_panels_on(Unit::of(Backend::active()), panels, x, y, epilogue);
     }
 
-    /// The same on a unit of choice.
+    /// [`Self::multiply_panels`] on the given unit.
     ///
     /// # Panics
     /// When a length is wrong or the CPU lacks the unit.
@@ -201,16 +206,16 @@ impl ByteWeight {
         self.product(unit, panels, x, y, outputs, epilogue);
     }
 
-    /// `y = epilogue(x W^T)` rounded to `bf16`, on a unit of choice.
+    /// `y = epilogue(x W^T)` rounded to `bf16`, on the given unit.
     ///
     /// # Panics
     /// When a length is wrong or the CPU lacks the unit.
     pub fn multiply_into(&self, unit: Unit, x: &ByteRows, y: &mut HalfRows, epilogue: Epilogue) {
-        y.take(x.rows(), self.outputs, |y, stride| self.product(unit, 0..self.panels(), x, y, stride, epilogue));
+        y.fill_by(x.rows(), self.outputs, |y, stride| self.product(unit, 0..self.panels(), x, y, stride, epilogue));
     }
 
-    /// Rows of the result lie `outputs` values from each other.
-    fn product<T: Stored>(
+    /// `outputs` is the distance between rows of the result in values.
+    fn product<T: Element>(
         &self,
         unit: Unit,
         panels: Range<usize>,
@@ -222,25 +227,25 @@ impl ByteWeight {
         assert_eq!(x.inputs(), self.inputs, "x is [rows, inputs]");
         assert_eq!(y.len(), x.rows() * outputs, "y is [rows, outputs]");
         assert_eq!(epilogue.bias().len(), self.outputs, "a bias for every output");
-        assert!(Unit::known().contains(&unit), "this CPU has no {}", unit.name());
-        let tiles = Tiles { weight: self, x, outputs, first: panels.start, epilogue };
+        assert!(Unit::detected().contains(&unit), "this CPU has no {}", unit.name());
+        let args = ProductArgs { weight: self, x, outputs, first: panels.start, epilogue };
         match unit {
-            Unit::Reference => panels.for_each(|panel| reference(&tiles, y, panel)),
+            Unit::Reference => panels.for_each(|panel| reference(&args, y, panel)),
             // SAFETY: the lengths were checked above, panels and rows are whole by construction, and the CPU was seen to
             // have the unit.
             #[cfg(target_arch = "x86_64")]
-            Unit::Avx2 => panels.for_each(|panel| unsafe { x86::avx2(&tiles, y, panel) }),
+            Unit::Avx2 => panels.for_each(|panel| unsafe { x86::avx2(&args, y, panel) }),
             // SAFETY: as above.
             #[cfg(target_arch = "x86_64")]
-            Unit::Vnni => panels.for_each(|panel| unsafe { x86::vnni(&tiles, y, panel) }),
+            Unit::Vnni => panels.for_each(|panel| unsafe { x86::vnni(&args, y, panel) }),
             // SAFETY: as above; space for whole tiles of rows is there by construction.
             #[cfg(target_arch = "x86_64")]
-            Unit::Amx => unsafe { x86::amx(&tiles, y, panels) },
+            Unit::Amx => unsafe { x86::amx(&args, y, panels) },
             // SAFETY: as for AVX2.
             #[cfg(target_arch = "aarch64")]
-            Unit::Dot => panels.for_each(|panel| unsafe { arm::dot(&tiles, y, panel) }),
+            Unit::Dot => panels.for_each(|panel| unsafe { arm::dot(&args, y, panel) }),
             #[allow(unreachable_patterns)]
-            _ => unreachable!("only what this CPU has passes"),
+            _ => unreachable!("only units of this CPU pass the check above"),
         }
     }
 
@@ -251,7 +256,7 @@ impl ByteWeight {
 }
 
 per_backend! {
-    /// Rounds weights into panels whose space is there.
+    /// Rounds weights into panels that are allocated.
     fn pack(weight: &[f32], packed: &mut ByteWeight) => pack_body;
 }
 
@@ -261,27 +266,27 @@ fn pack_body(weight: &[f32], packed: &mut ByteWeight) {
     let size = PANEL * inputs.next_multiple_of(STEP);
     let mut bytes = vec![0i8; inputs.next_multiple_of(8)];
     for (j, row) in weight.chunks_exact(inputs.max(1)).enumerate() {
-        let mut most = [0.0f32; LANES];
+        let mut max = [0.0f32; LANES];
         let (chunks, rest) = row.as_chunks::<LANES>();
         for c in chunks {
             for l in 0..LANES {
-                most[l] = if c[l].abs() > most[l] { c[l].abs() } else { most[l] };
+                max[l] = if c[l].abs() > max[l] { c[l].abs() } else { max[l] };
             }
         }
-        for (m, w) in most.iter_mut().zip(rest) {
+        for (m, w) in max.iter_mut().zip(rest) {
             *m = m.max(w.abs());
         }
-        let most = fold(most, f32::max);
-        let (scale, inverse) = if most > 0.0 { (most / MOST, MOST / most) } else { (0.0, 0.0) };
-        // 1.5 * 2^23: adding it rounds to the nearest whole number, which then stands in the low bits.
+        let max = fold(max, f32::max);
+        let (scale, inverse) = if max > 0.0 { (max / MAX_WEIGHT, MAX_WEIGHT / max) } else { (0.0, 0.0) };
+        // 1.5 * 2^23: adding it rounds to the nearest integer, which then is in the low bits.
         const ROUND: f32 = 12_582_912.0;
         for (q, w) in bytes.iter_mut().zip(row) {
             *q = w.mul_add(inverse, ROUND).to_bits() as i8;
         }
         for eight in bytes.as_chunks_mut::<8>().0 {
-            // Four below 64 cannot exceed it; 64 and more have this bit.
+            // Four weights below 64 cannot exceed the sum; magnitudes from 64 on have this bit.
             if eight.iter().fold(0, |all, q| all | q.unsigned_abs()) & 64 != 0 {
-                hold(eight);
+                clamp_quads(eight);
             }
         }
         let sum: i32 = bytes.iter().map(|q| i32::from(*q)).sum();
@@ -294,64 +299,65 @@ fn pack_body(weight: &[f32], packed: &mut ByteWeight) {
     }
 }
 
-/// Holds the quads of eight weights to their largest sums: the largest gives way.
+/// Clamps the quads of eight weights to [`MAX_QUAD_SUM`] by lowering the largest weight step by step.
 #[inline(never)]
-fn hold(eight: &mut [i8; 8]) {
+fn clamp_quads(eight: &mut [i8; 8]) {
     for quad in QUADS {
         for sign in [1, -1] {
-            let part = |q: i8| (sign * i32::from(q)).max(0);
-            while quad.iter().map(|&k| part(eight[k])).sum::<i32>() > QUAD_MOST {
-                let largest = quad.into_iter().max_by_key(|&k| part(eight[k])).expect("four");
+            let magnitude = |q: i8| (sign * i32::from(q)).max(0);
+            while quad.iter().map(|&k| magnitude(eight[k])).sum::<i32>() > MAX_QUAD_SUM {
+                let largest = quad.into_iter().max_by_key(|&k| magnitude(eight[k])).expect("four");
                 eight[largest] -= sign as i8;
             }
         }
     }
 }
 
-/// One product under way.
-struct Tiles<'a> {
+/// Arguments of a product.
+struct ProductArgs<'a> {
     weight: &'a ByteWeight,
     x: &'a ByteRows,
-    // Values from one row of the result to the next, and the panel the first of a row belongs to.
+    // Distance between rows of the result in values.
     outputs: usize,
+    // First panel of the result.
     first: usize,
     epilogue: Epilogue<'a>,
 }
 
-/// What turns the sums of one panel into values, and where these go.
-struct Edge<'a> {
+/// Scales that turn the integer sums of one panel into values, and the destination of the values.
+struct PanelScales<'a> {
     weights: &'a [i8],
     scale: [f32; PANEL],
     sums: [f32; PANEL],
-    place: Place<'a>,
+    output: PanelOutput<'a>,
 }
 
-impl Tiles<'_> {
-    // Into its caller, which has the unit's instructions: without, sixteen values are copied by fours, and who reads them as one
-    // register waits for all of these.
+impl ProductArgs<'_> {
+    // Inlined into its caller, which has the unit's instructions. Otherwise sixteen values are copied in fours, and a load of them
+    // as one register waits for all four stores.
     #[inline(always)]
-    fn edge(&self, panel: usize) -> Edge<'_> {
-        let bias = panel_part(self.epilogue.bias(), panel);
+    fn panel_scales(&self, panel: usize) -> PanelScales<'_> {
+        let bias = panel_values(self.epilogue.bias(), panel);
         let column = (panel - self.first) * PANEL;
-        Edge {
+        PanelScales {
             weights: self.weight.panel(panel),
-            scale: panel_part(&self.weight.scale, panel),
-            sums: panel_part(&self.weight.sums, panel),
-            place: Place { epilogue: self.epilogue, bias, outputs: self.outputs, column },
+            scale: panel_values(&self.weight.scale, panel),
+            sums: panel_values(&self.weight.sums, panel),
+            output: PanelOutput { epilogue: self.epilogue, bias, outputs: self.outputs, column },
         }
     }
 
-    /// Sums of the rows from `first` on and one panel to values in their place.
+    /// Turns the integer sums of one panel, for the rows from `first` on, into values and stores them.
     #[inline(always)]
-    fn finish<T: Stored>(&self, y: &mut [T], edge: &Edge, first: usize, sums: &[[i32; PANEL]]) {
+    fn finish<T: Element>(&self, y: &mut [T], panel: &PanelScales, first: usize, sums: &[[i32; PANEL]]) {
         let rows = self.x.scales(first..first + sums.len());
-        let finished = Finished { rows, weights: edge.weights, scale: edge.scale, floors: edge.sums, sums };
-        edge.place.put(y, first, sums.len(), finished);
+        let dequantized = Dequantized { rows, weights: panel.weights, scale: panel.scale, floors: panel.sums, sums };
+        panel.output.store(y, first, sums.len(), dequantized);
     }
 }
 
-/// Sums of some rows and one panel, to be made values.
-struct Finished<'a> {
+/// Integer sums of rows and one panel, turned into values on demand.
+struct Dequantized<'a> {
     rows: Scales<'a>,
     weights: &'a [i8],
     scale: [f32; PANEL],
@@ -359,21 +365,21 @@ struct Finished<'a> {
     sums: &'a [[i32; PANEL]],
 }
 
-impl Products for Finished<'_> {
+impl RowProducts for Dequantized<'_> {
     #[inline(always)]
     fn row(&self, r: usize) -> [f32; PANEL] {
-        let Finished { rows, weights, scale, floors, sums } = self;
+        let Dequantized { rows, weights, scale, floors, sums } = self;
         let (step, floor) = (rows.steps[r], rows.floors[r]);
         let mut tile = [0.0f32; PANEL];
         for j in 0..PANEL {
             tile[j] = (sums[r][j] as f32).mul_add(step * scale[j], floor * floors[j]);
         }
-        for &(input, value) in rows.apart(r) {
-            let (group, place) = (input as usize / 4, input % 4);
+        for &(input, value) in rows.outliers(r) {
+            let (group, byte) = (input as usize / 4, input % 4);
             let weights = weights[group * 4 * PANEL..][..4 * PANEL].as_chunks::<4>().0;
             for j in 0..PANEL {
-                // The byte at its place, with its sign.
-                let w = (i32::from_le_bytes(weights[j].map(|b| b as u8)) << (24 - 8 * place)) >> 24;
+                // Weight number `byte` of the four, sign-extended.
+                let w = (i32::from_le_bytes(weights[j].map(|b| b as u8)) << (24 - 8 * byte)) >> 24;
                 tile[j] = (value * scale[j]).mul_add(w as f32, tile[j]);
             }
         }
@@ -381,17 +387,16 @@ impl Products for Finished<'_> {
     }
 }
 
-fn reference<T: Stored>(tiles: &Tiles, y: &mut [T], panel: usize) {
-    let edge = tiles.edge(panel);
-    for i in 0..tiles.x.rows() {
+fn reference<T: Element>(args: &ProductArgs, y: &mut [T], panel: usize) {
+    let scales = args.panel_scales(panel);
+    for i in 0..args.x.rows() {
         let mut sums = [0i32; PANEL];
-        for (q, group) in
-            tiles.x.row(i).as_chunks::<4>().0.iter().zip(tiles.weight.panel(panel).chunks_exact(4 * PANEL))
+        for (q, group) in args.x.row(i).as_chunks::<4>().0.iter().zip(args.weight.panel(panel).chunks_exact(4 * PANEL))
         {
             for (sum, w) in sums.iter_mut().zip(group.as_chunks::<4>().0) {
                 *sum += (0..4).map(|t| i32::from(q[t]) * i32::from(w[t])).sum::<i32>();
             }
         }
-        tiles.finish(y, &edge, i, &[sums]);
+        args.finish(y, &scales, i, &[sums]);
     }
 }

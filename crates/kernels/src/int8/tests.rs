@@ -18,14 +18,14 @@ fn rows(backend: Backend, x: &[f32], inputs: usize) -> ByteRows {
     rows
 }
 
-/// What the byte of a weight is worth.
-fn stands_for(weight: &ByteWeight, j: usize, k: usize) -> f64 {
+/// Value of a packed weight.
+fn dequantized(weight: &ByteWeight, j: usize, k: usize) -> f64 {
     let group = &weight.panel(j / PANEL)[k / 4 * 4 * PANEL..];
     f64::from(weight.scale[j]) * f64::from(group[j % PANEL * 4 + k % 4])
 }
 
 #[test]
-fn every_unit_gives_the_references_bits() {
+fn every_unit_gives_the_bits_of_the_reference() {
     for (n, outputs, inputs) in
         [(0, 5, 3), (1, 1, 1), (1, 384, 384), (5, 17, 33), (13, 48, 40), (29, 100, 7), (50, 40, 96), (17, 32, 1536)]
     {
@@ -39,7 +39,7 @@ fn every_unit_gives_the_references_bits() {
                 let mut y = vec![f32::NAN; n * outputs];
                 weight.multiply_on(unit, &x, &mut y, epilogue);
                 assert_eq!(y, expected, "{} {n}x{outputs}x{inputs}", unit.name());
-                // In parts: the same values, side by side.
+                // In two ranges of panels: the same values, side by side.
                 let half = weight.panels() / 2;
                 let split = (half * PANEL).min(outputs);
                 let (mut a, mut b) = (vec![0.0; n * split], vec![0.0; n * (outputs - split)]);
@@ -57,16 +57,16 @@ fn every_unit_gives_the_references_bits() {
 
 #[test]
 fn the_largest_values_do_not_saturate() {
-    // Every byte at its end, all weights at theirs: what would overflow sixteen bits if the bound were wrong. They are held
-    // to 258 of 508, so the product is of what the weights were made, and every unit must give it.
+    // Every byte and every weight at its maximum, which overflows sixteen bits if the bound is wrong. The weights of a quad are
+    // clamped from a sum of 508 to 258, so the expected product is that of the clamped weights.
     for sign in [-1.0f32, 1.0] {
         let inputs = 3072;
         let mut x = vec![1.0f32; 2 * inputs];
         (x[0], x[inputs]) = (0.0, 0.0);
         let (x, weight) = (rows(Backend::Reference, &x, inputs), ByteWeight::new(&vec![sign; 16 * inputs], 16, inputs));
-        let held: i32 = weight.panel(0).iter().map(|w| i32::from(*w)).sum::<i32>() / 16;
-        assert_eq!(held, sign as i32 * 258 * 3072 / 4);
-        let expected = f64::from(weight.scale[0]) * (f64::from(held) - f64::from(weight.panel(0)[0]));
+        let clamped: i32 = weight.panel(0).iter().map(|w| i32::from(*w)).sum::<i32>() / 16;
+        assert_eq!(clamped, sign as i32 * 258 * 3072 / 4);
+        let expected = f64::from(weight.scale[0]) * (f64::from(clamped) - f64::from(weight.panel(0)[0]));
         for unit in Unit::available() {
             let mut y = vec![0.0; 32];
             weight.multiply_on(unit, &x, &mut y, Epilogue::Bias(&[0.0; 16]));
@@ -76,10 +76,10 @@ fn the_largest_values_do_not_saturate() {
 }
 
 #[test]
-fn a_quad_is_held_to_its_sum_and_nothing_else_is_touched() {
-    // 127 + 100 + 60 are 29 too many: the largest gives way until it meets the next, then both do.
+fn a_quad_is_clamped_to_its_sum_and_other_weights_do_not_change() {
+    // 127 + 100 + 60 is 29 too many: the largest is lowered until it equals the next, then both are.
     let mut eight = [127, 100, 3, -5, 60, -127, 120, -90];
-    hold(&mut eight);
+    clamp_quads(&mut eight);
     assert_eq!(i32::from(eight[0]) + i32::from(eight[1]), 258 - 60);
     assert!((eight[0] - eight[1]).abs() <= 1);
     assert_eq!(eight[2..], [3, -5, 60, -127, 120, -90]);
@@ -94,11 +94,11 @@ fn constant_and_zero_rows_are_exact() {
 }
 
 #[test]
-fn space_kept_from_wider_rows_does_not_leak_into_narrower_ones() {
-    let mut kept = ByteRows::default();
-    kept.fill(Backend::active(), &noise(40 * 200, 1), 200);
+fn memory_of_wider_rows_does_not_leak_into_narrower_rows() {
+    let mut reused = ByteRows::default();
+    reused.fill(Backend::active(), &noise(40 * 200, 1), 200);
     let x = noise(3 * 70, 2);
-    kept.fill(Backend::active(), &x, 70);
+    reused.fill(Backend::active(), &x, 70);
     let fresh = rows(Backend::active(), &x, 70);
     let weight = ByteWeight::new(&noise(20 * 70, 3), 20, 70);
     let multiply = |x: &ByteRows| {
@@ -106,11 +106,11 @@ fn space_kept_from_wider_rows_does_not_leak_into_narrower_ones() {
         weight.multiply(x, &mut y, Epilogue::Bias(&[0.0; 20]));
         y
     };
-    assert_eq!(multiply(&kept), multiply(&fresh));
+    assert_eq!(multiply(&reused), multiply(&fresh));
 }
 
 #[test]
-fn a_value_far_above_the_rest_does_not_blur_it() {
+fn outliers_do_not_coarsen_the_other_values() {
     // Two of 768 inputs at 90 and -40 among values below 1, as BERT-base has them, on every unit.
     let (n, outputs, inputs) = (5, 40, 768);
     let (mut x, w) = (noise(n * inputs, 4), noise(outputs * inputs, 5));
@@ -119,13 +119,13 @@ fn a_value_far_above_the_rest_does_not_blur_it() {
     }
     let (bytes, weight) = (rows(Backend::active(), &x, inputs), ByteWeight::new(&w, outputs, inputs));
     let scales = bytes.scales(0..n);
-    assert!((0..n).all(|i| scales.apart(i).len() == 2 && scales.steps[i] < 2.0 / 126.0));
+    assert!((0..n).all(|i| scales.outliers(i).len() == 2 && scales.steps[i] < 2.0 / 126.0));
     for unit in Unit::available() {
         let mut y = vec![0.0; n * outputs];
         weight.multiply_on(unit, &bytes, &mut y, Epilogue::Bias(&[0.0; 40]));
         for (i, row) in x.chunks_exact(inputs).enumerate() {
             for j in 0..outputs {
-                let exact: f64 = row.iter().enumerate().map(|(k, v)| f64::from(*v) * stands_for(&weight, j, k)).sum();
+                let exact: f64 = row.iter().enumerate().map(|(k, v)| f64::from(*v) * dequantized(&weight, j, k)).sum();
                 // 768 values each off by at most half of 2/127 with a random sign: a spread of about 0.07.
                 assert!((f64::from(y[i * outputs + j]) - exact).abs() < 0.5, "{}", unit.name());
             }
@@ -134,7 +134,7 @@ fn a_value_far_above_the_rest_does_not_blur_it() {
 }
 
 #[test]
-fn rounded_on_the_way_it_is_what_rounding_it_afterwards_gives() {
+fn rounding_in_the_store_equals_rounding_afterwards() {
     for (n, outputs, inputs) in [(1, 1, 1), (37, 40, 130), (50, 96, 384)] {
         let (x, w, bias) = (noise(n * inputs, 7), noise(outputs * inputs, 8), noise(outputs, 9));
         let (bytes, weight) = (rows(Backend::active(), &x, inputs), ByteWeight::new(&w, outputs, inputs));
@@ -151,7 +151,7 @@ fn rounded_on_the_way_it_is_what_rounding_it_afterwards_gives() {
 }
 
 proptest! {
-    /// Bytes are the same on every backend, and stand for their value to half a step.
+    /// Bytes are the same on every backend, and give their value to half a step.
     #[test]
     fn a_byte_is_within_half_a_step(
         x in prop::collection::vec(-50.0f32..50.0, 1..200),
@@ -160,32 +160,32 @@ proptest! {
     ) {
         let mut x: Vec<f32> = x.iter().map(|v| v * scale).collect();
         for (at, v) in far {
-            if let Some(place) = x.get_mut(at) {
-                *place = v * scale;
+            if let Some(value) = x.get_mut(at) {
+                *value = v * scale;
             }
         }
         let expected = rows(Backend::Reference, &x, x.len());
-        let worth = expected.scales(0..1);
-        let (step, floor) = (worth.steps[0], worth.floors[0]);
+        let scales = expected.scales(0..1);
+        let (step, floor) = (scales.steps[0], scales.floors[0]);
         for backend in Backend::available() {
             let got = rows(backend, &x, x.len());
             prop_assert_eq!(got.row(0), expected.row(0));
             let got = got.scales(0..1);
-            prop_assert_eq!((got.steps, got.floors), (worth.steps, worth.floors));
-            prop_assert_eq!(got.apart(0), worth.apart(0));
+            prop_assert_eq!((got.steps, got.floors), (scales.steps, scales.floors));
+            prop_assert_eq!(got.outliers(0), scales.outliers(0));
         }
-        prop_assert!(worth.apart(0).len() <= 8);
+        prop_assert!(scales.outliers(0).len() <= 8);
         for (k, (q, v)) in expected.row(0).iter().zip(&x).enumerate() {
-            let apart = worth.apart(0).iter().find(|(input, _)| *input == k as u32).map_or(0.0, |(_, more)| *more);
-            let stands_for = f64::from(floor) + f64::from(step) * f64::from(*q) + f64::from(apart);
-            prop_assert!((stands_for - f64::from(*v)).abs() <= f64::from(step) * 0.5001 + 1e-3 * f64::from(scale));
+            let excess = scales.outliers(0).iter().find(|(input, _)| *input == k as u32).map_or(0.0, |(_, more)| *more);
+            let dequantized = f64::from(floor) + f64::from(step) * f64::from(*q) + f64::from(excess);
+            prop_assert!((dequantized - f64::from(*v)).abs() <= f64::from(step) * 0.5001 + 1e-3 * f64::from(scale));
             prop_assert!(*q <= 127);
         }
     }
 
-    /// The product of bytes is the product of values to the sum of both roundings.
+    /// The product of bytes equals the product of values to the sum of both rounding errors.
     #[test]
-    fn the_product_is_the_product(n in 1usize..9, outputs in 1usize..40, inputs in 1usize..130, seed in 0u32..1000) {
+    fn the_product_equals_the_f64_product_within_its_error_bound(n in 1usize..9, outputs in 1usize..40, inputs in 1usize..130, seed in 0u32..1000) {
         let (x, w) = (noise(n * inputs, seed), noise(outputs * inputs, seed + 1));
         let (bytes, weight) = (rows(Backend::active(), &x, inputs), ByteWeight::new(&w, outputs, inputs));
         let mut y = vec![0.0; n * outputs];
@@ -194,10 +194,10 @@ proptest! {
             for j in 0..outputs {
                 let (a, b) = (&x[i * inputs..(i + 1) * inputs], &w[j * inputs..(j + 1) * inputs]);
                 let exact: f64 = a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum();
-                // A value is off by at most half of 2/127, a weight by half of 1/127, both below 1 in magnitude; and what
-                // was taken from weights that met too many of their size.
-                let taken: f64 = (0..inputs).map(|k| (f64::from(b[k]) - stands_for(&weight, j, k)).abs()).sum();
-                let bound = inputs as f64 * (1.0 / 127.0 + 1e-4) + taken;
+                // A value is off by at most half of 2/127, a weight by half of 1/127, both below 1 in magnitude; clamped weights
+                // are off by more.
+                let clamped: f64 = (0..inputs).map(|k| (f64::from(b[k]) - dequantized(&weight, j, k)).abs()).sum();
+                let bound = inputs as f64 * (1.0 / 127.0 + 1e-4) + clamped;
                 prop_assert!((f64::from(y[i * outputs + j]) - exact).abs() <= bound);
             }
         }

@@ -1,46 +1,46 @@
-//! The tiles of AVX2, of AVX-512 VNNI and of AMX.
+//! AVX2, AVX-512 VNNI and AMX tiles.
 
 use std::arch::x86_64::*;
 use std::ops::Range;
 
-use super::{STEP, Tiles};
-use crate::ahead::Ahead;
+use super::{ProductArgs, STEP};
 use crate::amx::{self, Configured, Product};
-use crate::gemm::{PANEL, Stored};
+use crate::gemm::{Element, PANEL};
+use crate::prefetch::Prefetch;
 
 /// Rows of an AVX2 tile.
 const TILE: usize = 4;
 
-/// The panel after one, as its tiles of `tile` rows ask for it.
-fn ahead<'a>(tiles: &'a Tiles, panel: usize, tile: usize) -> Ahead<'a, i8> {
-    let next = if panel + 1 < tiles.weight.panels() { tiles.weight.panel(panel + 1) } else { &[] };
-    Ahead::new(next, tiles.x.rows().div_ceil(tile), tiles.x.stride() / STEP)
+/// Prefetch of the panel after `panel` by tiles of `tile` rows.
+fn prefetch<'a>(args: &'a ProductArgs, panel: usize, tile: usize) -> Prefetch<'a, i8> {
+    let next = if panel + 1 < args.weight.panels() { args.weight.panel(panel + 1) } else { &[] };
+    Prefetch::new(next, args.x.rows().div_ceil(tile), args.x.stride() / STEP)
 }
 
 /// # Safety
 /// AVX2 and FMA; the lengths `multiply_panels_on` checks.
 #[target_feature(enable = "avx2,fma")]
-pub(super) unsafe fn avx2<T: Stored>(tiles: &Tiles, y: &mut [T], panel: usize) {
-    let edge = tiles.edge(panel);
-    let (rows, stride) = (tiles.x.rows(), tiles.x.stride());
-    let w = tiles.weight.panel(panel).as_ptr();
-    let ahead = ahead(tiles, panel, TILE);
+pub(super) unsafe fn avx2<T: Element>(args: &ProductArgs, y: &mut [T], panel: usize) {
+    let scales = args.panel_scales(panel);
+    let (rows, stride) = (args.x.rows(), args.x.stride());
+    let w = args.weight.panel(panel).as_ptr();
+    let prefetch = prefetch(args, panel, TILE);
     let mut i = 0;
     while i < rows {
         let n = (rows - i).min(TILE);
         let mut sums = [[0i32; PANEL]; TILE];
-        let ahead = ahead.part(i / TILE);
+        let prefetch = prefetch.for_tile(i / TILE);
         // SAFETY: rows i..i+n exist, each of whole steps, and the panel has as many groups of four inputs.
         unsafe {
-            let x = tiles.x.values().as_ptr().add(i * stride);
+            let x = args.x.values().as_ptr().add(i * stride);
             match n {
-                4 => avx2_tile::<4>(x, w, stride, ahead, &mut sums),
-                3 => avx2_tile::<3>(x, w, stride, ahead, &mut sums),
-                2 => avx2_tile::<2>(x, w, stride, ahead, &mut sums),
-                _ => avx2_tile::<1>(x, w, stride, ahead, &mut sums),
+                4 => avx2_tile::<4>(x, w, stride, prefetch, &mut sums),
+                3 => avx2_tile::<3>(x, w, stride, prefetch, &mut sums),
+                2 => avx2_tile::<2>(x, w, stride, prefetch, &mut sums),
+                _ => avx2_tile::<1>(x, w, stride, prefetch, &mut sums),
             }
         }
-        tiles.finish(y, &edge, i, &sums[..n]);
+        args.finish(y, &scales, i, &sums[..n]);
         i += n;
     }
 }
@@ -53,14 +53,14 @@ unsafe fn avx2_tile<const R: usize>(
     x: *const u8,
     w: *const i8,
     k: usize,
-    ahead: Ahead<i8>,
+    prefetch: Prefetch<i8>,
     sums: &mut [[i32; PANEL]; TILE],
 ) {
     let ones = _mm256_set1_epi16(1);
     let mut low = [_mm256_setzero_si256(); R];
     let mut high = [_mm256_setzero_si256(); R];
     for step in 0..k / STEP {
-        ahead.look(step);
+        prefetch.step(step);
         for t in (step * STEP..(step + 1) * STEP).step_by(8) {
             // SAFETY: t + 8 <= k, and the caller's promise.
             unsafe {
@@ -89,34 +89,34 @@ unsafe fn avx2_tile<const R: usize>(
     }
 }
 
-/// Rows of a VNNI tile: sixteen sums, a weight and a row's bytes leave registers over, and twelve hide the latency.
+/// Rows of a VNNI tile. The registers would hold sixteen sums, a weight and a row's bytes; twelve sums hide the latency.
 const VNNI_TILE: usize = 12;
 
 /// # Safety
 /// AVX-512 F, BW, VL and VNNI; the lengths `multiply_panels_on` checks.
 #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512vl,avx512vnni")]
-pub(super) unsafe fn vnni<T: Stored>(tiles: &Tiles, y: &mut [T], panel: usize) {
-    let edge = tiles.edge(panel);
-    let (rows, stride) = (tiles.x.rows(), tiles.x.stride());
-    let w = tiles.weight.panel(panel).as_ptr();
-    let ahead = ahead(tiles, panel, VNNI_TILE);
+pub(super) unsafe fn vnni<T: Element>(args: &ProductArgs, y: &mut [T], panel: usize) {
+    let scales = args.panel_scales(panel);
+    let (rows, stride) = (args.x.rows(), args.x.stride());
+    let w = args.weight.panel(panel).as_ptr();
+    let prefetch = prefetch(args, panel, VNNI_TILE);
     let mut i = 0;
     while i < rows {
         let n = if rows - i >= VNNI_TILE { VNNI_TILE } else { (rows - i).min(4) };
         let mut sums = [[0i32; PANEL]; VNNI_TILE];
-        let ahead = ahead.part(i / VNNI_TILE);
+        let prefetch = prefetch.for_tile(i / VNNI_TILE);
         // SAFETY: rows i..i+n exist, each of whole steps, and the panel has as many groups of four inputs.
         unsafe {
-            let x = tiles.x.values().as_ptr().add(i * stride);
+            let x = args.x.values().as_ptr().add(i * stride);
             match n {
-                12 => vnni_tile::<12>(x, w, stride, ahead, &mut sums),
-                4 => vnni_tile::<4>(x, w, stride, ahead, &mut sums),
-                3 => vnni_tile::<3>(x, w, stride, ahead, &mut sums),
-                2 => vnni_tile::<2>(x, w, stride, ahead, &mut sums),
-                _ => vnni_tile::<1>(x, w, stride, ahead, &mut sums),
+                12 => vnni_tile::<12>(x, w, stride, prefetch, &mut sums),
+                4 => vnni_tile::<4>(x, w, stride, prefetch, &mut sums),
+                3 => vnni_tile::<3>(x, w, stride, prefetch, &mut sums),
+                2 => vnni_tile::<2>(x, w, stride, prefetch, &mut sums),
+                _ => vnni_tile::<1>(x, w, stride, prefetch, &mut sums),
             }
         }
-        tiles.finish(y, &edge, i, &sums[..n]);
+        args.finish(y, &scales, i, &sums[..n]);
         i += n;
     }
 }
@@ -129,12 +129,12 @@ unsafe fn vnni_tile<const R: usize>(
     x: *const u8,
     w: *const i8,
     k: usize,
-    ahead: Ahead<i8>,
+    prefetch: Prefetch<i8>,
     sums: &mut [[i32; PANEL]; VNNI_TILE],
 ) {
     let mut all = [_mm512_setzero_si512(); R];
     for step in 0..k / STEP {
-        ahead.look(step);
+        prefetch.step(step);
         for t in (step * STEP..(step + 1) * STEP).step_by(4) {
             // SAFETY: t + 4 <= k, and the caller's promise.
             unsafe {
@@ -153,26 +153,26 @@ unsafe fn vnni_tile<const R: usize>(
 }
 
 /// # Safety
-/// AMX tiles of bytes, AVX-512 F, BW and VL; the lengths `multiply_panels_on` checks; rows have space to whole tiles.
+/// AMX tiles of bytes, AVX-512 F, BW and VL; the lengths `multiply_panels_on` checks; rows have space up to whole tiles.
 #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512vl")]
-pub(super) unsafe fn amx<T: Stored>(tiles: &Tiles, y: &mut [T], panels: Range<usize>) {
-    let (rows, stride) = (tiles.x.rows(), tiles.x.stride());
+pub(super) unsafe fn amx<T: Element>(args: &ProductArgs, y: &mut [T], panels: Range<usize>) {
+    let (rows, stride) = (args.x.rows(), args.x.stride());
     if rows == 0 {
         return;
     }
     // SAFETY: the CPU has tiles.
     let tiled = unsafe { Configured::new() };
     let product = Product {
-        x: tiles.x.values().as_ptr(),
+        x: args.x.values().as_ptr(),
         stride,
         rows,
-        w: tiles.weight.panels.as_ptr().cast(),
+        w: args.weight.panels.as_ptr().cast(),
         steps: stride / STEP,
     };
-    // SAFETY: rows have space to whole tiles and panels are whole, by construction; the panels are this weight's.
+    // SAFETY: rows have space up to whole tiles and panels are whole, by construction; the panels are this weight's.
     unsafe {
         amx::bytes(&tiled, &product, panels, |i, panel, sums| {
-            tiles.finish(y, &tiles.edge(panel), i, sums);
+            args.finish(y, &args.panel_scales(panel), i, sums);
         });
     }
 }

@@ -1,91 +1,97 @@
-//! The loop everything else waits for: the next block in which some document may be a neighbour.
+//! The hot loop of the scan: it finds the blocks in which a document may be a neighbour.
 
 use std::ops::Range;
 
-use super::layout::{BLOCK, Shape, Spot};
+use super::layout::{BLOCK, BlockLanes, Shape};
 use crate::Backend;
 
-/// What a tile of `Q` queries is looked for with.
+/// Byte tables and thresholds of a tile of `Q` queries.
 pub(super) struct Tile<'a, const Q: usize> {
-    /// A query's rounded table: `[rows, 2, 16]`, or `[rows, 256]` with books of 256 words.
+    /// Byte table of each query: `[rows, 2, 16]`, or `[rows, 256]` with codebooks of 256 codewords.
     pub tables: [&'a [u8]; Q],
-    /// A document passes for a query when its sum is at most this.
+    /// A document passes for a query when its byte sum is at most this.
     pub thresholds: [u8; Q],
 }
 
-/// A place in which a document passes for a query, and for each query the documents that pass.
-pub(super) type Found<const Q: usize> = (usize, [u32; Q]);
+/// An entry in which a document passes for a query, and one bit per passing document for each query.
+pub(super) type Match<const Q: usize> = (usize, [u32; Q]);
 
-/// Where to look: the blocks of a range one after the other, or chosen ones.
+/// The blocks to scan; an entry is one block.
 #[derive(Clone, Copy)]
-pub(super) enum Places<'a> {
-    /// A place is the number of a block.
+pub(super) enum BlockList<'a> {
+    /// An entry is the number of a block.
     All,
-    /// A place is an index into these.
-    Chosen(&'a [Spot]),
+    /// An entry is an index into these.
+    Selected(&'a [BlockLanes]),
 }
 
-impl Places<'_> {
-    /// The block of a place.
+impl BlockList<'_> {
     #[inline(always)]
-    pub fn block(self, place: usize) -> usize {
+    pub fn block(self, entry: usize) -> usize {
         match self {
-            Places::All => place,
-            Places::Chosen(spots) => spots[place].block as usize,
+            BlockList::All => entry,
+            BlockList::Selected(selected) => selected[entry].block as usize,
         }
     }
 }
 
-/// Writes the next places of `range` in which a document passes for a query into `found`, as many as it holds, or one
-/// fewer. Returns their number, and the place to go on from.
+/// Writes the next entries of `range` in which a document passes for a query into `matches`, until it is full or has room for
+/// one more. Returns the number of matches, and the entry to continue from.
 ///
 /// # Panics
-/// When blocks, places or a table are shorter than the others say, `found` holds fewer than two, or the CPU lacks the
-/// backend.
+/// When a block of the range lies beyond `bytes`, a table has another length, `matches` has room for fewer than two, or the
+/// CPU lacks the backend.
 pub(super) fn find<const Q: usize>(
     backend: Backend,
     shape: Shape,
     bytes: &[u8],
     tile: &Tile<Q>,
-    places: Places,
+    list: BlockList,
     range: Range<usize>,
-    found: &mut [Found<Q>],
+    matches: &mut [Match<Q>],
 ) -> (usize, usize) {
     let rows = shape.code_bytes();
     if range.is_empty() {
         return (0, range.start);
     }
-    assert!(found.len() >= 2, "room for two blocks");
+    assert!(matches.len() >= 2, "room for two matches");
     let blocks = bytes.len() / shape.block_bytes();
-    match places {
-        Places::All => assert!(range.end <= blocks, "block {} lies beyond the last", range.end),
-        Places::Chosen(spots) => {
-            assert!(spots[range.clone()].iter().all(|s| (s.block as usize) < blocks), "a block lies beyond the last");
+    match list {
+        BlockList::All => assert!(range.end <= blocks, "block {} lies beyond the last", range.end),
+        BlockList::Selected(selected) => {
+            assert!(
+                selected[range.clone()].iter().all(|s| (s.block as usize) < blocks),
+                "a block lies beyond the last"
+            );
         }
     }
-    assert!(tile.tables.iter().all(|t| t.len() == rows * shape.table_row()), "a table has its bytes in every row");
+    assert!(
+        tile.tables.iter().all(|t| t.len() == rows * shape.table_row()),
+        "a table has {} bytes per row",
+        shape.table_row()
+    );
     backend.check();
     #[cfg(target_arch = "x86_64")]
     if backend != Backend::Reference {
         // SAFETY: the CPU has the backend; the blocks of the range and `rows` rows of every table lie within their slices.
-        return unsafe { x86::find(backend, shape, bytes, tile, places, range, found) };
+        return unsafe { x86::find(backend, shape, bytes, tile, list, range, matches) };
     }
-    reference(shape, bytes, tile, places, range, found)
+    reference(shape, bytes, tile, list, range, matches)
 }
 
 fn reference<const Q: usize>(
     shape: Shape,
     bytes: &[u8],
     tile: &Tile<Q>,
-    places: Places,
+    list: BlockList,
     range: Range<usize>,
-    found: &mut [Found<Q>],
+    matches: &mut [Match<Q>],
 ) -> (usize, usize) {
     let (rows, size) = (shape.code_bytes(), shape.table_row());
     let mut count = 0;
     let (all, _) = bytes.as_chunks::<BLOCK>();
-    for place in range.clone() {
-        let block = places.block(place);
+    for entry in range.clone() {
+        let block = list.block(entry);
         let mut masks = [0u32; Q];
         for (q, mask) in masks.iter_mut().enumerate() {
             let mut sums = [0u8; BLOCK];
@@ -104,39 +110,39 @@ fn reference<const Q: usize>(
             }
         }
         if masks.iter().any(|&m| m != 0) {
-            found[count] = (place, masks);
+            matches[count] = (entry, masks);
             count += 1;
-            if count == found.len() {
-                return (count, place + 1);
+            if count == matches.len() {
+                return (count, entry + 1);
             }
         }
     }
     (count, range.end)
 }
 
-/// For each of `rooms`, which of 256 values are at most that, a bit each; none where there is no room.
-pub(super) fn at_most(backend: Backend, values: &[u8; 256], rooms: impl Iterator<Item = Option<u8>>) -> Vec<[u64; 4]> {
+/// For each of `limits`, one bit per value that is at most the limit; no bits for `None`.
+pub(super) fn at_most(backend: Backend, values: &[u8; 256], limits: impl Iterator<Item = Option<u8>>) -> Vec<[u64; 4]> {
     backend.check();
     #[cfg(target_arch = "x86_64")]
     if backend != Backend::Reference {
         // SAFETY: the CPU has the backend.
-        return unsafe { x86::at_most(values, rooms) };
+        return unsafe { x86::at_most(values, limits) };
     }
-    let (words, _) = values.as_chunks::<64>();
-    let bits = |most: u8| {
-        let word = |i: usize| words[i].iter().enumerate().fold(0, |w, (bit, &v)| w | u64::from(v <= most) << bit);
-        std::array::from_fn(word)
+    let (chunks, _) = values.as_chunks::<64>();
+    let masks = |limit: u8| {
+        let mask = |i: usize| chunks[i].iter().enumerate().fold(0, |m, (bit, &v)| m | u64::from(v <= limit) << bit);
+        std::array::from_fn(mask)
     };
-    rooms.map(|room| room.map_or([0; 4], bits)).collect()
+    limits.map(|limit| limit.map_or([0; 4], masks)).collect()
 }
 
-/// Asks for memory that will be looked at soon.
+/// Prefetches memory.
 #[inline(always)]
-pub(super) fn ask(bytes: &[u8], from: usize, length: usize) {
+pub(super) fn prefetch(bytes: &[u8], from: usize, length: usize) {
     #[cfg(target_arch = "x86_64")]
     for line in (0..length).step_by(64) {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: asking for memory is no access, wherever the address lies.
+        // SAFETY: a prefetch is a hint that reads nothing; every address is allowed.
         unsafe { _mm_prefetch(bytes.as_ptr().wrapping_add(from + line).cast(), _MM_HINT_T0) };
     }
     #[cfg(not(target_arch = "x86_64"))]
@@ -148,42 +154,42 @@ mod x86 {
     use std::arch::x86_64::*;
     use std::ops::Range;
 
-    use super::{BLOCK, Found, Places, Shape, Tile, ask};
+    use super::{BLOCK, BlockList, Match, Shape, Tile, prefetch};
     use crate::Backend;
 
     /// # Safety
-    /// The CPU has the backend, and it is none of plain Rust; `bytes` holds the blocks of the range's places, `tile` a
-    /// table of every row; `found` holds two.
+    /// The CPU has the backend, and it is not [`Backend::Reference`]; `bytes` holds the blocks of the range's entries, the
+    /// tables of `tile` have every row; `matches` has room for two.
     pub(super) unsafe fn find<const Q: usize>(
         backend: Backend,
         shape: Shape,
         bytes: &[u8],
         tile: &Tile<Q>,
-        places: Places,
+        list: BlockList,
         range: Range<usize>,
-        found: &mut [Found<Q>],
+        matches: &mut [Match<Q>],
     ) -> (usize, usize) {
         let rows = shape.code_bytes();
         // SAFETY: the caller vouches for all of it; `R` is the number of rows, or 0.
         unsafe {
             match (shape.table_row(), backend, rows) {
-                (256, ..) => avx2_bytes(rows, bytes, tile, places, range, found),
-                (_, Backend::Avx512, 2) => avx512::<Q, 2>(rows, bytes, tile, places, range, found),
-                (_, Backend::Avx512, 4) => avx512::<Q, 4>(rows, bytes, tile, places, range, found),
-                (_, Backend::Avx512, 8) => avx512::<Q, 8>(rows, bytes, tile, places, range, found),
-                (_, Backend::Avx512, 16) => avx512::<Q, 16>(rows, bytes, tile, places, range, found),
-                (_, Backend::Avx512, 3 | 5..) => avx512::<Q, 0>(rows, bytes, tile, places, range, found),
-                (_, _, 1) => avx2::<Q, 1>(rows, bytes, tile, places, range, found),
-                (_, _, 2) => avx2::<Q, 2>(rows, bytes, tile, places, range, found),
-                (_, _, 4) => avx2::<Q, 4>(rows, bytes, tile, places, range, found),
-                (_, _, 8) => avx2::<Q, 8>(rows, bytes, tile, places, range, found),
-                (_, _, 16) => avx2::<Q, 16>(rows, bytes, tile, places, range, found),
-                _ => avx2::<Q, 0>(rows, bytes, tile, places, range, found),
+                (256, ..) => avx2_bytes(rows, bytes, tile, list, range, matches),
+                (_, Backend::Avx512, 2) => avx512::<Q, 2>(rows, bytes, tile, list, range, matches),
+                (_, Backend::Avx512, 4) => avx512::<Q, 4>(rows, bytes, tile, list, range, matches),
+                (_, Backend::Avx512, 8) => avx512::<Q, 8>(rows, bytes, tile, list, range, matches),
+                (_, Backend::Avx512, 16) => avx512::<Q, 16>(rows, bytes, tile, list, range, matches),
+                (_, Backend::Avx512, 3 | 5..) => avx512::<Q, 0>(rows, bytes, tile, list, range, matches),
+                (_, _, 1) => avx2::<Q, 1>(rows, bytes, tile, list, range, matches),
+                (_, _, 2) => avx2::<Q, 2>(rows, bytes, tile, list, range, matches),
+                (_, _, 4) => avx2::<Q, 4>(rows, bytes, tile, list, range, matches),
+                (_, _, 8) => avx2::<Q, 8>(rows, bytes, tile, list, range, matches),
+                (_, _, 16) => avx2::<Q, 16>(rows, bytes, tile, list, range, matches),
+                _ => avx2::<Q, 0>(rows, bytes, tile, list, range, matches),
             }
         }
     }
 
-    /// Sums of `B` blocks for `Q` queries. Several blocks at once share the loading of tables.
+    /// Byte sums of `B` blocks for `Q` queries. The blocks share the loads of the tables.
     ///
     /// # Safety
     /// AVX2; `rows` rows lie at each block and in every table.
@@ -195,7 +201,7 @@ mod x86 {
         tile: &Tile<Q>,
     ) -> [[__m256i; Q]; B] {
         let nibble = _mm256_set1_epi8(15);
-        // One chain of additions a block and query: eight of them fill half the registers, and none waits for another.
+        // One chain of additions per block and query: eight chains take half of the registers, and none waits for another.
         let mut sums = [[_mm256_setzero_si256(); Q]; B];
         for r in 0..rows {
             // SAFETY: r < rows, which the caller vouches for.
@@ -222,14 +228,14 @@ mod x86 {
         sums
     }
 
-    /// Documents whose sum is at most the limit.
+    /// One bit per document whose sum is at most the limit.
     #[inline]
     #[target_feature(enable = "avx2")]
     fn passing(sum: __m256i, limit: __m256i) -> u32 {
         _mm256_movemask_epi8(_mm256_cmpeq_epi8(_mm256_min_epu8(sum, limit), sum)) as u32
     }
 
-    /// With `R` rows known at compile time the tables of short codes stay in registers; `R = 0` takes any number.
+    /// With `R` rows known at compile time the tables of short codes stay in registers; `R = 0` allows any number.
     ///
     /// # Safety
     /// AVX2; else as [`find`]; `R` is `rows` or 0.
@@ -238,9 +244,9 @@ mod x86 {
         rows: usize,
         bytes: &[u8],
         tile: &Tile<Q>,
-        places: Places,
+        list: BlockList,
         range: Range<usize>,
-        found: &mut [Found<Q>],
+        matches: &mut [Match<Q>],
     ) -> (usize, usize) {
         let rows = if R == 0 { rows } else { R };
         let mut limits = [_mm256_setzero_si256(); Q];
@@ -248,13 +254,13 @@ mod x86 {
             *limit = _mm256_set1_epi8(threshold as i8);
         }
         let mut count = 0;
-        let mut place = range.start;
-        // Two blocks at a time share the loading of tables, of which a row of four queries has eight.
-        while place + 2 <= range.end {
-            let at = [place, place + 1].map(|p| places.block(p) * rows * BLOCK);
-            // SAFETY: both places are of the range, whose blocks the caller vouches for; `found` has room for two.
+        let mut entry = range.start;
+        // Two blocks at a time share the loads of the tables: a row of four queries has eight.
+        while entry + 2 <= range.end {
+            let at = [entry, entry + 1].map(|p| list.block(p) * rows * BLOCK);
+            // SAFETY: both entries are in the range, whose blocks the caller vouches for; `matches` has room for two.
             unsafe {
-                ask_ahead::<2>(rows, bytes, places, place);
+                prefetch_ahead::<2>(rows, bytes, list, entry);
                 let sums = sums::<Q, 2>(rows, at.map(|at| bytes.as_ptr().add(at)), tile);
                 let mut masks = [[0; Q]; 2];
                 let mut any = [0; 2];
@@ -266,20 +272,20 @@ mod x86 {
                 }
                 if any[0] | any[1] != 0 {
                     for b in 0..2 {
-                        *found.get_unchecked_mut(count) = (place + b, masks[b]);
+                        *matches.get_unchecked_mut(count) = (entry + b, masks[b]);
                         count += usize::from(any[b] != 0);
                     }
                 }
             }
-            place += 2;
-            if count + 2 > found.len() {
-                return (count, place);
+            entry += 2;
+            if count + 2 > matches.len() {
+                return (count, entry);
             }
         }
-        while place < range.end {
-            // SAFETY: the place is of the range, whose blocks the caller vouches for; `found` has room for one.
+        while entry < range.end {
+            // SAFETY: the entry is in the range, whose blocks the caller vouches for; `matches` has room for one.
             unsafe {
-                let at = bytes.as_ptr().add(places.block(place) * rows * BLOCK);
+                let at = bytes.as_ptr().add(list.block(entry) * rows * BLOCK);
                 let [sums] = sums::<Q, 1>(rows, [at], tile);
                 let mut masks = [0; Q];
                 let mut any = 0;
@@ -287,66 +293,66 @@ mod x86 {
                     masks[q] = passing(sums[q], limits[q]);
                     any |= masks[q];
                 }
-                *found.get_unchecked_mut(count) = (place, masks);
+                *matches.get_unchecked_mut(count) = (entry, masks);
                 count += usize::from(any != 0);
             }
-            place += 1;
-            if count == found.len() {
-                return (count, place);
+            entry += 1;
+            if count == matches.len() {
+                return (count, entry);
             }
         }
         (count, range.end)
     }
 
-    /// Asks for the memory of `B` blocks that come some time after a place's.
+    /// Prefetches `B` blocks that follow an entry at a distance.
     #[inline(always)]
-    fn ask_ahead<const B: usize>(rows: usize, bytes: &[u8], places: Places, place: usize) {
-        match places {
-            // The hardware's own prefetcher stops at the end of a page.
-            Places::All => ask(bytes, place * rows * BLOCK + AHEAD, B * rows * BLOCK),
-            // And does not know which blocks were chosen.
-            Places::Chosen(spots) => {
-                for soon in place + SOON..place + SOON + B {
-                    if let Some(spot) = spots.get(soon) {
-                        ask(bytes, spot.block as usize * rows * BLOCK, rows * BLOCK);
+    fn prefetch_ahead<const B: usize>(rows: usize, bytes: &[u8], list: BlockList, entry: usize) {
+        match list {
+            // The hardware prefetcher stops at the end of a page.
+            BlockList::All => prefetch(bytes, entry * rows * BLOCK + PREFETCH_DISTANCE_BYTES, B * rows * BLOCK),
+            // And it does not know which blocks are selected.
+            BlockList::Selected(selected) => {
+                for ahead in entry + PREFETCH_DISTANCE_BLOCKS..entry + PREFETCH_DISTANCE_BLOCKS + B {
+                    if let Some(next) = selected.get(ahead) {
+                        prefetch(bytes, next.block as usize * rows * BLOCK, rows * BLOCK);
                     }
                 }
             }
         }
     }
 
-    /// How many bytes ahead of the blocks in work memory is asked for.
-    const AHEAD: usize = 4096;
+    /// Prefetch distance in consecutive blocks.
+    const PREFETCH_DISTANCE_BYTES: usize = 4096;
 
-    /// The same in chosen blocks.
-    const SOON: usize = 12;
+    /// Prefetch distance in selected blocks.
+    const PREFETCH_DISTANCE_BLOCKS: usize = 12;
 
-    /// Books of 256 words: sixteen shuffles give what each high nibble would make of the low one, and four rounds of
-    /// choosing by a bit of the high nibble leave the one that counts. A third of a cycle a look-up, where loads one by
-    /// one take more than one.
+    /// Codebooks of 256 codewords: sixteen shuffles look up the low nibble for every possible high nibble, and four rounds of
+    /// blends by a bit of the high nibble select the result. A lookup takes a third of a cycle; single loads take more than
+    /// one.
     ///
     /// # Safety
-    /// AVX2; else as [`find`], with tables of 256 bytes a row.
+    /// AVX2; else as [`find`], with tables of 256 bytes per row.
     #[target_feature(enable = "avx2")]
     unsafe fn avx2_bytes<const Q: usize>(
         rows: usize,
         bytes: &[u8],
         tile: &Tile<Q>,
-        places: Places,
+        list: BlockList,
         range: Range<usize>,
-        found: &mut [Found<Q>],
+        matches: &mut [Match<Q>],
     ) -> (usize, usize) {
         let nibble = _mm256_set1_epi8(15);
         let mut count = 0;
-        for place in range.clone() {
-            let block = places.block(place);
+        for entry in range.clone() {
+            let block = list.block(entry);
             let mut sums = [_mm256_setzero_si256(); Q];
             for r in 0..rows {
-                // SAFETY: the block is of the range and r < rows, within the blocks and tables the caller vouches for.
+                // SAFETY: the block is in the range and r < rows, within the blocks and tables the caller vouches for.
                 unsafe {
                     let codes = _mm256_loadu_si256(bytes.as_ptr().add((block * rows + r) * BLOCK).cast());
                     let low = _mm256_and_si256(codes, nibble);
-                    // Bits 4 to 7, each at the top of its byte, where a choice looks.
+                    // Bits 4 to 7, each at the top of its byte, where a blend reads it.
                     let bits =
                         [_mm256_slli_epi16(codes, 3), _mm256_slli_epi16(codes, 2), _mm256_slli_epi16(codes, 1), codes];
                     for (sum, table) in sums.iter_mut().zip(tile.tables) {
@@ -372,10 +378,10 @@ mod x86 {
                 any |= masks[q];
             }
             // SAFETY: count is below the length, or the loop would have ended.
-            unsafe { *found.get_unchecked_mut(count) = (place, masks) };
+            unsafe { *matches.get_unchecked_mut(count) = (entry, masks) };
             count += usize::from(any != 0);
-            if count == found.len() {
-                return (count, place + 1);
+            if count == matches.len() {
+                return (count, entry + 1);
             }
         }
         (count, range.end)
@@ -384,26 +390,26 @@ mod x86 {
     /// # Safety
     /// AVX2.
     #[target_feature(enable = "avx2")]
-    pub(super) unsafe fn at_most(values: &[u8; 256], rooms: impl Iterator<Item = Option<u8>>) -> Vec<[u64; 4]> {
+    pub(super) unsafe fn at_most(values: &[u8; 256], limits: impl Iterator<Item = Option<u8>>) -> Vec<[u64; 4]> {
         // SAFETY: eight times 32 values.
         let values: [__m256i; 8] =
             std::array::from_fn(|i| unsafe { _mm256_loadu_si256(values.as_ptr().add(32 * i).cast()) });
-        let mut masks = Vec::with_capacity(rooms.size_hint().0);
-        for room in rooms {
-            let mut words = [0; 4];
-            if let Some(room) = room {
-                let limit = _mm256_set1_epi8(room as i8);
-                for (i, word) in words.iter_mut().enumerate() {
-                    *word =
+        let mut all = Vec::with_capacity(limits.size_hint().0);
+        for limit in limits {
+            let mut masks = [0; 4];
+            if let Some(limit) = limit {
+                let limit = _mm256_set1_epi8(limit as i8);
+                for (i, mask) in masks.iter_mut().enumerate() {
+                    *mask =
                         u64::from(passing(values[2 * i], limit)) | u64::from(passing(values[2 * i + 1], limit)) << 32;
                 }
             }
-            masks.push(words);
+            all.push(masks);
         }
-        masks
+        all
     }
 
-    /// Two rows of a block fill a register; the halves meet in a last addition. An odd row goes through AVX2.
+    /// Two rows of a block fill a register; a last addition sums the halves. AVX2 takes an odd last row.
     ///
     /// # Safety
     /// AVX-512 F, BW and VL; else as [`find`].
@@ -412,20 +418,20 @@ mod x86 {
         rows: usize,
         bytes: &[u8],
         tile: &Tile<Q>,
-        places: Places,
+        list: BlockList,
         range: Range<usize>,
-        found: &mut [Found<Q>],
+        matches: &mut [Match<Q>],
     ) -> (usize, usize) {
         let mut count = 0;
         let rows = if R == 0 { rows } else { R };
         let nibble = _mm512_set1_epi8(15);
         let half_nibble = _mm256_set1_epi8(15);
-        // Tables of rows 2i and 2i + 1 side by side, each 16 bytes twice: even books, then odd books.
+        // Tables of rows 2i and 2i + 1 side by side, each 16 bytes twice: low nibbles, then high nibbles.
         let spread = _mm512_set_epi64(5, 4, 5, 4, 1, 0, 1, 0);
         let spread_odd = _mm512_set_epi64(7, 6, 7, 6, 3, 2, 3, 2);
-        for place in range.clone() {
-            let block = places.block(place);
-            ask_ahead::<1>(rows, bytes, places, place);
+        for entry in range.clone() {
+            let block = list.block(entry);
+            prefetch_ahead::<1>(rows, bytes, list, entry);
             let mut low_sums = [_mm512_setzero_si512(); Q];
             let mut high_sums = [_mm512_setzero_si512(); Q];
             for pair in 0..rows / 2 {
@@ -465,10 +471,10 @@ mod x86 {
                 any |= masks[q];
             }
             // SAFETY: as in `avx2`.
-            unsafe { *found.get_unchecked_mut(count) = (place, masks) };
+            unsafe { *matches.get_unchecked_mut(count) = (entry, masks) };
             count += usize::from(any != 0);
-            if count == found.len() {
-                return (count, place + 1);
+            if count == matches.len() {
+                return (count, entry + 1);
             }
         }
         (count, range.end)

@@ -5,71 +5,66 @@ use std::ops::Range;
 /// Documents in a block: the byte lanes of an AVX2 register.
 pub const BLOCK: usize = 32;
 
-/// Books and words of the codes in a set of blocks.
+/// Codebooks and codewords of the codes in a set of blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
-    books: usize,
-    words: usize,
+    num_codebooks: usize,
+    codebook_size: usize,
 }
 
 impl Shape {
-    /// A shape of `books` books of 2 to 256 words.
-    ///
     /// # Panics
-    /// On another number of words, or no book.
-    pub fn new(books: usize, words: usize) -> Self {
-        assert!((2..=256).contains(&words), "books have 2 to 256 words, not {words}");
-        assert!(books > 0, "a code has at least one book");
-        Shape { books, words }
+    /// When there is no codebook, or a codebook does not have 2 to 256 codewords.
+    pub fn new(num_codebooks: usize, codebook_size: usize) -> Self {
+        assert!((2..=256).contains(&codebook_size), "codebooks have 2 to 256 codewords, not {codebook_size}");
+        assert!(num_codebooks > 0, "a code has at least one codebook");
+        Shape { num_codebooks, codebook_size }
     }
 
-    /// Number of books.
-    pub fn books(self) -> usize {
-        self.books
+    pub fn num_codebooks(self) -> usize {
+        self.num_codebooks
     }
 
-    /// Words in a book.
-    pub fn words(self) -> usize {
-        self.words
+    pub fn codebook_size(self) -> usize {
+        self.codebook_size
     }
 
-    /// Bits of a word number: one for two words, four for up to 16, eight for more. Words are looked up by nibbles and
-    /// bytes, which no other width fills.
-    pub fn word_bits(self) -> usize {
-        match self.words {
+    /// Bits of a codeword number: one for 2 codewords, four for up to 16, eight for more. The scan looks up nibbles and bytes,
+    /// which no other width fills.
+    pub fn codeword_bits(self) -> usize {
+        match self.codebook_size {
             2 => 1,
             ..=16 => 4,
             _ => 8,
         }
     }
 
-    /// Values a word number may have: 2, 16 or 256.
+    /// Values a packed codeword number may have: 2, 16 or 256.
     pub(super) fn cells(self) -> usize {
-        1 << self.word_bits()
+        1 << self.codeword_bits()
     }
 
     /// Bytes of a packed code: the rows of a block.
     pub fn code_bytes(self) -> usize {
-        (self.books * self.word_bits()).div_ceil(8)
+        (self.num_codebooks * self.codeword_bits()).div_ceil(8)
     }
 
-    /// Bytes of a query's rounded table for one row of a block: two nibbles of 16 values, or all values of a byte.
+    /// Bytes of a query's byte table for one row of a block: 16 values for each of two nibbles, or 256 for a byte.
     pub(super) fn table_row(self) -> usize {
         if self.cells() == 256 { 256 } else { 32 }
     }
 
-    /// Bytes of a block.
     pub fn block_bytes(self) -> usize {
         self.code_bytes() * BLOCK
     }
 
-    /// Bytes of `documents` in blocks, the last one filled up with zeros.
+    /// Bytes of the blocks of `documents` documents; the last block is padded with zeros.
     pub fn blocks_bytes(self, documents: usize) -> usize {
         documents.div_ceil(BLOCK) * self.block_bytes()
     }
 }
 
-/// Packed blocks lying anywhere: in memory, or in a mapped file.
+/// Borrowed packed blocks, in memory or in a mapped file.
 #[derive(Clone, Copy, Debug)]
 pub struct BlocksRef<'a> {
     shape: Shape,
@@ -80,9 +75,9 @@ pub struct BlocksRef<'a> {
 }
 
 impl<'a> BlocksRef<'a> {
-    /// `bytes` are the blocks of `len` documents sorted by code, then by key; `keys` gives each position's key as a little-endian
-    /// number (none at all: the position is the key); `starts` is what [`prefix_starts`] made (none at all: no prefix
-    /// is looked at).
+    /// `bytes` are the blocks of `len` documents sorted by code, then by key. `keys` gives each position's key as a
+    /// little-endian number; without keys, the position is the key. `starts` is the result of [`prefix_starts`]; without it,
+    /// prefixes are not used.
     ///
     /// # Panics
     /// When a length does not fit the others.
@@ -98,35 +93,30 @@ impl<'a> BlocksRef<'a> {
         BlocksRef { shape, len, bytes, keys, starts }
     }
 
-    /// Shape of the codes.
     pub fn shape(&self) -> Shape {
         self.shape
     }
 
-    /// Number of documents.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The packed blocks.
     pub fn bytes(&self) -> &'a [u8] {
         self.bytes
     }
 
-    /// Bytes of one block.
     pub fn block(&self, i: usize) -> &'a [u8] {
         let size = self.shape.block_bytes();
         &self.bytes[i * size..(i + 1) * size]
     }
 
-    /// Whether a whole block is of one code. They are sorted: it is if its first and last document are.
+    /// Whether all documents of a full block have the same code. Codes are sorted, so the first and the last decide it.
     #[inline]
-    pub(super) fn is_of_one_code(&self, block: usize) -> bool {
+    pub(super) fn has_one_code(&self, block: usize) -> bool {
         (block + 1) * BLOCK <= self.len
             && self.block(block).as_chunks::<BLOCK>().0.iter().all(|row| row[0] == row[BLOCK - 1])
     }
@@ -141,18 +131,17 @@ impl<'a> BlocksRef<'a> {
         self.block(position / BLOCK).iter().skip(position % BLOCK).step_by(BLOCK)
     }
 
-    /// The key of a position.
     #[inline]
     pub fn key(&self, position: usize) -> u32 {
         if self.keys.is_empty() { position as u32 } else { u32::from_le_bytes(self.keys[position]) }
     }
 
-    /// Bits of the prefixes in the directory; 0 where there is none.
+    /// Bits of the prefixes in the directory; 0 without a directory.
     pub fn prefix_bits(&self) -> u32 {
         if self.starts.is_empty() { 0 } else { (self.starts.len() - 1).ilog2() }
     }
 
-    /// Positions whose code begins with `prefix`, a number of `bits` bits, at most those of the directory.
+    /// Positions whose code begins with `prefix`, a number of `bits` bits; at most the bits of the directory.
     #[inline]
     pub(super) fn bucket(&self, bits: u32, prefix: usize) -> Range<usize> {
         let finer = self.prefix_bits() - bits;
@@ -160,40 +149,38 @@ impl<'a> BlocksRef<'a> {
         at(prefix)..at(prefix + 1)
     }
 
-    /// The keys of some positions, in their order.
     #[inline]
     pub(super) fn keys_of(&self, positions: Range<usize>) -> impl Iterator<Item = u32> + '_ {
         positions.map(|position| self.key(position))
     }
 }
 
-/// Some documents of a block: those whose bit is set in `lanes`.
+/// Documents of one block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Spot {
-    /// Number of the block.
+pub(super) struct BlockLanes {
     pub block: u32,
-    /// A bit a document of it.
+    /// One bit per document of the block.
     pub lanes: u32,
 }
 
-/// Sets down where the documents at `positions` lie. A block that is already the last one gets more lanes.
+/// Appends the blocks and lanes of the documents at `positions`. Lanes of the last block in `selected` are merged.
 #[inline]
-pub(super) fn set_down(positions: Range<usize>, spots: &mut Vec<Spot>) {
+pub(super) fn select_positions(positions: Range<usize>, selected: &mut Vec<BlockLanes>) {
     if positions.is_empty() {
         return;
     }
     let (first, last) = (positions.start / BLOCK, (positions.end - 1) / BLOCK);
-    // From the first document of a block on, and up to the last.
+    // Lanes from the first position on, and lanes up to the last position.
     let from = u32::MAX << (positions.start % BLOCK);
     let to = u32::MAX >> (BLOCK - 1 - (positions.end - 1) % BLOCK);
     let lanes = if first == last { from & to } else { from };
-    match spots.last_mut() {
-        Some(spot) if spot.block == first as u32 => spot.lanes |= lanes,
-        _ => spots.push(Spot { block: first as u32, lanes }),
+    match selected.last_mut() {
+        Some(last) if last.block == first as u32 => last.lanes |= lanes,
+        _ => selected.push(BlockLanes { block: first as u32, lanes }),
     }
     if first < last {
-        spots.extend((first + 1..last).map(|block| Spot { block: block as u32, lanes: u32::MAX }));
-        spots.push(Spot { block: last as u32, lanes: to });
+        selected.extend((first + 1..last).map(|block| BlockLanes { block: block as u32, lanes: u32::MAX }));
+        selected.push(BlockLanes { block: last as u32, lanes: to });
     }
 }
 
@@ -207,30 +194,30 @@ pub(super) fn lanes(block: usize, positions: &Range<usize>) -> u32 {
     ((1u64 << to) - (1u64 << from.min(to))) as u32
 }
 
-/// Blocks of the codes `[n, code_bytes]` taken in `order`.
+/// Blocks of the codes `[n, code_bytes]`, in the order of the row numbers in `order`.
 ///
 /// # Panics
 /// When `codes` is not a whole number of codes or an index of `order` lies beyond them.
 pub fn pack(shape: Shape, codes: &[u8], order: &[u32]) -> Vec<u8> {
     let width = shape.code_bytes();
-    assert!(codes.len().is_multiple_of(width), "{} bytes are no whole number of {width}-byte codes", codes.len());
-    transposed(shape, order, |row| codes[row as usize * width..(row as usize + 1) * width].iter())
+    assert!(codes.len().is_multiple_of(width), "{} bytes are not a whole number of {width}-byte codes", codes.len());
+    transpose(shape, order, |row| codes[row as usize * width..(row as usize + 1) * width].iter())
 }
 
-/// Blocks of the documents at `positions` alone, in that order.
+/// Blocks of only the documents at `positions`, in that order.
 ///
 /// # Panics
 /// When a position lies beyond the last document.
 pub fn gather(from: &BlocksRef, positions: &[u32]) -> Vec<u8> {
-    transposed(from.shape(), positions, |position| from.code_at(position as usize))
+    transpose(from.shape(), positions, |position| from.code_at(position as usize))
 }
 
-/// Blocks of the codes that `code` gives for each of `order`.
-fn transposed<'c, C: Iterator<Item = &'c u8>>(shape: Shape, order: &[u32], code: impl Fn(u32) -> C) -> Vec<u8> {
+/// Blocks of the codes that `code` returns for each number in `order`.
+fn transpose<'c, C: Iterator<Item = &'c u8>>(shape: Shape, order: &[u32], code: impl Fn(u32) -> C) -> Vec<u8> {
     let mut bytes = vec![0; shape.blocks_bytes(order.len())];
-    for (block, some) in bytes.chunks_exact_mut(shape.block_bytes()).zip(order.chunks(BLOCK)) {
-        for (lane, &which) in some.iter().enumerate() {
-            for (row, &byte) in code(which).enumerate() {
+    for (block, numbers) in bytes.chunks_exact_mut(shape.block_bytes()).zip(order.chunks(BLOCK)) {
+        for (lane, &number) in numbers.iter().enumerate() {
+            for (row, &byte) in code(number).enumerate() {
                 block[row * BLOCK + lane] = byte;
             }
         }
@@ -238,18 +225,17 @@ fn transposed<'c, C: Iterator<Item = &'c u8>>(shape: Shape, order: &[u32], code:
     bytes
 }
 
-/// How many leading bits of the code the directory of `len` documents should tell apart: as many as leave four
-/// documents to a prefix on average, so that the directory has at most a byte a document. Whole nibbles, at most two
-/// bytes.
+/// Leading bits of the code that the directory of `len` documents should index: as many as leave four documents per prefix on
+/// average, so that the directory has at most a byte per document. Whole nibbles, at most two bytes.
 pub fn prefix_bits(shape: Shape, len: usize) -> u32 {
-    let most = (shape.code_bytes() as u32 * 8).min(16);
-    [16, 12, 8, 4].into_iter().find(|&bits| bits <= most && len >> bits >= 4).unwrap_or(0)
+    let max_bits = (shape.code_bytes() as u32 * 8).min(16);
+    [16, 12, 8, 4].into_iter().find(|&bits| bits <= max_bits && len >> bits >= 4).unwrap_or(0)
 }
 
-/// Where each prefix of `bits` bits begins among sorted blocks, little-endian, and the number of documents last.
+/// The first position of each prefix of `bits` bits in sorted blocks, as little-endian numbers, then the number of documents.
 ///
-/// The prefix is the most significant bits of the first two bytes of the code read as a big-endian number, which is
-/// how codes compare.
+/// The prefix is the most significant bits of the first two bytes of the code, read as a big-endian number: the order in which
+/// codes compare.
 pub fn prefix_starts(shape: Shape, bytes: &[u8], len: usize, bits: u32) -> Vec<[u8; 4]> {
     if bits == 0 {
         return Vec::new();

@@ -1,19 +1,18 @@
-//! The scan over packed codes: the nearest documents of a query, exactly, while most of them are only looked at through
-//! one byte.
+//! The scan over packed codes: it finds the exact nearest documents of a query, and rejects most documents by a sum of bytes.
 //!
-//! A query is a table `[books, words]` of distances to codewords, and a document's distance is the sum of the table over
-//! its code **in book order, in `f32`**. The tables are also kept rounded down to bytes, scaled to the distance of the
-//! worst neighbour so far; their saturating sum over a document never exceeds the scaled true sum, so a document whose
-//! sum is above the threshold cannot be a neighbour. What passes is summed in `f32`. The result is that of brute force,
-//! whatever the CPU; equal distances go by key.
+//! A query is a distance table `[codebooks, codewords]`, and a document's distance is the sum of the table over its code **in
+//! codebook order, in `f32`**. The scan also has the tables rounded down to bytes, scaled to the distance of the worst
+//! neighbour so far. Their saturating sum over a document never exceeds the scaled true sum, so a document whose byte sum is
+//! above the threshold cannot be a neighbour. Documents that pass are summed in `f32`. The result equals brute force on every
+//! CPU; equal distances are ordered by key.
 //!
 //! # Layout
 //!
 //! Documents lie in blocks of 32, sorted by code. A block is the transpose of its documents' packed codes: byte `r` of
-//! document `d` lies at `r * 32 + d`. With 16 words a byte holds two books, the even one in the low four bits; with 2
-//! words it holds eight, four to a nibble, whose sixteen combinations make a table like that of a book of 16 words. So
-//! one loop serves both: a nibble is looked up by a byte shuffle. Books of 256 words fill a byte, whose table is sixteen
-//! of those.
+//! document `d` lies at `r * 32 + d`. With 16 codewords a byte holds two codebooks, the even one in the low four bits. With 2
+//! codewords it holds eight codebooks, four per nibble; their sixteen combinations make a table like that of a codebook of 16
+//! codewords. So one loop serves both: a byte shuffle looks up a nibble. A codebook of 256 codewords fills a byte, and its
+//! table is sixteen tables of 16.
 
 mod bound;
 mod find;

@@ -1,11 +1,11 @@
-//! Prefixes in order of what they add at least: the most promising first, made as far as they are asked for.
+//! Prefixes in order of their minimum distance, the most promising first, computed on demand.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use super::bound::Query;
 
-/// How prefixes of some bits split into the values of a first byte (or its high bits) and of a second.
+/// Split of prefixes of `bits` bits into the values of a first byte (or its high bits) and of a second.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Levels {
     pub bits: u32,
@@ -22,16 +22,18 @@ impl Levels {
         }
     }
 
-    /// Least of a byte's values for every group of bytes that share their high bits.
-    pub fn fold<T: Copy>(values: [T; 256], groups: usize, least: impl Fn(T, T) -> T) -> Vec<T> {
-        values.chunks_exact(256 / groups).map(|c| c.iter().copied().reduce(&least).expect("chunks of one up")).collect()
+    /// Minimum over every group of byte values that share their high bits.
+    pub fn fold<T: Copy>(values: [T; 256], groups: usize, min: impl Fn(T, T) -> T) -> Vec<T> {
+        values
+            .chunks_exact(256 / groups)
+            .map(|c| c.iter().copied().reduce(&min).expect("chunks of at least one"))
+            .collect()
     }
 }
 
-/// Values of a byte, rising, sorted only as far as somebody looked: the best few of 256 are found in a tenth of the time
-/// that sorting all takes.
+/// Values of a byte in rising order, sorted on demand: the first few of 256 take a tenth of the time of sorting all.
 struct Ranked {
-    // Sums that are not negative compare as their bits do.
+    // (bits of the sum, value): sums are not negative, so they compare as their bits do.
     values: Vec<(u64, u32)>,
     sorted: usize,
 }
@@ -47,24 +49,24 @@ impl Ranked {
         }
         while i >= self.sorted {
             let rest = &mut self.values[self.sorted..];
-            let more = (self.sorted * 2).max(16).min(rest.len());
-            if more < rest.len() {
-                rest.select_nth_unstable(more);
+            let count = (self.sorted * 2).max(16).min(rest.len());
+            if count < rest.len() {
+                rest.select_nth_unstable(count);
             }
-            rest[..more].sort_unstable();
-            self.sorted += more;
+            rest[..count].sort_unstable();
+            self.sorted += count;
         }
         let (bits, value) = self.values[i];
         Some((f64::from_bits(bits), value as usize))
     }
 }
 
-/// Prefixes with what they add at least beyond the least of all, rising.
+/// Prefixes with their excess over the smallest distance, in rising order.
 pub(super) struct Pairs {
     levels: Levels,
     first: Ranked,
     second: Ranked,
-    // The next second value of every first value reached so far.
+    // For every first value reached so far, its next second value.
     heap: BinaryHeap<Reverse<(u64, u32, u32)>>,
 }
 
@@ -107,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_prefix_comes_once_and_rising() {
+    fn every_prefix_comes_once_in_rising_order() {
         let shape = Shape::new(4, 16);
         let table: Vec<f32> = (0..64).map(|i| (crate::dropout::mix(7, i) % 1000) as f32).collect();
         let query = Query::new(shape, &table);

@@ -1,48 +1,48 @@
-//! Codes of at most two bytes: the directory lists the documents of every code, and codes are visited in the order of
-//! their distance until there are enough.
+//! Posting lists of codes of at most two bytes: the directory lists the documents of every code, and codes are visited in the
+//! order of their distance until there are enough documents.
 
 use super::bound::Query;
 use super::layout::{BLOCK, BlocksRef};
 use super::pairs::{Levels, Pairs};
 use super::topk::{Effort, Neighbour, TopK};
 
-/// Whether the directory tells all codes apart, so that it lists the documents of each.
+/// Whether the directory indexes whole codes, so that it lists the documents of each code.
 pub fn lists_codes(blocks: &BlocksRef) -> bool {
     blocks.prefix_bits() as usize == 8 * blocks.shape().code_bytes()
 }
 
-/// Offers all documents, code by code in order of distance, and stops where no code can matter any more. Returns
-/// whether it came so far: it gives up after `most` codes, when looking at every block costs less.
+/// Offers documents code by code in order of distance, and stops when no further code can matter. Returns whether it got that
+/// far: it gives up after `max_codes` codes, when a scan of every block costs less.
 ///
 /// # Panics
-/// When the query has another shape, the directory does not tell all codes apart, or the filter ends before a key.
+/// When the query has another shape, the directory does not index whole codes, or the filter ends before a key.
 pub fn nearest_by_code(
     blocks: &BlocksRef,
     query: &Query,
     best: &mut TopK,
     filter: Option<&[u64]>,
-    most: usize,
+    max_codes: usize,
 ) -> bool {
     assert_eq!(query.shape(), blocks.shape(), "queries and blocks of one shape");
     assert!(lists_codes(blocks), "a directory of whole codes");
     let Some(levels) = Levels::of(blocks.prefix_bits()) else { return false };
     let mut full = false;
     for (visited, (excess, code)) in Pairs::new(query, levels).enumerate() {
-        if excess > query.room(best.limit()) {
+        if excess > query.max_excess(best.limit()) {
             return true;
         }
-        if visited >= most {
+        if visited >= max_codes {
             return false;
         }
         let list = blocks.bucket(levels.bits, code);
         if list.is_empty() {
             continue;
         }
-        // One code, one distance: that of its first document.
-        let place = list.start / BLOCK * blocks.shape().block_bytes() + list.start % BLOCK;
-        let [distance] = query.distances_at(blocks.bytes(), &[place]);
-        best.spend(Effort { blocks: 0, measured: 1 });
-        // Keys rise within a code, so the list ends where one comes too late.
+        // All documents of a code have the distance of the first.
+        let offset = list.start / BLOCK * blocks.shape().block_bytes() + list.start % BLOCK;
+        let [distance] = query.distances_at(blocks.bytes(), &[offset]);
+        best.add_effort(Effort { blocks: 0, measured: 1 });
+        // Keys rise within a code, so the loop ends at the first key that the collector rejects.
         for key in blocks.keys_of(list) {
             let neighbour = Neighbour { distance, key };
             if !best.may_keep(neighbour) {

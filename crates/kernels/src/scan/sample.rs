@@ -1,18 +1,19 @@
-//! A first limit from the most promising documents, so that the scan measures few that it will drop.
+//! A first limit from the most promising documents, so that the scan computes few distances in vain.
 
 use std::ops::Range;
 
 use super::bound::{Query, Scan};
-use super::layout::{BLOCK, BlocksRef, lanes, set_down};
-use super::nearest::{AT_ONCE, visit};
+use super::layout::{BLOCK, BlocksRef, lanes, select_positions};
+use super::nearest::{SELECTED_BLOCKS, scan_selected};
 use super::pairs::{Levels, Pairs};
 use super::topk::{Effort, Neighbour, TopK};
 use crate::Backend;
 
-/// Documents under the most promising prefixes, looked at in two steps.
+/// Documents of the most promising prefixes, scanned in two steps.
 ///
-/// The limit of a scan that begins with the first sample is passed by 5,400 documents of a million (16 books, noise), after
-/// the second by 350; 10,900 and 610 with 32 books. Measuring those took as long as passing over all the others.
+/// With the limit of the first step, 5,400 documents of a million pass the byte bound (16 codebooks, noise), with that of the
+/// second step 350; with 32 codebooks 10,900 and 610. Computing the distances of the former took as long as rejecting all the
+/// others.
 pub struct Sample<'a> {
     backend: Backend,
     blocks: BlocksRef<'a>,
@@ -22,13 +23,13 @@ pub struct Sample<'a> {
     pairs: Pairs,
     best: TopK,
     seen: usize,
-    /// Of the last prefix, what was not looked at.
+    /// Positions of the last prefix that were not scanned.
     rest: Range<usize>,
 }
 
 impl<'a> Sample<'a> {
-    /// Measures one document in 1,024, and at least twice as many as `best`, an empty collector, wants. Nothing where
-    /// there is no directory or few documents.
+    /// Samples one document in 1,024, and at least `2 k` for the `k` of `best`, an empty collector. `None` without a directory
+    /// or with few documents.
     ///
     /// # Panics
     /// When the query has another shape.
@@ -42,28 +43,28 @@ impl<'a> Sample<'a> {
         assert_eq!(query.shape(), blocks.shape(), "queries and blocks of one shape");
         let twice = best.k().saturating_mul(2);
         let wanted = (blocks.len() / 1024).clamp(twice, twice.max(1 << 16));
-        // Where few documents pass the filter, a sample that holds k of them would cost as much as the scan.
-        let most = wanted.saturating_mul(16);
-        if best.k() == 0 || most > blocks.len() {
+        // Where few documents pass the filter, a sample with k of them would cost as much as the scan.
+        let max_docs = wanted.saturating_mul(16);
+        if best.k() == 0 || max_docs > blocks.len() {
             return None;
         }
-        // Two blocks a prefix: a bound costs what a block costs.
+        // At least two blocks per prefix: the bound of a prefix costs as much as a block.
         let fine = |bits: &u32| *bits <= blocks.prefix_bits() && blocks.len() >> bits >= 64;
         let levels = Levels::of([16, 12, 8, 4].into_iter().find(fine)?)?;
         let pairs = Pairs::new(query, levels);
         let mut sample = Sample { backend, blocks: *blocks, query, filter, levels, pairs, best, seen: 0, rest: 0..0 };
-        sample.measure(wanted, most);
+        sample.fill(wanted, max_docs);
         Some(sample)
     }
 
-    /// The first ones in `f32`, until there are as many as wanted of them; the others through their bounds. Not even a
-    /// prefix is measured to its end: of ten million documents of a model of 32 bits, tens of thousands may share one.
-    fn measure(&mut self, wanted: usize, most: usize) {
+    /// Computes distances in `f32` until the collector is full, then scans with byte bounds. It may stop inside a prefix: among
+    /// ten million documents with codes of 32 bits, tens of thousands may share one.
+    fn fill(&mut self, wanted: usize, max_docs: usize) {
         'prefixes: for (_, prefix) in self.pairs.by_ref() {
             let bucket = self.blocks.bucket(self.levels.bits, prefix);
             for block in bucket.start / BLOCK..bucket.end.div_ceil(BLOCK) {
                 let sums = self.query.distances(self.backend, self.blocks.block(block));
-                self.best.spend(Effort { blocks: 0, measured: BLOCK });
+                self.best.add_effort(Effort { blocks: 0, measured: BLOCK });
                 let limit = self.best.limit();
                 let mut near = sums.iter().enumerate().fold(0, |m, (lane, &sum)| m | u32::from(sum <= limit) << lane);
                 let inside = lanes(block, &bucket);
@@ -82,25 +83,25 @@ impl<'a> Sample<'a> {
                     break 'prefixes;
                 }
             }
-            if self.seen > most {
+            if self.seen > max_docs {
                 break;
             }
         }
         self.best.settle();
         if self.best.is_full() {
-            self.go_on(wanted);
+            self.extend(wanted);
         }
     }
 
-    /// Goes on through the bounds until one document in 256 was seen, at most 65,536: worth it before a scan of all. Four
-    /// times as many spare a tile 8 us of measuring (16 books) and cost 19 us.
+    /// Extends the sample to one document in 256, at most 65,536, which is worth it before a full scan. Four times as many would
+    /// save a tile 8 us of distances (16 codebooks) and cost 19 us.
     pub fn deepen(&mut self) {
-        self.go_on((self.blocks.len() / 256).min(1 << 16));
+        self.extend((self.blocks.len() / 256).min(1 << 16));
     }
 
-    fn go_on(&mut self, wanted: usize) {
+    fn extend(&mut self, wanted: usize) {
         let mut scan = Scan::new(self.backend, self.query, &mut self.best);
-        let mut spots = Vec::with_capacity(2 * AT_ONCE);
+        let mut selected = Vec::with_capacity(2 * SELECTED_BLOCKS);
         while self.seen < wanted {
             let mut bucket = std::mem::replace(&mut self.rest, 0..0);
             if bucket.is_empty() {
@@ -108,23 +109,22 @@ impl<'a> Sample<'a> {
                 bucket = self.blocks.bucket(self.levels.bits, prefix);
             }
             self.seen += bucket.len();
-            set_down(bucket, &mut spots);
-            if spots.len() >= AT_ONCE {
-                visit(self.backend, &self.blocks, &spots, &mut scan, self.filter);
-                spots.clear();
+            select_positions(bucket, &mut selected);
+            if selected.len() >= SELECTED_BLOCKS {
+                scan_selected(self.backend, &self.blocks, &selected, &mut scan, self.filter);
+                selected.clear();
             }
         }
-        visit(self.backend, &self.blocks, &spots, &mut scan, self.filter);
+        scan_selected(self.backend, &self.blocks, &selected, &mut scan, self.filter);
         scan.finish(&self.blocks);
         self.best.settle();
     }
 
-    /// A distance that as many documents as wanted do not exceed, or the collector's own limit.
+    /// A distance that at least `k` documents do not exceed, or the collector's initial limit.
     pub fn limit(&self) -> f32 {
         self.best.limit()
     }
 
-    /// What it cost.
     pub fn effort(&self) -> Effort {
         self.best.effort()
     }

@@ -1,11 +1,11 @@
-//! One test over all backends against brute force in the stated order.
+//! Tests of all backends and scan strategies against brute force in codebook order.
 
 use proptest::prelude::*;
 
 use super::*;
 use crate::Backend;
 
-/// A small generator, so that the cases of a failing run can be made again.
+/// A small deterministic generator, so that failing cases can be reproduced.
 struct Noise(u64);
 
 impl Noise {
@@ -15,19 +15,19 @@ impl Noise {
     }
 
     fn codes(&mut self, shape: Shape, n: usize) -> Vec<u8> {
-        let (width, bits) = (shape.code_bytes(), shape.word_bits());
+        let (width, bits) = (shape.code_bytes(), shape.codeword_bits());
         let mut codes = vec![0; n * width];
         for code in codes.chunks_exact_mut(width) {
-            for m in 0..shape.books() {
-                let word = self.next() as usize % shape.words();
-                code[m * bits / 8] |= (word << (m * bits % 8)) as u8;
+            for m in 0..shape.num_codebooks() {
+                let codeword = self.next() as usize % shape.codebook_size();
+                code[m * bits / 8] |= (codeword << (m * bits % 8)) as u8;
             }
         }
         codes
     }
 }
 
-/// Kinds of tables that have broken quantised scans: flat, far apart, zero, near the end of `f32`.
+/// Kinds of tables that have broken quantised scans: flat, wide range, zero, near the largest `f32`.
 fn table(shape: Shape, kind: usize, noise: &mut Noise) -> Vec<f32> {
     let mut value = |i: usize| {
         let unit = (noise.next() >> 40) as f32 / (1 << 24) as f32;
@@ -37,23 +37,23 @@ fn table(shape: Shape, kind: usize, noise: &mut Noise) -> Vec<f32> {
             2 => 0.0,
             3 => unit * 10f32.powi((noise.next() % 60) as i32 - 30),
             4 => f32::MAX * unit,
-            5 => f32::from(u8::from(i % shape.words() != 3)),
+            5 => f32::from(u8::from(i % shape.codebook_size() != 3)),
             6 => 1000.0 + unit * 1e-3,
-            // Bits that differ are counted, where a book has two words.
+            // A Hamming distance, where a codebook has two codewords.
             7 => f32::from(u8::from(i % 2 == i / 2 % 3 % 2)),
             _ => f32::from_bits((noise.next() % 100) as u32),
         }
     };
-    (0..shape.books() * shape.words()).map(&mut value).collect()
+    (0..shape.num_codebooks() * shape.codebook_size()).map(&mut value).collect()
 }
 
-/// Distance of a packed code as the model states it: word numbers low bits first, a sum in book order.
+/// Distance of a packed code by definition: codeword numbers low bits first, a sum in codebook order.
 fn distance(shape: Shape, table: &[f32], code: &[u8]) -> f32 {
-    let bits = shape.word_bits();
+    let bits = shape.codeword_bits();
     let mut sum = 0.0;
-    for m in 0..shape.books() {
-        let word = (usize::from(code[m * bits / 8]) >> (m * bits % 8)) & ((1 << bits) - 1);
-        sum += table[m * shape.words() + word];
+    for m in 0..shape.num_codebooks() {
+        let codeword = (usize::from(code[m * bits / 8]) >> (m * bits % 8)) & ((1 << bits) - 1);
+        sum += table[m * shape.codebook_size() + codeword];
     }
     sum
 }
@@ -61,7 +61,7 @@ fn distance(shape: Shape, table: &[f32], code: &[u8]) -> f32 {
 struct Case {
     shape: Shape,
     codes: Vec<u8>,
-    // Blocks begin `offset` bytes into this, so that loads are not aligned.
+    // The blocks begin at byte `offset`, so that loads are not aligned.
     bytes: Vec<u8>,
     offset: usize,
     keys: Vec<[u8; 4]>,
@@ -103,9 +103,9 @@ impl Case {
         let expected: Vec<Vec<Neighbour>> = tables.iter().map(|t| self.brute(t, k, filter)).collect();
         for backend in Backend::available() {
             let name = backend.name();
-            let said = |table: &[f32]| format!("{name} {:?} n {} k {k} table {table:?}", self.shape, self.keys.len());
+            let case = |table: &[f32]| format!("{name} {:?} n {} k {k} table {table:?}", self.shape, self.keys.len());
             for depth in 0..3 {
-                // Beginning from nothing, from a sample, from a deeper one.
+                // Beginning without a limit, with that of a sample, and with that of a deeper sample.
                 let begin = |query: &&Query| {
                     let sample = Sample::new(backend, &blocks, query, TopK::new(k), filter).filter(|_| depth > 0);
                     sample.map_or(TopK::new(k), |mut sample| {
@@ -121,45 +121,45 @@ impl Case {
                     .zip(&best)
                     .map(|(q, best)| Prefixes::new(backend, &blocks, q, best.limit()))
                     .collect();
-                let mut alone = best.clone();
-                // In two parts, the second beginning inside a block.
+                let mut by_prefix = best.clone();
+                // In two ranges; the second begins inside a block.
                 let middle = blocks.len() / 2;
-                for (share, part) in [0..middle, middle..blocks.len()].into_iter().enumerate() {
-                    nearest(backend, &blocks, part, &queries, &mut best, filter);
-                    for (prefixes, best) in prefixes.iter().zip(&mut alone) {
+                for (share, range) in [0..middle, middle..blocks.len()].into_iter().enumerate() {
+                    nearest(backend, &blocks, range, &queries, &mut best, filter);
+                    for (prefixes, best) in prefixes.iter().zip(&mut by_prefix) {
                         prefixes.iter().for_each(|prefixes| prefixes.nearest((share, 2), best, filter));
                     }
                 }
                 for (((found, expected), query), prefixes) in
-                    alone.into_iter().zip(&expected).zip(&queries).zip(prefixes)
+                    by_prefix.into_iter().zip(&expected).zip(&queries).zip(prefixes)
                 {
                     assert_eq!(prefixes.is_some(), blocks.prefix_bits() > 0);
                     if let Some(prefixes) = prefixes {
                         assert!(prefixes.cost() <= blocks.len());
-                        assert_eq!(&found.into_sorted(), expected, "by prefix {}", said(query.table()));
+                        assert_eq!(&found.into_sorted(), expected, "by prefix {}", case(query.table()));
                     }
                 }
                 for ((found, expected), query) in best.into_iter().zip(&expected).zip(&queries) {
-                    assert_eq!(&found.into_sorted(), expected, "{}", said(query.table()));
+                    assert_eq!(&found.into_sorted(), expected, "{}", case(query.table()));
                 }
             }
-            // The filter's documents packed for themselves.
+            // Only the filter's documents, packed in their own blocks.
             let (bytes, keys) = self.gathered(filter);
-            let some = BlocksRef::new(self.shape, keys.len(), &bytes, &keys, &[]);
+            let gathered = BlocksRef::new(self.shape, keys.len(), &bytes, &keys, &[]);
             for (query, expected) in queries.iter().zip(&expected) {
                 let mut best = TopK::new(k);
-                nearest(backend, &some, 0..keys.len(), &[query], std::array::from_mut(&mut best), None);
-                assert_eq!(&best.into_sorted(), expected, "gathered {}", said(query.table()));
+                nearest(backend, &gathered, 0..keys.len(), &[query], std::array::from_mut(&mut best), None);
+                assert_eq!(&best.into_sorted(), expected, "gathered {}", case(query.table()));
                 if lists_codes(&blocks) {
                     let mut best = TopK::new(k);
                     assert!(nearest_by_code(&blocks, query, &mut best, filter, usize::MAX));
-                    assert_eq!(&best.into_sorted(), expected, "by code {}", said(query.table()));
+                    assert_eq!(&best.into_sorted(), expected, "by code {}", case(query.table()));
                 }
             }
         }
     }
 
-    /// Blocks and keys of the filter's documents alone.
+    /// Blocks and keys of only the filter's documents.
     fn gathered(&self, filter: Option<&[u64]>) -> (Vec<u8>, Vec<[u8; 4]>) {
         let passes = |key: u32| filter.is_none_or(|bits| bits[key as usize / 64] >> (key % 64) & 1 == 1);
         let positions: Vec<u32> =
@@ -171,7 +171,7 @@ impl Case {
 
 #[test]
 #[should_panic(expected = "prefixes of a limit of 3")]
-fn a_collector_that_wants_more_than_the_prefixes_were_made_for_is_refused() {
+fn prefixes_refuse_a_collector_with_a_larger_limit() {
     let shape = Shape::new(4, 16);
     let case = Case::new(shape, vec![0; 66], 0, 4);
     let query = Query::new(shape, &[1.0; 64]);
@@ -181,17 +181,19 @@ fn a_collector_that_wants_more_than_the_prefixes_were_made_for_is_refused() {
 
 #[test]
 #[should_panic(expected = "position 33 of 33")]
-fn a_position_beyond_the_last_document_is_refused() {
+fn gather_refuses_a_position_beyond_the_last_document() {
     let case = Case::new(Shape::new(4, 16), vec![0; 66], 0, 0);
     gather(&case.blocks(), &[32, 33]);
 }
 
 #[test]
-fn every_length_of_two_blocks_and_one_is_brute_force() {
+fn scan_equals_brute_force_for_0_to_65_documents() {
     let mut noise = Noise(1);
     for n in 0..=65 {
-        for (books, words) in [(1, 16), (4, 16), (7, 16), (16, 16), (9, 2), (32, 2), (1, 256), (3, 256), (16, 256)] {
-            let shape = Shape::new(books, words);
+        for (codebooks, codewords) in
+            [(1, 16), (4, 16), (7, 16), (16, 16), (9, 2), (32, 2), (1, 256), (3, 256), (16, 256)]
+        {
+            let shape = Shape::new(codebooks, codewords);
             let codes = noise.codes(shape, n);
             let case = Case::new(shape, codes, n % 32, 0);
             let tables: Vec<Vec<f32>> = (0..9).map(|kind| table(shape, kind, &mut noise)).collect();
@@ -203,7 +205,7 @@ fn every_length_of_two_blocks_and_one_is_brute_force() {
 }
 
 #[test]
-fn every_number_of_books_is_brute_force() {
+fn scan_equals_brute_force_for_every_shape() {
     let mut noise = Noise(2);
     let others = [
         (65, 16),
@@ -221,10 +223,10 @@ fn every_number_of_books_is_brute_force() {
         (6, 17),
         (8, 100),
     ];
-    for (books, words) in (1..=64).map(|books| (books, 16)).chain(others) {
-        let shape = Shape::new(books, words);
+    for (codebooks, codewords) in (1..=64).map(|codebooks| (codebooks, 16)).chain(others) {
+        let shape = Shape::new(codebooks, codewords);
         let codes = noise.codes(shape, 300);
-        let case = Case::new(shape, codes, books % 32, 4);
+        let case = Case::new(shape, codes, codebooks % 32, 4);
         let tables: Vec<Vec<f32>> = (0..9).map(|kind| table(shape, kind, &mut noise)).collect();
         let filter: Vec<u64> = (0..5).map(|_| noise.next()).collect();
         case.check(&tables, 10, None);
@@ -234,7 +236,7 @@ fn every_number_of_books_is_brute_force() {
 }
 
 #[test]
-fn prefixes_passed_over_hold_no_neighbour() {
+fn pruned_prefixes_hold_no_neighbour() {
     let mut noise = Noise(3);
     let cases = [
         (4, 16, 16),
@@ -250,24 +252,24 @@ fn prefixes_passed_over_hold_no_neighbour() {
         (2, 256, 16),
         (4, 256, 12),
     ];
-    for (books, words, bits) in cases {
-        let shape = Shape::new(books, words);
+    for (codebooks, codewords, bits) in cases {
+        let shape = Shape::new(codebooks, codewords);
         let mut codes = noise.codes(shape, 5000);
         // Clusters: most documents share their first byte with many others.
         let width = shape.code_bytes();
         for (i, code) in codes.chunks_exact_mut(width).enumerate() {
             if i % 3 != 0 {
-                code[0] &= 0x33; // a lesser word, whatever the width
+                code[0] &= 0x33; // a smaller codeword at every width
             }
         }
         let case = Case::new(shape, codes, 1, bits.min(width as u32 * 8));
         let mut tables: Vec<Vec<f32>> = (0..9).map(|kind| table(shape, kind, &mut noise)).collect();
-        // A near and many far words: all but a few prefixes fall.
+        // One near codeword and many far ones: all but a few prefixes are pruned.
         tables.push(
             table(shape, 0, &mut noise)
                 .iter()
                 .enumerate()
-                .map(|(i, v)| if i % words == 1 { 0.0 } else { v + 5.0 })
+                .map(|(i, v)| if i % codewords == 1 { 0.0 } else { v + 5.0 })
                 .collect(),
         );
         let filter: Vec<u64> = (0..79).map(|_| noise.next() & noise.next() & noise.next()).collect();
@@ -285,13 +287,13 @@ fn short_blocks_are_refused() {
 }
 
 #[test]
-fn a_table_that_measures_nothing_is_refused() {
+fn a_table_with_negative_or_non_finite_values_is_refused() {
     for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, -1.0] {
         let mut table = [1.0; 32];
         table[17] = bad;
         let refused = std::panic::catch_unwind(|| Query::new(Shape::new(2, 16), &table)).unwrap_err();
-        let said = refused.downcast_ref::<&str>().copied().unwrap_or_default();
-        assert!(said.contains("finite and not negative"), "{bad}: {said:?}");
+        let message = refused.downcast_ref::<&str>().copied().unwrap_or_default();
+        assert!(message.contains("finite and not negative"), "{bad}: {message:?}");
     }
 }
 
@@ -299,8 +301,8 @@ fn a_table_that_measures_nothing_is_refused() {
 fn blocks_may_begin_at_any_byte() {
     let mut noise = Noise(4);
     for offset in 0..=64 {
-        for (books, words) in [(5, 16), (16, 16), (24, 2), (3, 256)] {
-            let shape = Shape::new(books, words);
+        for (codebooks, codewords) in [(5, 16), (16, 16), (24, 2), (3, 256)] {
+            let shape = Shape::new(codebooks, codewords);
             let codes = noise.codes(shape, 97);
             let tables: Vec<Vec<f32>> = (0..7).map(|_| table(shape, 0, &mut noise)).collect();
             Case::new(shape, codes, offset, 4).check(&tables, 9, None);
@@ -308,18 +310,18 @@ fn blocks_may_begin_at_any_byte() {
     }
 }
 
-/// Sums at the very edge of a byte: documents that lie exactly at the limit stay, those a step beyond may pass the bound
-/// but not the measure, and a sum that would wrap around does not come back as a small one.
+/// Sums at the edge of a byte: documents exactly at the limit stay, documents one step beyond may pass the byte bound but not
+/// the distance, and a sum above 255 does not wrap to a small one.
 #[test]
-fn sums_at_the_edge_of_a_byte_are_brute_force() {
+fn scan_equals_brute_force_for_sums_at_the_edge_of_a_byte() {
     let mut noise = Noise(5);
-    for (books, words) in [(2, 16), (16, 16), (64, 16), (64, 2), (4, 256)] {
-        let shape = Shape::new(books, words);
+    for (codebooks, codewords) in [(2, 16), (16, 16), (64, 16), (64, 2), (4, 256)] {
+        let shape = Shape::new(codebooks, codewords);
         let codes = noise.codes(shape, 400);
         for step in [1.0f32, 127.0, 128.0, 254.0, 254.5, 255.0, 256.0, 1e30] {
             let value = |noise: &mut Noise| (noise.next() % 3) as f32 * step;
             let tables: Vec<Vec<f32>> =
-                (0..3).map(|_| (0..books * words).map(|_| value(&mut noise)).collect()).collect();
+                (0..3).map(|_| (0..codebooks * codewords).map(|_| value(&mut noise)).collect()).collect();
             for k in [1, 7, 399] {
                 Case::new(shape, codes.clone(), 0, 8).check(&tables, k, None);
             }
@@ -328,7 +330,7 @@ fn sums_at_the_edge_of_a_byte_are_brute_force() {
 }
 
 #[test]
-fn giving_up_on_codes_says_so() {
+fn nearest_by_code_reports_that_it_gave_up() {
     let mut noise = Noise(6);
     let shape = Shape::new(4, 16);
     let codes = noise.codes(shape, 3000);
@@ -339,16 +341,16 @@ fn giving_up_on_codes_says_so() {
 }
 
 #[test]
-fn a_page_begins_where_the_one_before_ended() {
+fn a_page_begins_where_the_previous_page_ended() {
     let mut noise = Noise(8);
-    for (books, words, bits) in [(4, 16, 16), (8, 16, 12), (9, 2, 8), (2, 256, 16)] {
-        let shape = Shape::new(books, words);
+    for (codebooks, codewords, bits) in [(4, 16, 16), (8, 16, 12), (9, 2, 8), (2, 256, 16)] {
+        let shape = Shape::new(codebooks, codewords);
         let case = Case::new(shape, noise.codes(shape, 700), 0, bits);
         let table = table(shape, 5, &mut noise);
         let (query, blocks) = (Query::new(shape, &table), case.blocks());
         let all = case.brute(&table, 700, None);
         for at in [0, 1, 350, 699] {
-            // The next of the order: the same distance with the next key, there or not.
+            // The next in the order: the same distance with the next key, which may belong to no document.
             let first = Neighbour { key: all[at].key + 1, ..all[at] };
             let expected = &all[at + 1..(at + 41).min(700)];
             for backend in Backend::available() {
@@ -372,10 +374,10 @@ fn a_page_begins_where_the_one_before_ended() {
 
 proptest! {
     #[test]
-    fn any_case_is_brute_force(
+    fn scan_equals_brute_force_for_random_cases(
         seed in any::<u64>(),
-        books in 1usize..40,
-        words in prop_oneof![Just(2usize), Just(16), Just(16), Just(256), 2usize..=256],
+        codebooks in 1usize..40,
+        codewords in prop_oneof![Just(2usize), Just(16), Just(16), Just(256), 2usize..=256],
         n in 0usize..700,
         k in 1usize..120,
         kinds in prop::collection::vec(0usize..9, 1..7),
@@ -383,14 +385,14 @@ proptest! {
         filtered in any::<bool>(),
     ) {
         let mut noise = Noise(seed);
-        let shape = Shape::new(books, words);
+        let shape = Shape::new(codebooks, codewords);
         // Few distinct codes: ties are the rule.
-        let some = noise.codes(shape, distinct);
+        let pool = noise.codes(shape, distinct);
         let width = shape.code_bytes();
         let codes: Vec<u8> = (0..n)
             .flat_map(|_| {
                 let i = noise.next() as usize % distinct;
-                some[i * width..(i + 1) * width].to_vec()
+                pool[i * width..(i + 1) * width].to_vec()
             })
             .collect();
         let bits = (4 * (seed % 5) as u32).min(width as u32 * 8);

@@ -1,13 +1,13 @@
-//! The best `k` under one total order, so that every way of scanning gives the same answer.
+//! The best `k` under one total order, so that every scan strategy gives the same result.
 
 use std::cmp::Ordering;
 
-/// A document the scan kept: its distance, and the key by which equal distances are ordered.
+/// A document found by the scan. Neighbours are ordered by distance, then by key.
 #[derive(Clone, Copy, Debug)]
 pub struct Neighbour {
-    /// Sum of the query's table over the document's code, in book order, in `f32`.
+    /// Sum of the query's distance table over the document's code, in codebook order, in `f32`.
     pub distance: f32,
-    /// The document's key: its position, or what the blocks' owner gave for it.
+    /// The document's key: its position, or the key that the blocks give it.
     pub key: u32,
 }
 
@@ -47,26 +47,26 @@ impl Neighbour {
     }
 }
 
-/// Collects the `k` least neighbours in the order (distance, key), whatever the order they come in.
+/// Collects the `k` smallest neighbours in the order (distance, key), for every order of arrival.
 ///
-/// Newcomers are set down unsorted until there are twice as many as wanted, then the better half is kept: a few
-/// nanoseconds a newcomer, where a heap of 100 took about fifty.
+/// Newcomers are appended unsorted until there are `2 k`, then the better half stays: a few nanoseconds per newcomer, where a
+/// heap of 100 took about fifty.
 #[derive(Clone, Debug)]
 pub struct TopK {
     k: usize,
-    // What a newcomer must stay below: the packed worst of the last better half, or the first beyond the ceiling.
-    bar: u64,
-    // What a newcomer must reach: the first of the order that is wanted.
-    floor: u64,
+    // Exclusive upper bound of a newcomer: the packed worst of the last better half, or the first value beyond the ceiling.
+    upper: u64,
+    // Inclusive lower bound of a newcomer: the start of the page.
+    lower: u64,
     limit: f32,
-    kept: Vec<u64>,
+    entries: Vec<u64>,
     effort: Effort,
 }
 
-/// What filling a collector cost.
+/// Work done to fill a collector.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Effort {
-    /// Blocks whose documents were looked at through their bytes.
+    /// Blocks whose byte sums were computed.
     pub blocks: usize,
     /// Documents whose distance was summed in `f32`.
     pub measured: usize,
@@ -80,103 +80,99 @@ impl std::ops::AddAssign for Effort {
 }
 
 impl TopK {
-    /// Room for `k`; nothing is kept when `k` is zero.
+    /// Collects up to `k` neighbours; none when `k` is zero.
     pub fn new(k: usize) -> Self {
         TopK::below(k, f32::INFINITY)
     }
 
-    /// Room for `k` of which none is farther than `ceiling`: what is known from elsewhere (another part of the
-    /// documents, a sample) spares this scan the documents that cannot matter. A distance equal to the ceiling stays.
+    /// Collects up to `k` neighbours no farther than `ceiling`, inclusive. A ceiling known from another segment or from a sample
+    /// saves the scan the documents that cannot matter.
     pub fn below(k: usize, ceiling: f32) -> Self {
-        let bar = if k == 0 { 0 } else { Neighbour { distance: ceiling, key: u32::MAX }.packed().saturating_add(1) };
-        // A user may ask for "all" with a number far above the index: memory follows what is found.
-        let kept = Vec::with_capacity(k.min(1024) * 2);
-        TopK { k, bar, floor: 0, limit: ceiling, kept, effort: Effort::default() }
+        let upper = if k == 0 { 0 } else { Neighbour { distance: ceiling, key: u32::MAX }.packed().saturating_add(1) };
+        // A request for all documents may have a k far above the size of the index: memory grows with the entries.
+        let entries = Vec::with_capacity(k.min(1024) * 2);
+        TopK { k, upper, lower: 0, limit: ceiling, entries, effort: Effort::default() }
     }
 
-    /// Leaves out what comes before `first` in the order: the page before.
+    /// Excludes neighbours before `first` in the order: those of earlier pages.
     pub fn starting(mut self, first: Neighbour) -> Self {
-        self.floor = first.packed();
+        self.lower = first.packed();
         self
     }
 
-    /// Takes a neighbour if it may be among the best. Returns whether the limit fell.
+    /// Adds a neighbour if it may be among the best. Returns whether the limit fell.
     #[inline]
     pub fn push(&mut self, neighbour: Neighbour) -> bool {
         let packed = neighbour.packed();
-        if packed >= self.bar || packed < self.floor {
+        if packed >= self.upper || packed < self.lower {
             return false;
         }
-        self.kept.push(packed);
-        if self.kept.len() / 2 < self.k {
+        self.entries.push(packed);
+        if self.entries.len() / 2 < self.k {
             return false;
         }
         self.shrink();
         true
     }
 
-    /// Whether a neighbour, or one of its distance with a greater key, would be kept now.
+    /// Whether the collector would accept the neighbour; if not, it rejects larger keys at this distance too.
     #[inline]
     pub(super) fn may_keep(&self, neighbour: Neighbour) -> bool {
-        neighbour.packed() < self.bar
+        neighbour.packed() < self.upper
     }
 
-    /// Keeps the better half.
+    /// Drops all but the best `k`.
     #[cold]
     fn shrink(&mut self) {
-        let (_, worst, _) = self.kept.select_nth_unstable(self.k - 1);
-        self.bar = *worst;
+        let (_, worst, _) = self.entries.select_nth_unstable(self.k - 1);
+        self.upper = *worst;
         self.limit = Neighbour::unpacked(*worst).distance;
-        self.kept.truncate(self.k);
+        self.entries.truncate(self.k);
     }
 
-    /// Brings the limit down to the worst of the present best `k`, if there are so many.
+    /// Lowers the limit to the worst of the current best `k`, if there are `k`.
     pub fn settle(&mut self) {
-        if self.k > 0 && self.kept.len() > self.k {
+        if self.k > 0 && self.entries.len() > self.k {
             self.shrink();
-        } else if self.k > 0 && self.kept.len() == self.k {
-            let worst = *self.kept.iter().max().expect("k of them");
-            self.bar = worst;
+        } else if self.k > 0 && self.entries.len() == self.k {
+            let worst = *self.entries.iter().max().expect("k entries");
+            self.upper = worst;
             self.limit = Neighbour::unpacked(worst).distance;
         }
     }
 
-    /// The distance a newcomer must not exceed: at first the ceiling, later the worst of `k`.
+    /// The distance that a newcomer must not exceed: first the ceiling, later that of the worst of `k`.
     #[inline]
     pub fn limit(&self) -> f32 {
         self.limit
     }
 
-    /// Whether `k` are there.
+    /// Whether there are at least `k` entries.
     pub fn is_full(&self) -> bool {
-        self.kept.len() >= self.k
+        self.entries.len() >= self.k
     }
 
-    /// How many were asked for.
     pub fn k(&self) -> usize {
         self.k
     }
 
-    /// What it cost so far.
     pub fn effort(&self) -> Effort {
         self.effort
     }
 
-    /// Adds to what it cost.
-    pub(super) fn spend(&mut self, effort: Effort) {
+    pub(super) fn add_effort(&mut self, effort: Effort) {
         self.effort += effort;
     }
 
-    /// Whether none is kept.
     pub fn is_empty(&self) -> bool {
-        self.kept.is_empty()
+        self.entries.is_empty()
     }
 
     /// The neighbours, best first.
     pub fn into_sorted(mut self) -> Vec<Neighbour> {
-        self.kept.sort_unstable();
-        self.kept.truncate(self.k);
-        self.kept.into_iter().map(Neighbour::unpacked).collect()
+        self.entries.sort_unstable();
+        self.entries.truncate(self.k);
+        self.entries.into_iter().map(Neighbour::unpacked).collect()
     }
 }
 
@@ -185,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn equal_distances_go_by_key_whatever_the_order_of_arrival() {
+    fn equal_distances_are_ordered_by_key_for_any_order_of_arrival() {
         let all: Vec<Neighbour> =
             (0..200u32).map(|i| Neighbour { distance: (i % 5) as f32, key: (i * 77) % 200 }).collect();
         let mut sorted = all.clone();
