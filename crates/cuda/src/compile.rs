@@ -5,22 +5,22 @@ use std::ffi::{CString, c_void};
 use cudarc::driver::{result as driver, sys};
 use cudarc::nvrtc::{result as nvrtc, sys as nvrtc_sys};
 
-use crate::device::{Device, said};
-use crate::hopper::fits;
+use crate::device::{Device, driver_result};
+use crate::hopper::supports;
 use crate::memory::Stream;
 use crate::{Activation, Error, Precision, Result, Shape};
 
 const SOURCE: &str = include_str!("kernels.cu");
 const HOPPER: &str = include_str!("hopper.cu");
 
-/// Machine code, or the assembly the driver makes it from.
+/// Machine code, or assembly (PTX) that the driver compiles.
 pub(crate) struct Image {
     bytes: Vec<u8>,
-    /// Whether `feed_in` is among the kernels.
+    /// Whether the image has the kernel `feed_in`.
     fused: bool,
 }
 
-/// Options that make the source one encoder's.
+/// Compiler options that specialise the source for one encoder.
 fn options(shape: &Shape, precision: Precision) -> Vec<String> {
     let activation = match shape.activation {
         Activation::Gelu => 0,
@@ -35,22 +35,22 @@ fn options(shape: &Shape, precision: Precision) -> Vec<String> {
         format!("-DINNER={}", shape.intermediate),
         format!("-DBF16={}", u8::from(precision == Precision::Bf16)),
         format!("-DACTIVATION={activation}"),
-        // As an exact number: 17 significant digits make the same f32 again.
+        // 17 significant digits give back the same f32.
         format!("-DEPSILON={:.17e}f", shape.epsilon),
     ]
 }
 
 /// Compiles an encoder's kernels for a compute capability.
 pub(crate) fn compile(shape: &Shape, precision: Precision, capability: (i32, i32)) -> Result<Image> {
-    let fused = fits(shape, capability) && known_chips()?.contains(&(capability.0 * 10 + capability.1));
+    let fused = supports(shape, capability) && supported_chips()?.contains(&(capability.0 * 10 + capability.1));
     let source = if fused { format!("{SOURCE}{HOPPER}") } else { SOURCE.into() };
-    // Instructions of one chip alone are asked for by an `a`.
+    // The suffix `a` enables the instructions of this chip only.
     let bytes = assemble(&source, options(shape, precision), capability, if fused { "a" } else { "" })?;
     Ok(Image { bytes, fused })
 }
 
-/// Compiles for a compute capability: to machine code where the compiler knows the chip, else to the newest assembly
-/// below it, which the driver finishes.
+/// Compiles for a compute capability: to machine code where the compiler knows the chip, else to assembly for the newest
+/// older chip, which the driver compiles.
 pub(crate) fn assemble(
     source: &str,
     mut options: Vec<String>,
@@ -58,21 +58,22 @@ pub(crate) fn assemble(
     variant: &str,
 ) -> Result<Vec<u8>> {
     let chip = capability.0 * 10 + capability.1;
-    let known = known_chips()?;
+    let known = supported_chips()?;
     let exact = known.contains(&chip);
     if exact {
         options.push(format!("--gpu-architecture=sm_{chip}{variant}"));
     } else {
         let below = known.iter().copied().filter(|&c| c < chip).max().ok_or_else(|| {
             Error::Unsupported(format!(
-                "NVRTC knows no chip like this GPU's {chip}; update the CUDA libraries, or use the CPU"
+                "NVRTC does not support this GPU's compute capability {}.{}; update the CUDA libraries, or use the CPU",
+                capability.0, capability.1
             ))
         })?;
         options.push(format!("--gpu-architecture=compute_{below}"));
     }
-    let source = CString::new(source).map_err(|_| Error::Unsupported("the kernel source holds a zero byte".into()))?;
-    let program = refused("making a program", nvrtc::create_program(&source, Some(c"kernels.cu")))?;
-    // SAFETY: `program` is live until the end of this block and `source` outlives it; the buffers have the sizes asked for.
+    let source = CString::new(source).map_err(|_| Error::Unsupported("the kernel source has a zero byte".into()))?;
+    let program = nvrtc_result("creating a program", nvrtc::create_program(&source, Some(c"kernels.cu")))?;
+    // SAFETY: `program` is live until the end of this block and `source` outlives it; the buffers have the requested sizes.
     unsafe {
         let image = (|| {
             if nvrtc::compile_program(program, &options).is_err() {
@@ -85,14 +86,14 @@ pub(crate) fn assemble(
                 });
             }
             if !exact {
-                let text = refused("reading the compiled kernels", nvrtc::get_ptx(program))?;
+                let text = nvrtc_result("reading the compiled kernels", nvrtc::get_ptx(program))?;
                 return Ok(text.iter().map(|c| *c as u8).collect());
             }
             let mut size = 0;
-            refused("sizing the compiled kernels", nvrtc_sys::nvrtcGetCUBINSize(program, &mut size).result())?;
+            nvrtc_result("sizing the compiled kernels", nvrtc_sys::nvrtcGetCUBINSize(program, &mut size).result())?;
             let mut bytes = vec![0u8; size];
             let to = bytes.as_mut_ptr().cast();
-            refused("reading the compiled kernels", nvrtc_sys::nvrtcGetCUBIN(program, to).result())?;
+            nvrtc_result("reading the compiled kernels", nvrtc_sys::nvrtcGetCUBIN(program, to).result())?;
             Ok(bytes)
         })();
         let _ = nvrtc::destroy_program(program);
@@ -100,19 +101,19 @@ pub(crate) fn assemble(
     }
 }
 
-/// Chips the compiler knows, as 90 for 9.0.
-fn known_chips() -> Result<Vec<i32>> {
-    // SAFETY: the second call fills as many integers as the first has counted.
+/// Chips that the compiler supports: 90 is compute capability 9.0.
+fn supported_chips() -> Result<Vec<i32>> {
+    // SAFETY: the second call fills as many integers as the first one counts.
     unsafe {
         let mut count = 0;
-        refused("asking for known chips", nvrtc_sys::nvrtcGetNumSupportedArchs(&mut count).result())?;
+        nvrtc_result("listing supported chips", nvrtc_sys::nvrtcGetNumSupportedArchs(&mut count).result())?;
         let mut chips = vec![0; count.max(0) as usize];
-        refused("asking for known chips", nvrtc_sys::nvrtcGetSupportedArchs(chips.as_mut_ptr()).result())?;
+        nvrtc_result("listing supported chips", nvrtc_sys::nvrtcGetSupportedArchs(chips.as_mut_ptr()).result())?;
         Ok(chips)
     }
 }
 
-fn refused<T>(doing: &str, answer: std::result::Result<T, nvrtc::NvrtcError>) -> Result<T> {
+fn nvrtc_result<T>(doing: &str, answer: std::result::Result<T, nvrtc::NvrtcError>) -> Result<T> {
     answer.map_err(|nvrtc::NvrtcError(code)| Error::Failed {
         doing: doing.into(),
         said: format!("{code:?}"),
@@ -120,7 +121,7 @@ fn refused<T>(doing: &str, answer: std::result::Result<T, nvrtc::NvrtcError>) ->
     })
 }
 
-/// The kernels, loaded.
+/// Loaded kernels of an encoder.
 pub(crate) struct Kernels {
     _module: Module,
     pub keys: Kernel,
@@ -131,11 +132,10 @@ pub(crate) struct Kernels {
     pub add_norm: Pair,
     pub activation: Kernel,
     pub pool: Kernel,
-    /// The feed-forward part's first product with its activation, where the chip has it.
+    /// The first product of the feed-forward part with its activation, where the chip supports it.
     pub feed_in: Option<Kernel>,
 }
 
-/// One kernel.
 #[derive(Clone, Copy)]
 pub(crate) struct Kernel(sys::CUfunction);
 
@@ -177,7 +177,7 @@ impl Kernels {
     }
 }
 
-/// A loaded image; its kernels live as long as it.
+/// A loaded image. Its kernels are valid as long as it lives.
 pub(crate) struct Module {
     device: Device,
     handle: sys::CUmodule,
@@ -189,18 +189,19 @@ unsafe impl Send for Module {}
 unsafe impl Sync for Module {}
 
 impl Module {
-    /// `image` is what [`assemble`] gave.
+    /// `image` is a result of [`assemble`].
     pub fn load(device: &Device, image: &[u8]) -> Result<Self> {
         device.bind()?;
-        // SAFETY: the image is whole, from the compiler; text ends with the zero the compiler gives.
-        let handle = said("loading the GPU kernels", unsafe { driver::module::load_data(image.as_ptr().cast()) })?;
+        // SAFETY: the image is a whole result of the compiler; assembly ends with the zero that the compiler writes.
+        let handle =
+            driver_result("loading the GPU kernels", unsafe { driver::module::load_data(image.as_ptr().cast()) })?;
         Ok(Module { device: device.clone(), handle })
     }
 
     pub fn find(&self, name: &str) -> Result<Kernel> {
-        let name = CString::new(name).expect("kernel names hold no zero");
+        let name = CString::new(name).expect("kernel names have no zero byte");
         // SAFETY: the module is live.
-        said("finding a GPU kernel", unsafe { driver::module::get_function(self.handle, name) }).map(Kernel)
+        driver_result("finding a GPU kernel", unsafe { driver::module::get_function(self.handle, name) }).map(Kernel)
     }
 }
 
@@ -214,7 +215,6 @@ impl Drop for Module {
 }
 
 impl Kernel {
-    /// The driver's name for it.
     pub fn handle(self) -> sys::CUfunction {
         self.0
     }
@@ -232,14 +232,14 @@ impl Kernel {
         arguments: &mut [*mut c_void],
     ) -> Result<()> {
         // SAFETY: as the caller promises.
-        unsafe { self.launch_wide(stream, blocks, threads, 0, arguments) }
+        unsafe { self.launch_shared(stream, blocks, threads, 0, arguments) }
     }
 
-    /// The same with `shared` bytes of shared memory a block.
+    /// [`Self::launch`] with `shared` bytes of shared memory per block.
     ///
     /// # Safety
     /// As for `launch`.
-    pub unsafe fn launch_wide(
+    pub unsafe fn launch_shared(
         self,
         stream: &Stream,
         blocks: usize,
@@ -247,7 +247,8 @@ impl Kernel {
         shared: u32,
         arguments: &mut [*mut c_void],
     ) -> Result<()> {
-        let blocks = u32::try_from(blocks).map_err(|_| Error::Input(format!("{blocks} blocks in one launch")))?;
+        let blocks = u32::try_from(blocks)
+            .map_err(|_| Error::Input(format!("{blocks} blocks are too many for one launch; use smaller batches")))?;
         if blocks == 0 {
             return Ok(());
         }
@@ -255,7 +256,7 @@ impl Kernel {
         let answer = unsafe {
             driver::launch_kernel(self.0, (blocks, 1, 1), (threads, 1, 1), shared, stream.handle(), arguments)
         };
-        said("starting a GPU kernel", answer)
+        driver_result("starting a GPU kernel", answer)
     }
 }
 
@@ -295,7 +296,7 @@ mod tests {
             (Shape { hidden: 1024, heads: 16, activation: Activation::GeluTanh, ..base }, Precision::F16, (8, 0)),
             (Shape { hidden: 96, heads: 1, activation: Activation::Relu, ..base }, Precision::Bf16, (8, 6)),
             (Shape { hidden: 256, heads: 2, ..base }, Precision::F16, (8, 9)),
-            // A chip no compiler knows: assembly for the newest below it.
+            // A chip that no compiler supports: assembly for the newest older one.
             (base, Precision::F16, (99, 9)),
         ];
         for (shape, precision, capability) in cases {

@@ -1,4 +1,4 @@
-//! An encoder on a GPU: sequences in, features out, batch after batch on two streams.
+//! An encoder on a GPU: sequences in, embeddings out, batch after batch on two streams.
 
 use std::cell::Cell;
 use std::sync::{Mutex, PoisonError};
@@ -13,14 +13,14 @@ use crate::memory::{Event, Stream};
 use crate::weights::{Source, Weights, widen};
 use crate::{Dropout, Error, Pooling, Precision, Result, Shape};
 
-/// Tokens of a batch.
+/// Default size of a batch.
 const BATCH_TOKENS: usize = 16 * 1024;
-/// Batches under way: while one is computed, the other's ids and features travel and its small kernels fill gaps.
+/// Streams. While one computes a batch, the ids and embeddings of the other are copied and its small kernels fill gaps.
 const LANES: usize = 2;
 
 /// An encoder whose weights are on a GPU.
 pub struct Bert {
-    // Dropped first: its streams still use the model.
+    // Dropped first: the streams still use the model.
     lanes: Mutex<Lanes>,
     model: Model,
     device: Device,
@@ -32,26 +32,26 @@ struct Lanes {
     halved: u32,
 }
 
-/// What a run was like.
+/// Statistics of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Report {
-    /// Tokens of all sequences, once.
+    /// Tokens of all sequences, counted once for all views.
     pub tokens: u64,
-    /// Batches they were cut into.
+    /// Number of batches.
     pub batches: usize,
-    /// The most tokens of a batch.
+    /// Largest number of tokens of a batch.
     pub batch_tokens: usize,
     /// How often the batch was halved because the GPU's memory was short.
     pub halved: u32,
 }
 
 impl Report {
-    /// What the user should know, if anything.
+    /// A warning for the user, if there is one.
     pub fn note(&self) -> Option<String> {
         let tokens = self.batch_tokens;
         (self.halved > 0).then(|| {
             format!(
-                "the GPU is short of memory: batches are {tokens} tokens, {} were meant; it will be slower",
+                "the GPU is short of memory: batches have {tokens} tokens instead of {}, which is slower",
                 tokens << self.halved
             )
         })
@@ -61,12 +61,12 @@ impl Report {
 impl Bert {
     /// Compiles the kernels for the encoder and copies its weights to the GPU.
     ///
-    /// `weights` gives a tensor by its Hugging Face name without the prefix `bert.`, row-major, in f32.
+    /// `weights` returns a tensor by its Hugging Face name without the prefix `bert.`, row-major, in f32.
     pub fn new(device: &Device, shape: Shape, precision: Precision, weights: Source) -> Result<Self> {
         Self::with_batch(device, shape, precision, weights, BATCH_TOKENS)
     }
 
-    /// As [`Bert::new`], with batches of up to `tokens` tokens.
+    /// [`Bert::new`] with batches of up to `tokens` tokens.
     pub fn with_batch(
         device: &Device,
         shape: Shape,
@@ -86,42 +86,40 @@ impl Bert {
             let load = |trial: Option<usize>| -> Result<(Products, Weights)> {
                 let mut products = Products::new(device, precision, trial)?;
                 let weights = Weights::load(device, &products, &kernels, &shape, precision, weights)?;
-                products.settle();
+                products.end_trial();
                 Ok((products, weights))
             };
-            // Where memory is short, without what only the search for the fastest products needs.
+            // Where memory is short, skip the search for the fastest products, which needs memory of its own.
             let (products, weights) = match load(Some(widest)) {
                 Err(error) if error.is_memory() => load(None)?,
                 other => other?,
             };
-            let model = Model { shape, precision, weights, products, kernels, own: true };
+            let model = Model { shape, precision, weights, products, kernels, use_own_product: true };
             let lanes = Mutex::new(Lanes { lanes: Vec::new(), tokens, halved: 0 });
             Ok(Bert { lanes, model, device: device.clone() })
         })
     }
 
-    /// The same with cuBLASLt's products alone, which every chip has: the same bits, to be compared with.
+    /// Uses only cuBLASLt's products, which every chip has. The bits are the same; for comparison.
     pub fn plain(mut self) -> Self {
-        self.model.own = false;
+        self.model.use_own_product = false;
         self
     }
 
-    /// What was found out about its products: the time of cuBLASLt's first choice, of its best, and of ours.
+    /// One line per product: the time of cuBLASLt's first algorithm, of its fastest, and of our own kernel.
     pub fn choices(&self) -> Vec<String> {
         self.model.products.choices()
     }
 
-    /// Its shape.
     pub fn shape(&self) -> &Shape {
         &self.model.shape
     }
 
-    /// The GPU it is on.
     pub fn device(&self) -> &Device {
         &self.device
     }
 
-    /// Features of token sequences, one row of `out` each: raw pooled vectors, not scaled.
+    /// Writes the embeddings of token sequences, one row of `out` each: raw pooled vectors, not normalized.
     pub fn encode(
         &self,
         sequences: &[&[u32]],
@@ -132,13 +130,13 @@ impl Bert {
         self.encode_views(sequences, pooling, &[dropout], &mut [out], &|_| true)
     }
 
-    /// Features of every view into its own `outs`, each batch sent once and taken through all views.
+    /// Writes the embeddings of every view into its own slice of `outs`. Each batch is uploaded once for all views.
     ///
-    /// `progress` is told of finished rows, counted over all views, and stops the work by returning false.
+    /// `progress` gets the number of finished rows, over all views, and stops the work by returning false.
     ///
     /// # Errors
-    /// Where an argument does not fit, the GPU fails, or its memory does not hold one sequence. `outs` may be written
-    /// in part then.
+    /// When an argument does not fit, the GPU fails, or its memory does not hold one sequence. `outs` may be partly
+    /// written then.
     pub fn encode_views(
         &self,
         sequences: &[&[u32]],
@@ -160,11 +158,11 @@ impl Bert {
         }
         let longest = sequences.iter().map(|s| s.len()).max().unwrap_or(0);
         let tokens = sequences.iter().map(|s| s.len() as u64).sum();
-        // A panic under the lock can only have come from the caller's closure; the lanes were abandoned or will be.
+        // Only the caller's closure can panic under the lock; the lanes are abandoned before their next use.
         let mut state = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
         guarded("encoding on the GPU", || {
             self.device.bind()?;
-            // Kernels are loaded at their first launch, and a driver may find only then that memory is short.
+            // A driver may load kernels at their first launch, and find only then that memory is short.
             let done = Cell::new(0);
             let counted = |rows: usize| {
                 done.set(done.get() + rows);
@@ -174,8 +172,8 @@ impl Bert {
                 state.reserve(&self.device, &self.model, longest)?;
                 let capacity = state.lanes[0].capacity();
                 let batches = cut(sequences, capacity);
-                let answer = self.run(&mut state.lanes, sequences, &batches, pooling, views, outs, &counted);
-                let Err(error) = answer else { break (batches.len(), capacity) };
+                let result = self.run(&mut state.lanes, sequences, &batches, pooling, views, outs, &counted);
+                let Err(error) = result else { break (batches.len(), capacity) };
                 state.abandon();
                 if done.get() > 0 || error_is_final(&error, state.tokens, longest) {
                     return Err(error);
@@ -188,8 +186,8 @@ impl Bert {
         })
     }
 
-    /// States after the last layer of every token, sequence after sequence: `[tokens of all, hidden]`, clean or of a view.
-    /// `progress` is told of finished sequences and stops the work by returning false.
+    /// Writes the token states after the last layer, sequence after sequence: `[tokens of all sequences, hidden]`. `progress`
+    /// gets the number of finished sequences and stops the work by returning false.
     ///
     /// # Errors
     /// As for [`Bert::encode_views`].
@@ -206,14 +204,14 @@ impl Bert {
         let tokens: usize = sequences.iter().map(|s| s.len()).sum();
         if out.len() != tokens * shape.hidden {
             let (found, expected) = (out.len(), tokens * shape.hidden);
-            return Err(Error::Input(format!("states of {expected} values do not fit an output of {found}")));
+            return Err(Error::Input(format!("token states of {expected} values do not fit an output of {found}")));
         }
         self.on_lane("encoding on the GPU", sequences, |lane| {
             let (mut rest, mut bits) = (out, Vec::new());
             let mut pooled = vec![0.0; sequences.len() * shape.hidden];
             for rows in cut(sequences, lane.capacity()) {
                 lane.upload(shape, &sequences[rows.clone()])?;
-                // The mean is pooled last, after which the states stay as they are until the next launch.
+                // Mean pooling is the last kernel and only reads the states, so they stay valid until the next launch.
                 lane.launch(&self.model, Pooling::Mean, 0, dropout, rows.clone(), &mut |_, _| Ok(()))?;
                 while lane.collect(&self.model, &mut [&mut pooled])?.is_some() {}
                 let values = sequences[rows.clone()].iter().map(|s| s.len()).sum::<usize>() * shape.hidden;
@@ -230,8 +228,8 @@ impl Bert {
         })
     }
 
-    /// Microseconds of each stage of a pass over the first batch of `sequences`, summed over layers, the mean of
-    /// `rounds` passes that follow each other without a pause.
+    /// Microseconds per stage of a pass over the first batch of `sequences`, summed over layers; the mean of `rounds`
+    /// consecutive passes.
     pub fn profile(
         &self,
         sequences: &[&[u32]],
@@ -266,7 +264,7 @@ impl Bert {
             let mut stages: Vec<(&'static str, f64)> = Vec::new();
             for pair in marks.windows(2) {
                 let [(_, before), (name, event)] = pair else { continue };
-                // What lies between two passes is copies, not the first stage.
+                // The time between two passes is copies, not the first stage.
                 if *name == "keys" {
                     continue;
                 }
@@ -280,18 +278,18 @@ impl Bert {
         })
     }
 
-    /// Work that takes one lane and is not tried again.
+    /// Runs work on one lane, without retries.
     fn on_lane<T>(&self, doing: &str, sequences: &[&[u32]], work: impl FnOnce(&mut Lane) -> Result<T>) -> Result<T> {
         let longest = sequences.iter().map(|s| s.len()).max().unwrap_or(0);
         let mut state = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
         guarded(doing, || {
             self.device.bind()?;
             state.reserve(&self.device, &self.model, longest)?;
-            let answer = work(&mut state.lanes[0]);
-            if answer.is_err() {
+            let result = work(&mut state.lanes[0]);
+            if result.is_err() {
                 state.abandon();
             }
-            answer
+            result
         })
     }
 
@@ -334,19 +332,19 @@ impl Bert {
 }
 
 impl Lanes {
-    /// Nothing may still write to a lane that the next call uses; after a failed GPU new ones are made.
+    /// Drops the lanes after a failure, so that no queued work writes to a lane of the next call.
     fn abandon(&mut self) {
         self.lanes.iter_mut().for_each(Lane::abandon);
         self.lanes.clear();
     }
 
-    /// Makes lanes that hold the longest sequence, halving the batch while the GPU's memory is short.
+    /// Allocates lanes that hold the longest sequence, and halves the batch while the GPU's memory is short.
     fn reserve(&mut self, device: &Device, model: &Model, longest: usize) -> Result<()> {
         if self.lanes.len() == LANES && self.lanes[0].capacity().tokens >= longest {
             return Ok(());
         }
         self.lanes.clear();
-        let (lanes, tokens, halved) = shrinking(self.tokens.max(longest), longest, |tokens| {
+        let (lanes, tokens, halved) = halve_until_it_fits(self.tokens.max(longest), longest, |tokens| {
             (0..LANES).map(|_| Lane::new(device, model, Capacity::new(tokens))).collect()
         })?;
         (self.lanes, self.tokens) = (lanes, tokens);
@@ -355,17 +353,17 @@ impl Lanes {
     }
 }
 
-/// What `make` makes for as many tokens as memory allows: half of them each time it is short, until the longest sequence
-/// does not fit. Also the tokens it was made for, and how often they were halved.
-fn shrinking<T>(
+/// Calls `allocate` with `tokens`, and with half as many each time memory is short, until the longest sequence does not fit.
+/// Returns the allocation, its tokens, and how often they were halved.
+fn halve_until_it_fits<T>(
     mut tokens: usize,
     longest: usize,
-    mut make: impl FnMut(usize) -> Result<T>,
+    mut allocate: impl FnMut(usize) -> Result<T>,
 ) -> Result<(T, usize, u32)> {
     let mut halved = 0;
     loop {
-        match make(tokens) {
-            Ok(made) => return Ok((made, tokens, halved)),
+        match allocate(tokens) {
+            Ok(allocated) => return Ok((allocated, tokens, halved)),
             Err(error) if error_is_final(&error, tokens, longest) => return Err(error),
             Err(_) => (tokens, halved) = (tokens / 2, halved + 1),
         }
@@ -388,33 +386,33 @@ mod tests {
         shared::<Device>();
     }
 
-    /// A GPU with room for `room` tokens in place of a real one.
-    fn made(tokens: usize, longest: usize, room: usize) -> Result<(usize, usize, u32)> {
-        shrinking(tokens, longest, |tokens| match tokens {
+    /// Allocates on a simulated GPU with memory for `room` tokens.
+    fn allocate(tokens: usize, longest: usize, room: usize) -> Result<(usize, usize, u32)> {
+        halve_until_it_fits(tokens, longest, |tokens| match tokens {
             t if t <= room => Ok(t),
             t => Err(Error::Memory { what: format!("a batch of {t} tokens"), needed: t, free: room, total: 143_771 }),
         })
     }
 
     #[test]
-    fn a_short_memory_halves_the_batch_and_says_so_then_gives_up_with_a_way_out() {
-        assert_eq!(made(16384, 512, 16384).unwrap(), (16384, 16384, 0));
-        assert_eq!(made(16384, 512, 5000).unwrap(), (4096, 4096, 2));
-        assert_eq!(made(16384, 512, 512).unwrap(), (512, 512, 5));
-        let said = made(16384, 512, 511).unwrap_err().to_string();
-        assert!(said.contains("too little memory for a batch of 512 tokens"), "{said}");
-        assert!(said.contains("511 MiB free of 143771 MiB") && said.contains("use the CPU"), "{said}");
-        // What is not a matter of memory is not tried again.
+    fn short_memory_halves_the_batch_and_then_fails_with_a_remedy() {
+        assert_eq!(allocate(16384, 512, 16384).unwrap(), (16384, 16384, 0));
+        assert_eq!(allocate(16384, 512, 5000).unwrap(), (4096, 4096, 2));
+        assert_eq!(allocate(16384, 512, 512).unwrap(), (512, 512, 5));
+        let message = allocate(16384, 512, 511).unwrap_err().to_string();
+        assert!(message.contains("too little memory for a batch of 512 tokens"), "{message}");
+        assert!(message.contains("511 MiB free of 143771 MiB") && message.contains("use the CPU"), "{message}");
+        // Other errors are not retried.
         let mut tries = 0;
-        let answer = shrinking(16384, 1, |_| -> Result<()> {
+        let result = halve_until_it_fits(16384, 1, |_| -> Result<()> {
             tries += 1;
             Err(Error::Interrupted)
         });
-        assert!(matches!(answer, Err(Error::Interrupted)) && tries == 1);
+        assert!(matches!(result, Err(Error::Interrupted)) && tries == 1);
     }
 
     #[test]
-    fn a_short_memory_halves_until_one_sequence_does_not_fit() {
+    fn short_memory_is_final_when_half_a_batch_does_not_hold_the_longest_sequence() {
         let short = Error::Memory { what: "a batch".into(), needed: 1, free: 0, total: 1 };
         assert!(!error_is_final(&short, 16384, 512));
         assert!(!error_is_final(&short, 1024, 512));
@@ -422,7 +420,7 @@ mod tests {
         assert!(error_is_final(&short, 1, 0));
         assert!(error_is_final(&Error::Interrupted, 16384, 1));
         let report = Report { tokens: 1, batches: 1, batch_tokens: 4096, halved: 2 };
-        assert!(report.note().unwrap().contains("4096 tokens, 16384 were meant"));
+        assert!(report.note().unwrap().contains("4096 tokens instead of 16384"));
         assert_eq!(Report { halved: 0, ..report }.note(), None);
     }
 }

@@ -1,100 +1,91 @@
-//! What can go wrong between here and a GPU.
+//! Errors of the GPU, its libraries and their arguments.
 
-/// Result of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// An error, and what to do about it.
+/// An error; its message says what to do about it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A library of the vendor is not on this machine.
+    /// A library of the vendor is missing.
     #[error("{library} was not found (looked for {name} where the system's loader looks{places}); {advice}")]
     Missing {
-        /// The library in words.
+        /// The library's descriptive name.
         library: &'static str,
-        /// The file looked for.
+        /// File name of the library.
         name: &'static str,
-        /// Folders searched besides.
+        /// Other folders that were searched, as a part of the message.
         places: String,
-        /// What to do.
         advice: &'static str,
     },
-    /// A library is there and does not do.
+    /// A library or a chip is not supported.
     #[error("{0}")]
     Unsupported(String),
     /// There is no such GPU.
-    #[error("GPU {ordinal} does not exist: this machine shows {count}{hidden}; use a number below that, or the CPU")]
+    #[error("GPU {ordinal} does not exist: this machine has {count}{hidden}; use a number below that, or the CPU")]
     NoDevice {
-        /// The number asked for.
+        /// The requested number.
         ordinal: usize,
-        /// GPUs there are.
+        /// Number of GPUs.
         count: usize,
-        /// What hides others, if anything does.
+        /// The setting that may hide GPUs, as a part of the message, or empty.
         hidden: String,
     },
-    /// An encoder this crate cannot compute.
-    #[error("the encoder's {what} is {found}, on a GPU it must be {expected}; use the CPU for this encoder")]
+    /// An encoder whose shape the kernels do not support.
+    #[error("the encoder's {what} is {found}, but on a GPU it must be {expected}; use the CPU for this encoder")]
     Shape {
-        /// The field.
+        /// Field of the encoder's configuration.
         what: &'static str,
-        /// Its value.
         found: String,
-        /// Values that do.
+        /// The supported values.
         expected: String,
     },
-    /// Weights that could not be had.
+    /// A tensor could not be read, or has a wrong length.
     #[error("tensor {name}: {source}")]
-    Weights {
-        /// The tensor's name.
-        name: String,
-        /// Why.
-        source: Box<dyn std::error::Error + Send + Sync>,
-    },
-    /// Arguments that do not fit the encoder.
+    Weights { name: String, source: Box<dyn std::error::Error + Send + Sync> },
+    /// An argument does not fit the encoder.
     #[error("{0}")]
     Input(String),
     /// The GPU has too little memory, even for one sequence.
-    #[error("the GPU has too little memory for {what}{}; end other programs on it, or use the CPU", room(*needed, *free, *total))]
+    #[error("the GPU has too little memory for {what}{}; end other programs on it, or use the CPU", memory_sizes(*needed, *free, *total))]
     Memory {
-        /// What did not fit.
+        /// The allocation that failed.
         what: String,
-        /// MiB asked for.
+        /// Requested MiB.
         needed: usize,
-        /// MiB free.
+        /// Free MiB.
         free: usize,
-        /// MiB in all; 0 where the driver did not say.
+        /// Total MiB; 0 where the driver did not report it.
         total: usize,
     },
     /// A value left the range of the precision.
-    #[error("a feature is not finite in {precision}: the encoder's states leave its range; use {other}")]
+    #[error("an embedding is not finite in {precision}: the encoder's states exceed its range; use {other}")]
     Range {
-        /// What it was computed in.
+        /// The precision of the computation.
         precision: &'static str,
-        /// What has more range.
+        /// The alternative.
         other: &'static str,
     },
     /// The driver or a library refused or failed.
     #[error("{doing}: {said}; {advice}")]
     Failed {
-        /// What was being done.
+        /// The operation.
         doing: String,
-        /// The driver's words.
+        /// The driver's or the library's message.
         said: String,
-        /// What to do.
         advice: &'static str,
     },
-    /// The caller stopped it.
+    /// The caller stopped the work.
     #[error("interrupted")]
     Interrupted,
 }
 
-fn room(needed: usize, free: usize, total: usize) -> String {
+fn memory_sizes(needed: usize, free: usize, total: usize) -> String {
     if total == 0 { String::new() } else { format!(" ({needed} MiB, {free} MiB free of {total} MiB)") }
 }
 
 impl Error {
-    /// Memory was short where nobody knows how much was wanted.
-    pub(crate) fn short(what: &str) -> Self {
+    /// Too little memory, where the sizes are unknown.
+    pub(crate) fn out_of_memory(what: &str) -> Self {
         Error::Memory { what: what.into(), needed: 0, free: 0, total: 0 }
     }
 
@@ -102,7 +93,6 @@ impl Error {
         Error::Shape { what, found: found.to_string(), expected: expected.into() }
     }
 
-    /// Whether it is only memory that was short.
     pub(crate) fn is_memory(&self) -> bool {
         matches!(self, Error::Memory { .. })
     }

@@ -1,4 +1,4 @@
-//! One batch through the encoder: the buffers of a lane, and the queue of kernels that makes a view.
+//! The forward pass of one batch: the buffers of a lane, and the kernels of one view.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -7,34 +7,34 @@ use cudarc::driver::result;
 
 use crate::batch::{Capacity, Packed, pack};
 use crate::compile::{Kernels, arguments};
-use crate::device::{Device, said};
-use crate::gemm::{Linear, Products, WORKSPACE};
+use crate::device::{Device, driver_result};
+use crate::gemm::{Linear, Products, WORKSPACE_BYTES};
 use crate::hopper::Map;
 use crate::memory::{Buffer, Event, Pinned, Stream};
 use crate::shape::Rate;
 use crate::weights::{Norm, Weights};
 use crate::{Dropout, Error, Pooling, Precision, Result, Shape};
 
-/// What every lane computes with.
+/// The encoder, shared by all lanes.
 pub(crate) struct Model {
     pub shape: Shape,
     pub precision: Precision,
     pub weights: Weights,
     pub products: Products,
     pub kernels: Kernels,
-    /// Whether a product of our own is taken where it is the faster one.
-    pub own: bool,
+    /// Whether our own product may replace cuBLASLt's where it is faster.
+    pub use_own_product: bool,
 }
 
-/// Told after each kernel is queued what it does.
+/// Called after each queued kernel with the name of its stage.
 pub(crate) type Mark<'a> = &'a mut dyn FnMut(&Stream, &'static str) -> Result<()>;
 
-/// Values before the features of a result: a flag, padded to 16 bytes.
-const HEAD: usize = 4;
-/// Views of a lane that may be under way: one computed while the one before it travels back.
+/// Values before the embeddings of a result: a flag, padded to 16 bytes.
+const HEADER_VALUES: usize = 4;
+/// Views of a lane in flight: one is computed while the previous one is copied back.
 const SLOTS: usize = 2;
 
-/// A stream with everything a batch needs, taken once and used for every batch.
+/// A stream with the buffers of a batch, allocated once and used for every batch.
 pub(crate) struct Lane {
     stream: Stream,
     capacity: Capacity,
@@ -46,17 +46,17 @@ pub(crate) struct Lane {
     states: Buffer,
     // [tokens, 3 * hidden], then [tokens, intermediate]
     wide: Buffer,
-    // [tokens, hidden]: what attention and feed-forward add to the states.
+    // [tokens, hidden]: outputs of attention and feed-forward, before the residual.
     narrow: Buffer,
     // [tokens, hidden]
     context: Buffer,
-    // [documents, hidden]: first tokens alone, in the last layer.
+    // [documents, hidden]: the first tokens, in the last layer with CLS pooling.
     compact: Buffer,
     // [2 * layers + 1, tokens] and [layers, documents] of u64
     row_keys: Buffer,
     attention_keys: Buffer,
     workspace: Buffer,
-    /// `states` and `compact` as a product of our own reads them.
+    /// Descriptions of `states` and `compact` for our own product.
     maps: Option<(Map, Map)>,
     slots: Vec<Slot>,
     pending: VecDeque<Pending>,
@@ -64,16 +64,16 @@ pub(crate) struct Lane {
 }
 
 struct Slot {
-    // [documents]: a view's document numbers
+    // [documents]: a view's document numbers, on the GPU and on the host.
     numbers: Buffer,
-    sent: Pinned<u64>,
-    // HEAD, then [documents, hidden] of f32
-    features: Buffer,
+    host_numbers: Pinned<u64>,
+    // HEADER_VALUES, then [documents, hidden] of f32
+    embeddings: Buffer,
     host: Pinned<f32>,
     done: Event,
 }
 
-/// A view on its way.
+/// A view in flight.
 struct Pending {
     slot: usize,
     view: usize,
@@ -89,11 +89,11 @@ impl Lane {
         let narrow = tokens * shape.hidden * 2;
         let slots = (0..SLOTS)
             .map(|_| {
-                let values = HEAD + documents * shape.hidden;
+                let values = HEADER_VALUES + documents * shape.hidden;
                 Ok(Slot {
                     numbers: buffer(8 * documents)?,
-                    sent: Pinned::new(device, documents)?,
-                    features: buffer(4 * values)?,
+                    host_numbers: Pinned::new(device, documents)?,
+                    embeddings: buffer(4 * values)?,
                     host: Pinned::new(device, values)?,
                     done: Event::new(device)?,
                 })
@@ -109,9 +109,9 @@ impl Lane {
             stream: Stream::new(device)?,
             capacity,
             packed: None,
-            staging: Pinned::new(device, capacity.words())?,
+            staging: Pinned::new(device, capacity.packed_len())?,
             uploaded: Event::new(device)?,
-            batch: buffer(4 * capacity.words())?,
+            batch: buffer(4 * capacity.packed_len())?,
             states,
             wide: buffer(2 * tokens * shape.intermediate.max(3 * shape.hidden))?,
             narrow: buffer(narrow)?,
@@ -119,7 +119,7 @@ impl Lane {
             compact,
             row_keys: buffer(8 * (2 * shape.layers + 1) * tokens)?,
             attention_keys: buffer(8 * shape.layers * documents)?,
-            workspace: buffer(WORKSPACE)?,
+            workspace: buffer(WORKSPACE_BYTES)?,
             maps,
             slots,
             pending: VecDeque::new(),
@@ -131,7 +131,7 @@ impl Lane {
         self.capacity
     }
 
-    /// Begins to send a batch; views of the one before may still be under way.
+    /// Queues the upload of a batch; views of the previous one may still be in flight.
     pub fn upload(&mut self, shape: &Shape, sequences: &[&[u32]]) -> Result<()> {
         self.uploaded.wait()?;
         let packed = pack(sequences, shape.short(), self.staging.as_mut_slice());
@@ -141,7 +141,7 @@ impl Lane {
         Ok(())
     }
 
-    /// Whether a result must be collected before the next launch.
+    /// Whether a view must be collected before the next launch.
     pub fn is_full(&self) -> bool {
         self.pending.len() == SLOTS
     }
@@ -157,30 +157,31 @@ impl Lane {
         mark: Mark,
     ) -> Result<()> {
         let Some(packed) = self.packed else {
-            return Err(Error::Input("a view of no batch".into()));
+            return Err(Error::Input("a view was launched before a batch was uploaded".into()));
         };
         debug_assert!(!self.is_full() && packed.documents == rows.len());
         let slot = self.launched % SLOTS;
-        let Slot { numbers, sent, features, .. } = &mut self.slots[slot];
+        let Slot { numbers, host_numbers, embeddings, .. } = &mut self.slots[slot];
         if let Some(view) = dropout {
-            let sent = &mut sent.as_mut_slice()[..rows.len()];
-            sent.copy_from_slice(&view.documents[rows.clone()]);
-            self.stream.upload(numbers.at(), sent)?;
+            let host_numbers = &mut host_numbers.as_mut_slice()[..rows.len()];
+            host_numbers.copy_from_slice(&view.documents[rows.clone()]);
+            self.stream.upload(numbers.at(), host_numbers)?;
         }
-        let (numbers, features) = (numbers.at(), features.at());
+        let (numbers, embeddings) = (numbers.at(), embeddings.at());
         // SAFETY: the buffers have the capacity's sizes, the batch is within the capacity, and all of them live until
         // the stream is waited for when the lane is dropped.
-        unsafe { self.forward(model, packed, pooling, dropout, numbers, features, mark)? };
-        let values = HEAD + packed.documents * model.shape.hidden;
+        unsafe { self.forward(model, packed, pooling, dropout, numbers, embeddings, mark)? };
+        let values = HEADER_VALUES + packed.documents * model.shape.hidden;
         let Slot { host, done, .. } = &mut self.slots[slot];
-        self.stream.download(&mut host.as_mut_slice()[..values], features)?;
+        self.stream.download(&mut host.as_mut_slice()[..values], embeddings)?;
         done.record(&self.stream)?;
         self.pending.push_back(Pending { slot, view, rows });
         self.launched += 1;
         Ok(())
     }
 
-    /// Waits for the oldest view under way and copies it to its place; how many rows that were.
+    /// Waits for the oldest view in flight and copies it to its rows of `outs`. Returns the number of rows, or `None` without a
+    /// view.
     pub fn collect(&mut self, model: &Model, outs: &mut [&mut [f32]]) -> Result<Option<usize>> {
         let Some(Pending { slot, view, rows }) = self.pending.pop_front() else { return Ok(None) };
         let Slot { host, done, .. } = &self.slots[slot];
@@ -191,18 +192,19 @@ impl Lane {
             let (precision, other) = model.precision.names();
             return Err(Error::Range { precision, other });
         }
-        outs[view][rows.start * hidden..rows.end * hidden].copy_from_slice(&values[HEAD..HEAD + rows.len() * hidden]);
+        outs[view][rows.start * hidden..rows.end * hidden]
+            .copy_from_slice(&values[HEADER_VALUES..HEADER_VALUES + rows.len() * hidden]);
         Ok(Some(rows.len()))
     }
 
-    /// The first states of the batch as the last launch left them, as bits.
+    /// Copies the first states of the batch after the last launch, as bits of the precision.
     pub fn states(&self, to: &mut [u16]) -> Result<()> {
         debug_assert!(2 * to.len() <= self.states.bytes() && self.pending.is_empty());
         self.stream.download(to, self.states.at())?;
         self.stream.wait()
     }
 
-    /// Waits for everything and forgets it.
+    /// Waits for queued work and discards its results.
     pub fn abandon(&mut self) {
         self.pending.clear();
         let _ = self.stream.wait();
@@ -218,20 +220,20 @@ impl Lane {
         pooling: Pooling,
         dropout: Option<Dropout>,
         numbers: u64,
-        features: u64,
+        embeddings: u64,
         mark: Mark,
     ) -> Result<()> {
         let Model { shape, weights, kernels, products, .. } = model;
         let Packed { tokens, documents, shorts, items, sections } = packed;
         let stream = &self.stream;
-        let part = |words: usize| self.batch.at() + 4 * words as u64;
-        let (ids, places, starts, all_items) =
-            (part(sections.ids), part(sections.places), part(sections.starts), part(sections.items));
+        let section = |start: usize| self.batch.at() + 4 * start as u64;
+        let (ids, positions, starts, all_items) =
+            (section(sections.ids), section(sections.positions), section(sections.starts), section(sections.items));
         let (states, wide, narrow, context) = (self.states.at(), self.wide.at(), self.narrow.at(), self.context.at());
         let drops = |layer: Option<usize>| dropout.is_some_and(|d| d.in_layer(layer, shape.layers));
         let rate = dropout.map_or(Rate::default(), |d| d.rate());
         let (count, rows_of_documents) = (tokens as i32, documents as i32);
-        // Keys of the sites that drop states: 0 for the embeddings, then two a layer.
+        // Keys of the sites that drop states: site 0 is the embeddings, then two sites per layer.
         let row_keys = |site: usize| self.row_keys.at() + 8 * (site * tokens) as u64;
         let attention_keys = |layer: usize| self.attention_keys.at() + 8 * (layer * documents) as u64;
 
@@ -245,7 +247,7 @@ impl Lane {
                     tokens.div_ceil(128),
                     128,
                     arguments![
-                        places,
+                        positions,
                         count,
                         rows_of_documents,
                         layers,
@@ -264,8 +266,8 @@ impl Lane {
                 256,
                 arguments![
                     ids,
-                    places,
-                    weights.words.at(),
+                    positions,
+                    weights.tokens.at(),
                     weights.positions.at(),
                     scale.at(),
                     shift.at(),
@@ -303,7 +305,7 @@ impl Lane {
                 };
                 linear(&layer.attention_in, states, wide, tokens)?;
                 mark(stream, "product, attention in")?;
-                // After the last layer only the first tokens are asked for, so only theirs are computed.
+                // CLS pooling needs only the first tokens of the last layer, so only these are computed.
                 let first_only = pooling == Pooling::Cls && l + 1 == shape.layers;
                 let (rows, first_at, to) =
                     if first_only { (documents, starts, self.compact.at()) } else { (tokens, 0u64, states) };
@@ -315,7 +317,7 @@ impl Lane {
                         arguments![wide, context, starts, rows_of_documents, attention_keys(l), rate],
                     )?;
                 } else {
-                    let (units, at) = (shorts * shape.heads, part(sections.shorts));
+                    let (units, at) = (shorts * shape.heads, section(sections.shorts));
                     let count = units as i32;
                     kernels.attend_short.pick(drop).launch(
                         stream,
@@ -335,7 +337,7 @@ impl Lane {
                 mark(stream, "product, attention out")?;
                 add_norm(states, first_at, to, &layer.attention_norm, rows, 1 + 2 * l, first_at)?;
                 mark(stream, "residual and norm")?;
-                match (layer.feed_in.own().filter(|_| model.own), &self.maps) {
+                match (layer.feed_in.own_product().filter(|_| model.use_own_product), &self.maps) {
                     (Some(own), Some((all, first))) => {
                         own.launch(if first_only { first } else { all }, wide, rows, stream)?;
                         mark(stream, "product, feed in")?;
@@ -344,9 +346,9 @@ impl Lane {
                         linear(&layer.feed_in, to, wide, rows)?;
                         mark(stream, "product, feed in")?;
                         if !weights.activated {
-                            let words = (rows * shape.intermediate / 8) as u64;
-                            let blocks = words.div_ceil(256) as usize;
-                            kernels.activation.launch(stream, blocks, 256, arguments![wide, words])?;
+                            let vectors = (rows * shape.intermediate / 8) as u64;
+                            let blocks = vectors.div_ceil(256) as usize;
+                            kernels.activation.launch(stream, blocks, 256, arguments![wide, vectors])?;
                             mark(stream, "activation")?;
                         }
                     }
@@ -356,13 +358,16 @@ impl Lane {
                 add_norm(to, 0, to, &layer.feed_norm, rows, 2 + 2 * l, first_at)?;
                 mark(stream, "residual and norm")?;
             }
-            said("clearing a flag", result::memset_d8_async(features, 0, 4 * HEAD, stream.handle()))?;
+            driver_result(
+                "clearing a flag",
+                result::memset_d8_async(embeddings, 0, 4 * HEADER_VALUES, stream.handle()),
+            )?;
             let (from, first_rows) = match pooling {
                 Pooling::Cls => (self.compact.at(), 0u64),
                 Pooling::Mean => (states, starts),
             };
-            let to = features + 4 * HEAD as u64;
-            kernels.pool.launch(stream, documents, 128, arguments![from, first_rows, to, features])?;
+            let to = embeddings + 4 * HEADER_VALUES as u64;
+            kernels.pool.launch(stream, documents, 128, arguments![from, first_rows, to, embeddings])?;
             mark(stream, "pooling")
         }
     }

@@ -1,4 +1,5 @@
-//! Matrix products by cuBLASLt: 16-bit operands, f32 sums, the bias and where exact the activation in the epilogue.
+//! Matrix products by cuBLASLt: 16-bit operands, f32 sums, bias and (where cuBLASLt has the exact form) activation in the
+//! epilogue.
 
 use std::collections::HashMap;
 use std::ffi::c_void;
@@ -15,19 +16,19 @@ use crate::memory::{Buffer, Stream};
 use crate::weights::bits;
 use crate::{Error, Precision, Result, Shape};
 
-/// What cuBLASLt may use beside the operands; the vendor's advice for Hopper.
-pub(crate) const WORKSPACE: usize = 32 << 20;
+/// cuBLASLt's workspace; the vendor's recommendation for Hopper.
+pub(crate) const WORKSPACE_BYTES: usize = 32 << 20;
 
-/// Rows for which a product's algorithm is chosen. One algorithm serves every batch, so that a row's sum is taken in
-/// the same order whatever else is in its batch.
+/// Rows for which a product's algorithm is chosen. Every batch uses the same algorithm, so that the order of a row's sums does
+/// not depend on the rest of its batch.
 const TYPICAL_ROWS: usize = 16 * 1024;
 
-/// Algorithms of cuBLASLt that are tried for a product.
-const TRIED: usize = 24;
-/// Rows in which an algorithm must give the first one's bits.
+/// Largest number of cuBLASLt's algorithms to time per product.
+const MAX_ALGORITHMS: usize = 24;
+/// Rows in which an algorithm must give the bits of the first one.
 const COMPARED_ROWS: usize = 300;
 
-/// The products of a layer.
+/// A product of a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Site {
     AttentionIn,
@@ -39,7 +40,7 @@ pub(crate) enum Site {
 impl Site {
     const ALL: [Site; 4] = [Site::AttentionIn, Site::AttentionOut, Site::FeedIn, Site::FeedOut];
 
-    /// Inputs and outputs.
+    /// (inputs, outputs).
     pub fn size(self, shape: &Shape) -> (usize, usize) {
         let (hidden, inner) = (shape.hidden, shape.intermediate);
         match self {
@@ -51,32 +52,33 @@ impl Site {
     }
 }
 
-/// The library's handle, and what was found out about products of a shape.
+/// cuBLASLt's handle, and the chosen algorithm per site.
 pub(crate) struct Products {
     device: Device,
     handle: sys::cublasLtHandle_t,
     precision: Precision,
-    found: Mutex<HashMap<Site, Choice>>,
+    choices: Mutex<HashMap<Site, Choice>>,
     trial: Option<Trial>,
 }
 
-/// How the products of a site are computed.
+/// The implementation chosen for the products of a site.
 #[derive(Clone, Copy)]
 struct Choice {
     algorithm: sys::cublasLtMatmulAlgo_t,
-    /// Whether our own kernel is the faster one.
-    own: bool,
-    /// Of cuBLASLt's first choice, its best, and ours; with the activation where ours applies it.
-    took: (Duration, Duration, Option<Duration>),
+    /// Whether our own kernel is faster.
+    use_own: bool,
+    /// Times of cuBLASLt's first algorithm, of its fastest, and of our own kernel; with the activation where our kernel applies
+    /// it.
+    times: (Duration, Duration, Option<Duration>),
 }
 
-/// Operands to try algorithms on.
+/// Operands for timing algorithms.
 struct Trial {
     x: Buffer,
     y: Buffer,
     workspace: Buffer,
     stream: Stream,
-    /// The widest operand.
+    /// Width of the widest operand.
     width: usize,
 }
 
@@ -86,27 +88,28 @@ unsafe impl Send for Products {}
 unsafe impl Sync for Products {}
 
 impl Products {
-    /// With a `trial`, the widest operand, the fastest ways are searched for; else the library's first choice is taken.
-    pub fn new(device: &Device, precision: Precision, trial: Option<usize>) -> Result<Self> {
+    /// With `trial_width`, the width of the widest operand, algorithms are timed; without it, the library's first one is used.
+    pub fn new(device: &Device, precision: Precision, trial_width: Option<usize>) -> Result<Self> {
         device.bind()?;
-        let handle = refused("starting cuBLASLt", lt::create_handle())?;
-        let mut products = Products { device: device.clone(), handle, precision, found: Mutex::default(), trial: None };
-        products.trial = trial.map(|width| Trial::new(device, precision, width)).transpose()?;
+        let handle = cublas_result("starting cuBLASLt", lt::create_handle())?;
+        let mut products =
+            Products { device: device.clone(), handle, precision, choices: Mutex::default(), trial: None };
+        products.trial = trial_width.map(|width| Trial::new(device, precision, width)).transpose()?;
         Ok(products)
     }
 
-    /// What was found out, in words.
+    /// One line per timed site.
     pub fn choices(&self) -> Vec<String> {
-        let found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
+        let choices = self.choices.lock().unwrap_or_else(PoisonError::into_inner);
         let line = |site: &Site| {
-            let Choice { own, took: (first, best, ours), .. } = found.get(site)?;
-            Some(format!("{site:?}: cuBLASLt {first:.1?}, best {best:.1?}, ours {ours:.1?}, taken: {own}"))
+            let Choice { use_own, times: (first, best, own), .. } = choices.get(site)?;
+            Some(format!("{site:?}: cuBLASLt {first:.1?}, best {best:.1?}, own {own:.1?}, own is used: {use_own}"))
         };
         Site::ALL.iter().filter_map(line).collect()
     }
 
-    /// Frees what only the search for algorithms needed.
-    pub fn settle(&mut self) {
+    /// Frees the operands of the trial.
+    pub fn end_trial(&mut self) {
         self.trial = None;
     }
 }
@@ -122,30 +125,30 @@ impl Drop for Products {
 
 impl Trial {
     fn new(device: &Device, precision: Precision, width: usize) -> Result<Self> {
-        let (what, bytes) = ("trying products", 2 * TYPICAL_ROWS * width);
+        let (what, bytes) = ("timing products", 2 * TYPICAL_ROWS * width);
         let trial = Trial {
             x: Buffer::new(device, bytes, what)?,
             y: Buffer::new(device, bytes, what)?,
-            workspace: Buffer::new(device, WORKSPACE, what)?,
+            workspace: Buffer::new(device, WORKSPACE_BYTES, what)?,
             stream: Stream::new(device)?,
             width,
         };
-        // Values of both signs in (-2, 2), as states are: zeros would take less power and run faster than they do.
+        // Values of both signs in (-2, 2), like states: zeros would take less power and run faster.
         let mut seed = 1u64;
         let mut value = || {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             (seed >> 40) as f32 / (1 << 22) as f32 - 2.0
         };
-        let some: Vec<f32> = (0..64 * width).map(|_| value()).collect();
-        let some = bits(&some, precision);
+        let rows: Vec<f32> = (0..64 * width).map(|_| value()).collect();
+        let rows = bits(&rows, precision);
         for part in 0..TYPICAL_ROWS / 64 {
-            trial.stream.upload(trial.x.at() + (2 * part * some.len()) as u64, &some)?;
+            trial.stream.upload(trial.x.at() + (2 * part * rows.len()) as u64, &rows)?;
         }
         trial.stream.wait()?;
         Ok(trial)
     }
 
-    /// Runs `product` from `x` to `y` and gives the first rows of `y` and the time of one run.
+    /// Runs `product` from `x` to `y`. Returns the first rows of `y` and the time of one run.
     fn run(&self, outputs: usize, product: &dyn Fn() -> Result<()>) -> Result<(Vec<u16>, Duration)> {
         debug_assert!(outputs <= self.width);
         let mut rows = vec![0u16; COMPARED_ROWS * outputs];
@@ -153,16 +156,16 @@ impl Trial {
         self.stream.wait()?;
         self.stream.download(&mut rows, self.y.at())?;
         self.stream.wait()?;
-        let mut least = Duration::MAX;
+        let mut fastest = Duration::MAX;
         for _ in 0..3 {
             let start = Instant::now();
             for _ in 0..3 {
                 product()?;
             }
             self.stream.wait()?;
-            least = least.min(start.elapsed() / 3);
+            fastest = fastest.min(start.elapsed() / 3);
         }
-        Ok((rows, least))
+        Ok((rows, fastest))
     }
 }
 
@@ -171,13 +174,13 @@ pub(crate) struct Linear {
     weight: Buffer,
     _bias: Buffer,
     plan: Plan,
-    own: Option<Product>,
+    own_product: Option<Product>,
     inputs: usize,
     outputs: usize,
 }
 
-/// cuBLASLt's descriptions. It counts by columns: W is `[inputs, outputs]` there, turned; x and y are
-/// `[inputs, rows]` and `[outputs, rows]`.
+/// cuBLASLt's descriptions. It is column-major: W is `[inputs, outputs]` there and transposed; x and y are `[inputs, rows]`
+/// and `[outputs, rows]`.
 struct Plan {
     description: sys::cublasLtMatmulDesc_t,
     weight: sys::cublasLtMatrixLayout_t,
@@ -188,11 +191,11 @@ struct Plan {
 
 // SAFETY: plain descriptions on the heap, used under the encoder's lock.
 unsafe impl Send for Linear {}
-// SAFETY: as above: the lock is held by whoever multiplies.
+// SAFETY: as above: every multiplication holds the lock.
 unsafe impl Sync for Linear {}
 
 impl Linear {
-    /// `weight` and `bias` are bits of the precision.
+    /// `weight` `[outputs, inputs]` and `bias` `[outputs]` are bits of the precision.
     pub fn new(
         products: &Products,
         kernels: &Kernels,
@@ -208,14 +211,14 @@ impl Linear {
         let weight = Buffer::filled(device, weight, "the encoder's weights")?;
         let bias = Buffer::filled(device, bias, "the encoder's weights")?;
         let plan = Plan::new(products, *precision, inputs, outputs, epilogue, bias.at())?;
-        let own = match (site, kernels.feed_in) {
+        let own_product = match (site, kernels.feed_in) {
             (Site::FeedIn, Some(kernel)) => {
                 Some(Product::new(device, kernel, shape, *precision, weight.at(), bias.at())?)
             }
             _ => None,
         };
-        let mut linear = Linear { weight, _bias: bias, plan, own, inputs, outputs };
-        let known = products.found.lock().unwrap_or_else(PoisonError::into_inner).get(&site).copied();
+        let mut linear = Linear { weight, _bias: bias, plan, own_product, inputs, outputs };
+        let known = products.choices.lock().unwrap_or_else(PoisonError::into_inner).get(&site).copied();
         let choice = match (known, &products.trial) {
             (Some(choice), _) => Some(choice),
             (None, Some(trial)) => Some(linear.choose(products, kernels, trial)?),
@@ -223,49 +226,49 @@ impl Linear {
         };
         if let Some(choice) = choice {
             linear.plan.algorithm = choice.algorithm;
-            linear.own = linear.own.filter(|_| choice.own);
-            products.found.lock().unwrap_or_else(PoisonError::into_inner).insert(site, choice);
+            linear.own_product = linear.own_product.filter(|_| choice.use_own);
+            products.choices.lock().unwrap_or_else(PoisonError::into_inner).insert(site, choice);
         } else {
-            linear.own = None;
+            linear.own_product = None;
         }
         Ok(linear)
     }
 
-    /// Our own kernel with the activation, where it is the one to take.
-    pub fn own(&self) -> Option<&Product> {
-        self.own.as_ref()
+    /// Our own kernel, which also applies the activation, where it is faster.
+    pub fn own_product(&self) -> Option<&Product> {
+        self.own_product.as_ref()
     }
 
-    /// Finds the fastest of the ways that give the same bits as the library's first choice: a search that decides the
-    /// time and nothing else, so that a run on another day gives the same vectors.
+    /// Finds the fastest implementation that gives the bits of the library's first algorithm. The search decides only the
+    /// speed, so every run gives the same vectors.
     fn choose(&mut self, products: &Products, kernels: &Kernels, trial: &Trial) -> Result<Choice> {
         let mut best: Option<(Vec<u16>, Duration, Choice)> = None;
-        for algorithm in refused("asking for algorithms", self.plan.candidates(products, TRIED))? {
+        for algorithm in cublas_result("listing algorithms", self.plan.candidates(products, MAX_ALGORITHMS))? {
             self.plan.algorithm = algorithm;
             let product = || {
                 let (x, y, Trial { workspace, stream, .. }) = (trial.x.at(), trial.y.at(), trial);
-                let words = (TYPICAL_ROWS * self.outputs / 8) as u64;
+                let vectors = (TYPICAL_ROWS * self.outputs / 8) as u64;
                 // SAFETY: the trial's operands are as wide as the widest product and `TYPICAL_ROWS` long.
                 unsafe {
                     self.multiply(products, x, y, TYPICAL_ROWS, workspace, stream)?;
-                    // Ours applies the activation too.
-                    if self.own.is_some() {
-                        let blocks = words.div_ceil(256) as usize;
-                        kernels.activation.launch(stream, blocks, 256, arguments![y, words])?;
+                    // Our own kernel applies the activation too.
+                    if self.own_product.is_some() {
+                        let blocks = vectors.div_ceil(256) as usize;
+                        kernels.activation.launch(stream, blocks, 256, arguments![y, vectors])?;
                     }
                 }
                 Ok(())
             };
-            let (rows, took) = match (trial.run(self.outputs, &product), &best) {
-                (Ok(answer), _) => answer,
-                // One that the library offers and refuses to run is passed over, as long as the first one ran.
+            let (rows, time) = match (trial.run(self.outputs, &product), &best) {
+                (Ok(result), _) => result,
+                // The library may list algorithms that it refuses to run. They are skipped, as long as the first one ran.
                 (Err(error), None) => return Err(error),
                 (Err(_), Some(_)) => continue,
             };
             match &mut best {
-                None => best = Some((rows, took, Choice { algorithm, own: false, took: (took, took, None) })),
-                Some((first, _, choice)) if *first == rows && took < choice.took.1 => {
-                    (choice.algorithm, choice.took.1) = (algorithm, took);
+                None => best = Some((rows, time, Choice { algorithm, use_own: false, times: (time, time, None) })),
+                Some((first, _, choice)) if *first == rows && time < choice.times.1 => {
+                    (choice.algorithm, choice.times.1) = (algorithm, time);
                 }
                 Some(_) => {}
             }
@@ -276,13 +279,13 @@ impl Linear {
                 self.inputs, self.outputs
             )));
         };
-        if let Some(own) = &self.own {
+        if let Some(own) = &self.own_product {
             let x = Map::operand(trial.x.at(), TYPICAL_ROWS, self.inputs, products.precision)?;
             // SAFETY: as above.
             let product = || unsafe { own.launch(&x, trial.y.at(), TYPICAL_ROWS, &trial.stream) };
-            let (ours, took) = trial.run(self.outputs, &product)?;
-            choice.took.2 = Some(took);
-            choice.own = ours == rows && took < choice.took.1;
+            let (own_rows, time) = trial.run(self.outputs, &product)?;
+            choice.times.2 = Some(time);
+            choice.use_own = own_rows == rows && time < choice.times.1;
         }
         Ok(choice)
     }
@@ -307,11 +310,11 @@ impl Linear {
         let (one, zero) = (1.0f32, 0.0f32);
         let plan = &self.plan;
         // SAFETY: the descriptions are live and agree with the operands, as the caller promises for theirs.
-        let answer = unsafe {
+        let result = unsafe {
             for layout in [plan.x, plan.y] {
                 let columns = rows as u64;
                 let which = sys::cublasLtMatrixLayoutAttribute_t::CUBLASLT_MATRIX_LAYOUT_COLS;
-                refused("sizing a product", lt::set_matrix_layout_attribute(layout, which, at(&columns), 8))?;
+                cublas_result("sizing a product", lt::set_matrix_layout_attribute(layout, which, at(&columns), 8))?;
             }
             lt::matmul(
                 products.handle,
@@ -332,7 +335,7 @@ impl Linear {
                 stream.handle().cast(),
             )
         };
-        refused("multiplying", answer).map_err(|e| match e {
+        cublas_result("multiplying", result).map_err(|e| match e {
             Error::Failed { said, advice, .. } => Error::Failed {
                 doing: format!("multiplying {rows} x {} by {}", self.inputs, self.outputs),
                 said,
@@ -372,11 +375,16 @@ impl Plan {
             plan.weight = layout(inputs, outputs as u64)?;
             plan.x = layout(inputs, TYPICAL_ROWS as u64)?;
             plan.y = layout(outputs, TYPICAL_ROWS as u64)?;
-            // CUBLAS_OP_T, which the bindings leave to cuBLAS proper.
-            let turned = 1i32;
+            // CUBLAS_OP_T, which only the bindings of cuBLAS itself define.
+            let transposed = 1i32;
             // SAFETY: each value has the type and size its field is documented with.
             unsafe {
-                lt::set_matmul_desc_attribute(plan.description, Field::CUBLASLT_MATMUL_DESC_TRANSA, at(&turned), 4)?;
+                lt::set_matmul_desc_attribute(
+                    plan.description,
+                    Field::CUBLASLT_MATMUL_DESC_TRANSA,
+                    at(&transposed),
+                    4,
+                )?;
                 lt::set_matmul_desc_attribute(
                     plan.description,
                     Field::CUBLASLT_MATMUL_DESC_EPILOGUE,
@@ -393,19 +401,19 @@ impl Plan {
             plan.algorithm = plan.candidates(products, 1)?[0];
             Ok(plan)
         };
-        refused(&format!("planning a product of {inputs} by {outputs}"), make())
+        cublas_result(&format!("planning a product of {inputs} by {outputs}"), make())
     }
 
-    /// Up to `most` algorithms in the library's order, at least one.
+    /// Up to `max_count` algorithms in the library's order, at least one.
     fn candidates(
         &self,
         products: &Products,
-        most: usize,
+        max_count: usize,
     ) -> std::result::Result<Vec<sys::cublasLtMatmulAlgo_t>, CublasError> {
         use sys::cublasLtMatmulPreferenceAttributes_t as Field;
         let preference = lt::create_matmul_pref()?;
         // No algorithm that splits a sum over blocks: those add in an order that depends on the number of rows.
-        let (workspace, no_split) = (WORKSPACE as u64, 0u32);
+        let (workspace, no_split) = (WORKSPACE_BYTES as u64, 0u32);
         let none = sys::cublasLtMatmulHeuristicResult_t {
             algo: sys::cublasLtMatmulAlgo_t { data: [0; 8] },
             workspaceSize: 0,
@@ -413,17 +421,17 @@ impl Plan {
             wavesCount: 0.0,
             reserved: [0; 4],
         };
-        let (mut answers, mut count) = (vec![none; most], 0i32);
-        // SAFETY: live descriptions; the values have the sizes documented for their fields; `answers` has room for as
-        // many results as are asked for.
+        let (mut candidates, mut count) = (vec![none; max_count], 0i32);
+        // SAFETY: live descriptions; the values have the sizes documented for their fields; `candidates` has room for
+        // `max_count` results.
         unsafe {
-            let asked = (|| {
-                let (room, split) = (
+            let result = (|| {
+                let (workspace_field, split_field) = (
                     Field::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
                     Field::CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
                 );
-                lt::set_matmul_pref_attribute(preference, room, at(&workspace), 8)?;
-                lt::set_matmul_pref_attribute(preference, split, at(&no_split), 4)?;
+                lt::set_matmul_pref_attribute(preference, workspace_field, at(&workspace), 8)?;
+                lt::set_matmul_pref_attribute(preference, split_field, at(&no_split), 4)?;
                 sys::cublasLtMatmulAlgoGetHeuristic(
                     products.handle,
                     self.description,
@@ -432,21 +440,21 @@ impl Plan {
                     self.y,
                     self.y,
                     preference,
-                    most as i32,
-                    answers.as_mut_ptr(),
+                    max_count as i32,
+                    candidates.as_mut_ptr(),
                     &mut count,
                 )
                 .result()
             })();
             let _ = lt::destroy_matmul_pref(preference);
-            asked?;
+            result?;
         }
-        answers.truncate(count.max(0) as usize);
-        answers.retain(|a| a.state == sys::cublasStatus_t::CUBLAS_STATUS_SUCCESS);
-        if answers.is_empty() {
+        candidates.truncate(count.max(0) as usize);
+        candidates.retain(|a| a.state == sys::cublasStatus_t::CUBLAS_STATUS_SUCCESS);
+        if candidates.is_empty() {
             return Err(CublasError(sys::cublasStatus_t::CUBLAS_STATUS_NOT_SUPPORTED));
         }
-        Ok(answers.into_iter().map(|a| a.algo).collect())
+        Ok(candidates.into_iter().map(|a| a.algo).collect())
     }
 }
 
@@ -468,13 +476,13 @@ fn at<T>(value: &T) -> *const c_void {
     (&raw const *value).cast()
 }
 
-fn refused<T>(doing: &str, answer: std::result::Result<T, CublasError>) -> Result<T> {
+fn cublas_result<T>(doing: &str, answer: std::result::Result<T, CublasError>) -> Result<T> {
     answer.map_err(|CublasError(code)| match code {
-        sys::cublasStatus_t::CUBLAS_STATUS_ALLOC_FAILED => Error::short(doing),
+        sys::cublasStatus_t::CUBLAS_STATUS_ALLOC_FAILED => Error::out_of_memory(doing),
         code => Error::Failed {
             doing: doing.into(),
             said: format!("{code:?}"),
-            advice: "start the program again; if it stays, update the CUDA libraries, or use the CPU",
+            advice: "restart the program; if the error remains, update the CUDA libraries, or use the CPU",
         },
     })
 }

@@ -1,18 +1,18 @@
-// The first product of the feed-forward part with its activation, for Hopper alone: its tensor cores are fed from shared
-// memory by wgmma, which no older chip has and no newer one kept.
+// The first product of the feed-forward part with its activation, for Hopper only: wgmma feeds its tensor cores from shared
+// memory. Older chips do not have wgmma, and newer ones dropped it.
 //
 // Appended to kernels.cu; sm_90a. y[rows, OUTPUTS] = activate(x[rows, INPUTS] W[OUTPUTS, INPUTS]^T + bias), f32 sums. The
-// value is rounded to 16 bits before the activation, as it is where cuBLASLt multiplies and `activation` follows: both ways
-// give the same bits. At 16,384 rows of BERT-base it takes 140 us of an H200, the two ways one after the other 167. Without
-// an activation the same loop is no faster than cuBLASLt, so the other products are left to it.
+// value is rounded to 16 bits before the activation, as when cuBLASLt multiplies and the kernel `activation` follows: both
+// give the same bits. At 16,384 rows of BERT-base it takes 140 us on an H200; cuBLASLt and `activation` take 167. Without an
+// activation the same loop is no faster than cuBLASLt, so cuBLASLt does the other products.
 //
-// A block stays on its multiprocessor and takes tile after tile of 128 x 256. Of its three groups of 128 threads
-//   two sum      64 x 256 each, 128 sums a thread; bias added, rounded, laid into shared memory
-//   one serves   its first warp keeps STAGES steps of 64 inputs on their way into shared memory; the other three take the
-//                finished tile from there, finish it and write it while the sums of the next one run
-// Finishing would cost as much time as summing at 768 inputs (two special functions an element), were it done by the
-// threads that hold the sums. Two blocks side by side (a cluster) share the weights: each fetches half for both, without
-// which the second-level cache cannot keep up (48 bytes a clock and multiprocessor; it gives about 38).
+// A block stays on its multiprocessor and processes tile after tile of 128 x 256. It has three groups of 128 threads:
+//   two sum      64 x 256 each, 128 sums per thread; they add the bias, round, and store into shared memory
+//   one serves   its first warp keeps loads of STAGES steps of 64 inputs into shared memory in flight; the other three warps
+//                apply the activation to a stored tile and write it to y, while the next tile is summed
+// If the summing threads applied the activation, it would take as much time as the sums at 768 inputs (two special functions
+// per element). Two neighbouring blocks (a cluster) share the weights: each loads half of them for both. Without that the
+// second-level cache cannot keep up (it would need 48 bytes per clock and multiprocessor, and gives about 38).
 
 #define TILE_ROWS 128
 #define TILE_COLUMNS 256
@@ -21,12 +21,12 @@
 #define X_BYTES (TILE_ROWS * STEP * 2)
 #define W_BYTES (TILE_COLUMNS * STEP * 2)
 #define STAGE_BYTES (X_BYTES + W_BYTES)
-#define OUT_PITCH (TILE_COLUMNS * 2 + 16)  // 16 more than a row: eight rows of a matrix lie in different banks
+#define OUT_PITCH (TILE_COLUMNS * 2 + 16)  // 16 more than a row, so that eight rows of a matrix lie in different banks
 #define OUT_BYTES (TILE_ROWS * OUT_PITCH)
 #define PAIR 2             // blocks of a cluster
-#define FINISHERS 96       // threads that finish
-#define AT_ONCE 4          // rows a finishing warp has under way: one at a time waits for shared memory, which is busy
-// The host asks for STAGES * STAGE_BYTES + OUT_BYTES + 2 * OUTPUTS + 1280 bytes: stages, tile, bias; alignment, barriers.
+#define FINISHERS 96       // threads that apply the activation
+#define AT_ONCE 4          // rows per step of a finishing warp: with a single row it waits for shared memory, which is busy
+// The host allocates STAGES * STAGE_BYTES + OUT_BYTES + 2 * OUTPUTS + 1280 bytes: stages, tile, bias; alignment, barriers.
 
 struct __align__(128) Map {
     char bytes[128];
@@ -50,8 +50,8 @@ __device__ __forceinline__ void barrier_arrive(u32 at) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(at) : "memory");
 }
 
-// Arrives at the same barrier of a block of the cluster. What it frees was read by the tensor cores, which were waited for:
-// no order of other accesses is asked for, since a fence over the cluster costs as much as a step.
+// Arrives at the same barrier of another block of the cluster. The freed memory was read by the tensor cores, which have
+// finished. No other accesses need an order, and a fence over the cluster costs as much as a step.
 __device__ __forceinline__ void barrier_arrive_at(u32 at, u32 block) {
     asm volatile(
         "{.reg .b32 there; mapa.shared::cluster.u32 there, %0, %1; mbarrier.arrive.shared::cluster.b64 _, [there];}" ::
@@ -71,7 +71,7 @@ __device__ __forceinline__ void barrier_wait(u32 at, u32 parity) {
         : "memory");
 }
 
-// A box of a matrix into shared memory; `blocks` are those of the cluster that get it, at the same place.
+// Loads a box of a matrix into shared memory; `blocks` is a mask of the cluster's blocks that get it, at the same address.
 __device__ __forceinline__ void fetch(u32 to, const Map *map, int column, int row, u32 barrier, u16 blocks) {
     asm volatile(
         "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster"
@@ -93,7 +93,7 @@ __device__ __forceinline__ u32 load_word(u32 at) {
     return v;
 }
 
-// Rows of a finished tile.
+// Loads rows of a summed tile.
 __device__ __forceinline__ void take(uint4 to[AT_ONCE], u32 at) {
 #pragma unroll
     for (int i = 0; i < AT_ONCE; i++)
@@ -103,7 +103,7 @@ __device__ __forceinline__ void take(uint4 to[AT_ONCE], u32 at) {
                      : "memory");
 }
 
-// How the tensor cores find rows of 128 bytes, swizzled in groups of eight.
+// Descriptor of rows of 128 bytes for the tensor cores, swizzled in groups of eight.
 __device__ __forceinline__ u64 described(u32 at) {
     return (u64)((at & 0x3ffff) >> 4) | (u64)1 << 16 | (u64)(1024 >> 4) << 32 | (u64)1 << 62;
 }
@@ -181,7 +181,7 @@ __device__ __forceinline__ void multiply(const Map *x_map, const Map *w_map, con
     if (threadIdx.x == 0) {
         for (int s = 0; s < STAGES; s++) {
             barrier_init(full + 8 * s, 1);
-            barrier_init(empty + 8 * s, 2 * PAIR);  // both groups of sums in every block of the cluster
+            barrier_init(empty + 8 * s, 2 * PAIR);  // both summing groups of every block of the cluster
         }
         barrier_init(laid, 256);
         barrier_init(taken, FINISHERS);
@@ -190,8 +190,8 @@ __device__ __forceinline__ void multiply(const Map *x_map, const Map *w_map, con
     __syncthreads();
     asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
 
-    // A cluster takes PAIR tiles of rows, one a block, and one tile of columns; columns first, so that the rows of x
-    // are fetched again while they are still in the second-level cache.
+    // A cluster takes PAIR tiles of rows, one per block, and one tile of columns. It iterates over columns first, so that the
+    // rows of x are loaded again while they are in the second-level cache.
     const int columns = OUTPUTS / TILE_COLUMNS, steps = INPUTS / STEP;
     const int tiles = (rows + PAIR * TILE_ROWS - 1) / (PAIR * TILE_ROWS) * columns;
     const int first = blockIdx.x / PAIR, apart = gridDim.x / PAIR;
@@ -242,7 +242,7 @@ __device__ __forceinline__ void multiply(const Map *x_map, const Map *w_map, con
         }
     } else {
         const int half = group - 1;
-        // Where this lane's row of a matrix is stored: matrices are rows 0-7 and 8-15, then the same of the next columns.
+        // Address of this lane's row of a matrix. The matrices are rows 0-7 and 8-15, then the same rows of the next columns.
         const u32 to = out + (half * 64 + warp * 16 + lane % 16) * OUT_PITCH + lane / 16 * 16;
         int stage = 0, turn = 0, out_turn = 0;
         float d[128];
@@ -257,7 +257,7 @@ __device__ __forceinline__ void multiply(const Map *x_map, const Map *w_map, con
 #pragma unroll
                 for (int k = 0; k < STEP / 16; k++) wgmma(d, x + 2 * k, w + 2 * k, step > 0 || k > 0);
                 WGMMA_COMMIT();
-                // The products of the step before are done when only this step's are under way: its stage is free.
+                // When only this step's products are in flight, the previous step's are done: its stage is free.
                 WGMMA_WAIT(1);
                 if (step > 0 && threadIdx.x % 128 < PAIR)
                     barrier_arrive_at(empty + 8 * (stage == 0 ? STAGES - 1 : stage - 1), threadIdx.x % 128);
@@ -282,7 +282,7 @@ __device__ __forceinline__ void multiply(const Map *x_map, const Map *w_map, con
             barrier_arrive(laid);
         }
     }
-    // A block's memory must stay while the other may still send to it or arrive at its barriers.
+    // A block's memory must stay valid while the other block may write to it or arrive at its barriers.
     asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
 }
 

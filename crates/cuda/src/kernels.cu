@@ -1,8 +1,8 @@
-// Everything of the forward pass that is not a matrix product, compiled at run time for one encoder and one GPU.
+// The kernels of the forward pass, without the matrix products; compiled at run time for one encoder and one GPU.
 //
 // Set by the host: HIDDEN, HEADS, WIDTH (of a head), INNER, BF16 (0: f16), ACTIVATION (0 erf GELU, 1 tanh GELU, 2 ReLU),
-// EPSILON. States are 16-bit, every sum and every normalisation is f32. No header is included: the runtime compiler
-// comes without them.
+// EPSILON. States are 16-bit, every sum and every normalisation is f32. No header is included: the run-time compiler has
+// none.
 
 typedef unsigned short u16;
 typedef unsigned int u32;
@@ -12,7 +12,7 @@ typedef unsigned long long u64;
 #define ALL 0xffffffffu
 #define LEAST __int_as_float(0xff800000)  // minus infinity
 
-// ---------------------------------------------------------------- 16-bit values, two in a word
+// ---------------------------------------------------------------- 16-bit values, two per u32
 
 #if BF16
 __device__ __forceinline__ float2 unpack(u32 v) {
@@ -47,7 +47,7 @@ __device__ __forceinline__ uint4 pack8(const float *v) {
     return make_uint4(pack(v[0], v[1]), pack(v[2], v[3]), pack(v[4], v[5]), pack(v[6], v[7]));
 }
 
-// Two units in the last place, and zero for minus infinity.
+// Error of two units in the last place; zero for minus infinity.
 __device__ __forceinline__ float exp2_fast(float x) {
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -77,7 +77,7 @@ __device__ __forceinline__ u64 mix(u64 key, u64 with) {
 
 #define STRIDE 0x9E3779B9u
 
-// Whether an element stays; `place` is its index times STRIDE.
+// Whether an element is not dropped; `place` is its index times STRIDE.
 __device__ __forceinline__ bool stays(u32 place, u32 low, u32 high, u32 threshold) {
     u32 h = place ^ low;
     h = (h ^ (h >> 16)) * 0x85EBCA6Bu;
@@ -85,7 +85,7 @@ __device__ __forceinline__ bool stays(u32 place, u32 low, u32 high, u32 threshol
     return (h ^ (h >> 16)) >= threshold;
 }
 
-// Keys of one view. A thread a token: row_keys[2 * LAYERS + 1, tokens] for the sites that drop states (embeddings, then
+// Dropout keys of one view. One thread per token: row_keys[2 * LAYERS + 1, tokens] for the sites that drop states (embeddings, then
 // attention and feed-forward of each layer), attention_keys[LAYERS, documents] for the probabilities.
 extern "C" __global__ void keys(const uint2 *places, int tokens, int documents, int layers, u64 view,
                                 const u64 *numbers, u64 *row_keys, u64 *attention_keys) {
@@ -102,7 +102,7 @@ extern "C" __global__ void keys(const uint2 *places, int tokens, int documents, 
     }
 }
 
-// ---------------------------------------------------------------- rows: a warp each, 8 values a lane and step
+// ---------------------------------------------------------------- rows: one warp per row, 8 values per lane and step
 
 #define STEPS ((HIDDEN + 8 * WARP - 1) / (8 * WARP))
 
@@ -153,7 +153,7 @@ __device__ __forceinline__ void store_row(u16 *to, float v[STEPS][8], int lane) 
         if (inside(s, lane)) *(uint4 *)(to + (s * WARP + lane) * 8) = pack8(v[s]);
 }
 
-// states[tokens, HIDDEN] = LayerNorm(word + position and type), dropped.
+// states[tokens, HIDDEN] = dropout(LayerNorm(token embedding + position and type)).
 template <bool DROP>
 __device__ __forceinline__ void embed_row(const u32 *ids, const uint2 *places, const u16 *words, const float *positions,
                                           const float *scale, const float *shift, u16 *states, int tokens,
@@ -189,8 +189,8 @@ embed_drop(const u32 *ids, const uint2 *places, const u16 *words, const float *p
     embed_row<true>(ids, places, words, positions, scale, shift, states, tokens, row_keys, rate);
 }
 
-// to[row] = LayerNorm(from[residual_at[row]] + dropped update[row]); the key of a row is row_keys[key_at[row]].
-// A null `residual_at` or `key_at` means the row itself. `to` may be `from` where rows are their own.
+// to[row] = LayerNorm(from[residual_at[row]] + dropout(update[row])); the key of a row is row_keys[key_at[row]].
+// A null `residual_at` or `key_at` means the row itself. With a null `residual_at`, `to` may be `from`.
 template <bool DROP>
 __device__ __forceinline__ void norm_row(const u16 *from, const u32 *residual_at, const u16 *update, u16 *to,
                                          const float *scale, const float *shift, int rows, const u64 *row_keys,
@@ -232,8 +232,8 @@ add_norm_drop(const u16 *from, const u32 *residual_at, const u16 *update, u16 *t
 
 __device__ __forceinline__ float activate(float x) {
 #if ACTIVATION == 0
-    // x Phi(x), with Phi as a logistic function of an odd polynomial fitted to erf: off by 3.4e-6 at most anywhere,
-    // which is f16's rounding at 0.007; erf itself would cost twice the instructions.
+    // x Phi(x), with Phi as a logistic function of an odd polynomial fitted to erf. The error is at most 3.4e-6, which is the
+    // rounding error of f16 at 0.007; erf itself would take twice the instructions.
     float s = fminf(x * x, 25.f);
     float p = -3.210405111531145e-6f;
     p = fmaf(p, s, 8.791022264631465e-5f);
@@ -268,15 +268,15 @@ __device__ __forceinline__ void mma(float d[4], u32 a0, u32 a1, u32 a2, u32 a3, 
                  : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
-// Sixteen queries of one head against all keys of their sequence, one warp, straight from device memory.
+// Sixteen queries of one head against all keys of their sequence, in one warp, directly from device memory.
 //
-// A tensor-core product sums over an index whose order is free as long as both sides agree, and its columns may stand
-// for any columns of the result. So a lane takes eight consecutive values of a query and of a key (one 16-byte load, two
-// k-steps), and the columns of the second product are dealt so that a lane's share of V and of the result is
-// consecutive too. No shared memory, no transposition.
-#define CHUNKS (WIDTH / 32)  // 16-byte loads a lane for one query or key
+// A tensor-core product sums over an index whose order is free as long as both operands agree, and its columns may be any
+// columns of the result. So a lane loads eight consecutive values of a query and of a key (one 16-byte load, two k-steps), and
+// the columns of the second product are assigned so that a lane's values of V and of the result are consecutive too. This
+// needs no shared memory and no transposition.
+#define CHUNKS (WIDTH / 32)  // 16-byte loads per lane for one query or key
 #define TILES (WIDTH / 8)    // 8-column tiles of the result; a lane holds TILES consecutive values of a V row
-#define KEYS 32              // keys a step
+#define KEYS 32              // keys per step
 
 __device__ __forceinline__ void load_values(u32 to[TILES / 2], const u16 *from) {
 #if WIDTH % 64 == 0
@@ -294,7 +294,7 @@ __device__ __forceinline__ void load_values(u32 to[TILES / 2], const u16 *from) 
 #endif
 }
 
-// Sixteen rows of one head to `to`, the first `rows` of them. Columns 2t and 2t + 1 of every tile are values
+// Stores the first `rows` of sixteen rows of one head to `to`. Columns 2t and 2t + 1 of every tile are values
 // 2t * TILES .. (2t + 2) * TILES of a row.
 template <bool DROP>
 __device__ __forceinline__ void store_tile(u16 *to, float o[TILES][4], float sum0, float sum1, int rows, Rate rate) {
@@ -344,7 +344,7 @@ __device__ __forceinline__ void attend_tile(const u16 *qkv, u16 *out, int head, 
     const float scale = rsqrtf((float)WIDTH) * 1.4426950408889634f;
 
     for (int from = 0; from < length; from += KEYS) {
-        // All loads of the step first, so that they are under way together.
+        // All loads of the step first, so that they are in flight together.
         uint4 k[KEYS / 8][CHUNKS];
 #pragma unroll
         for (int n = 0; n < KEYS / 8; n++)
@@ -382,7 +382,7 @@ __device__ __forceinline__ void attend_tile(const u16 *qkv, u16 *out, int head, 
         }
         new0 = fmaxf(new0, __shfl_xor_sync(ALL, new0, 1)), new1 = fmaxf(new1, __shfl_xor_sync(ALL, new1, 1));
         new0 = fmaxf(new0, __shfl_xor_sync(ALL, new0, 2)), new1 = fmaxf(new1, __shfl_xor_sync(ALL, new1, 2));
-        // The first step has top = -inf and nothing to rescale; later ones have a finite top.
+        // In the first step top is -inf and there is nothing to rescale; later top is finite.
         float fade0 = exp2_fast(top0 - new0), fade1 = exp2_fast(top1 - new1);
         top0 = new0, top1 = new1;
         sum0 *= fade0, sum1 *= fade1;
@@ -394,7 +394,7 @@ __device__ __forceinline__ void attend_tile(const u16 *qkv, u16 *out, int head, 
             for (int e = 0; e < 2; e++) {
                 s[n][e] = exp2_fast(s[n][e] - top0), s[n][e + 2] = exp2_fast(s[n][e + 2] - top1);
                 sum0 += s[n][e], sum1 += s[n][e + 2];
-                if (DROP) {  // after the sum: softmax is taken before anything falls
+                if (DROP) {  // after the sum: dropout follows the softmax
                     u32 place = (u32)(from + n * 8 + 2 * t + e) * STRIDE;
                     if (!stays(place, low0, high0, rate.threshold)) s[n][e] = 0.f;
                     if (!stays(place, low1, high1, rate.threshold)) s[n][e + 2] = 0.f;
@@ -415,13 +415,13 @@ __device__ __forceinline__ void attend_tile(const u16 *qkv, u16 *out, int head, 
     store_tile<DROP>(out + ((size_t)out_row + query) * HIDDEN + head * WIDTH, o, sum0, sum1, rows_out - query, rate);
 }
 
-// A sequence of up to SHORT tokens, one head, one warp: keys and values are loaded once and stay in registers while the
-// tiles of sixteen queries go by. A warp a tile took 33 us of a layer's 193 on an H200 (16,384 tokens, 384 wide), three
-// times what its bytes need: a quarter of the warps had no tile, and each waited for memory once a step of keys.
-#define SHORT (WIDTH <= 64 ? 64 : 32)  // what fits the registers
+// A sequence of up to SHORT tokens, one head, one warp: keys and values are loaded once and stay in registers for all tiles of
+// sixteen queries. With one warp per tile it took 33 us of a layer's 193 on an H200 (16,384 tokens, 384 wide), three times the
+// time of its memory traffic: a quarter of the warps had no tile, and each waited for memory once per step of keys.
+#define SHORT (WIDTH <= 64 ? 64 : 32)  // the limit of the registers
 
-// For BLOCKS blocks of sixteen keys, of which only the last may be in part: without a branch between its products they run
-// side by side, and eight warps a multiprocessor, which is what the registers allow, hide each other's waits no better.
+// For BLOCKS blocks of sixteen keys, of which only the last may be partial. Without a branch between them the products run in
+// parallel. The registers allow eight warps per multiprocessor, which alone do not hide each other's waits as well.
 template <bool DROP, int BLOCKS>
 __device__ __forceinline__ void attend_blocks(const u16 *base, u16 *out, int head, int length, u64 key, Rate rate) {
     const int lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4;
@@ -462,7 +462,7 @@ __device__ __forceinline__ void attend_blocks(const u16 *base, u16 *out, int hea
         float s[2 * BLOCKS][4];
 #pragma unroll
         for (int n = 0; n < 2 * BLOCKS; n++) s[n][0] = s[n][1] = s[n][2] = s[n][3] = 0.f;
-        // Each sum's products in order, the sums by turns.
+        // The products of each sum are in order; the sums are interleaved.
 #pragma unroll
         for (int c = 0; c < CHUNKS; c++) {
 #pragma unroll
@@ -472,7 +472,7 @@ __device__ __forceinline__ void attend_blocks(const u16 *base, u16 *out, int hea
             for (int n = 0; n < 2 * BLOCKS; n++)
                 mma(s[n], q0[c].z, q1[c].z, q0[c].w, q1[c].w, k[n][c].z, k[n][c].w);
         }
-        // The next tile's queries, while this one is computed.
+        // Load the next tile's queries while this one is computed.
         const int next0 = row0 + 16, next1 = row1 + 16;
 #pragma unroll
         for (int c = 0; c < CHUNKS; c++) {
@@ -504,7 +504,7 @@ __device__ __forceinline__ void attend_blocks(const u16 *base, u16 *out, int hea
             for (int e = 0; e < 2; e++) {
                 p[e] = exp2_fast(s[n][e] - top0), p[e + 2] = exp2_fast(s[n][e + 2] - top1);
                 sum0 += p[e], sum1 += p[e + 2];
-                if (DROP) {  // after the sum: softmax is taken before anything falls
+                if (DROP) {  // after the sum: dropout follows the softmax
                     u32 place = (u32)(n * 8 + 2 * t + e) * STRIDE;
                     if (!stays(place, low0, high0, rate.threshold)) p[e] = 0.f;
                     if (!stays(place, low1, high1, rate.threshold)) p[e + 2] = 0.f;
@@ -534,7 +534,7 @@ __device__ __forceinline__ void attend_short_warp(const u16 *qkv, u16 *out, cons
                                                   const u64 *keys, Rate rate) {
     const int unit = (blockIdx.x * blockDim.x + threadIdx.x) / WARP;
     if (unit >= units) return;
-    const uint2 item = shorts[unit / HEADS];  // first token and, above it, length; document
+    const uint2 item = shorts[unit / HEADS];  // first token with length - 1 in the top eight bits; document
     const int head = unit % HEADS, start = item.x & 0xffffff, length = (item.x >> 24) + 1;
     const u16 *base = qkv + (size_t)start * 3 * HIDDEN + head * WIDTH;
     out += (size_t)start * HIDDEN + head * WIDTH;
@@ -559,7 +559,7 @@ attend_short_drop(const u16 *qkv, u16 *out, const uint2 *shorts, int units, cons
     attend_short_warp<true>(qkv, out, shorts, units, keys, rate);
 }
 
-// out[tokens, HIDDEN]. A block is 64 queries of one head: an item is (first token, length, first query, document).
+// out[tokens, HIDDEN]. A block computes 64 queries of one head: an item is (first token, length, first query, document).
 template <bool DROP>
 __device__ __forceinline__ void attend_block(const u16 *qkv, u16 *out, const uint4 *items, const u64 *keys, Rate rate) {
     uint4 item = items[blockIdx.x / HEADS];
@@ -578,7 +578,7 @@ attend_drop(const u16 *qkv, u16 *out, const uint4 *items, const u64 *keys, Rate 
     attend_block<true>(qkv, out, items, keys, rate);
 }
 
-// out[documents, HIDDEN]: the first token's query alone, a warp a head and document.
+// out[documents, HIDDEN]: only the query of the first token, one warp per head and document.
 template <bool DROP>
 __device__ __forceinline__ void attend_first_warp(const u16 *qkv, u16 *out, const u32 *starts, int documents,
                                                   const u64 *keys, Rate rate) {
@@ -600,8 +600,8 @@ attend_first_drop(const u16 *qkv, u16 *out, const u32 *starts, int documents, co
 
 // ---------------------------------------------------------------- pooling
 
-// out[documents, HIDDEN] in f32, a block a document: the mean over its rows, or its row of a compact [documents, HIDDEN]
-// where `starts` is null. `spoiled` becomes 1 where a value is not finite: the precision was too narrow for the encoder.
+// out[documents, HIDDEN] in f32, one block per document: the mean over its rows, or its row of a compact [documents, HIDDEN]
+// where `starts` is null. `spoiled` becomes 1 where a value is not finite: the encoder's states exceed the precision's range.
 extern "C" __global__ void __launch_bounds__(128)
 pool(const u16 *states, const u32 *starts, float *out, u32 *spoiled) {
     int document = blockIdx.x;

@@ -1,12 +1,12 @@
 
-// Filters over token states and DHIM's loss behind them; follows training.cu, whose draws and update it uses.
+// Filters over token states, and DHIM's loss. Appended to training.cu, whose draws and update it uses.
 
 #define WIDE 64
 #define DEEP 16
 
-// c [rows, cols] = a b (+ bias by column). Element (i, k) of a lies at i * a_row + k * a_col, b's likewise; one of a matrix's two
-// steps is 1. c is row-major, c_row apart. A block is a tile of 64 x 64, a thread 4 x 4 of it; the next 16 of the depth are on
-// their way while these are summed.
+// c [rows, cols] = a b (+ bias per column). Element (i, k) of a lies at i * a_row + k * a_col, and likewise in b; one of the two
+// strides of each matrix is 1. c is row-major with the row stride c_row. A block computes a tile of 64 x 64, a thread 4 x 4 of
+// it. The next 16 steps of the depth are loaded while the current 16 are summed.
 extern "C" __global__ void __launch_bounds__(256) wide_product(
     float* c, const float* a, const float* b, u32 rows, u32 cols, u32 depth, u32 a_row, u32 a_col, u32 b_row, u32 b_col,
     u32 c_row, const float* bias) {
@@ -15,7 +15,7 @@ extern "C" __global__ void __launch_bounds__(256) wide_product(
   u32 across = (cols + WIDE - 1) / WIDE;
   u32 top = blockIdx.x / across * WIDE, left = blockIdx.x % across * WIDE;
   u32 t = threadIdx.x, y = t / 16, x = t % 16;
-  // Neighbouring threads read along the unit step.
+  // Neighbouring threads read along the unit stride.
   u32 ai[4], ak[4], bj[4], bk[4];
 #pragma unroll
   for (u32 q = 0; q < 4; ++q) {
@@ -67,7 +67,7 @@ extern "C" __global__ void __launch_bounds__(256) wide_product(
   }
 }
 
-// A block of 32 x 32 for 32 columns: out [cols] = sums over the rows of x [rows, cols].
+// out [cols] = sums over the rows of x [rows, cols]; a block of 32 x 32 threads per 32 columns.
 extern "C" __global__ void column_sums(const float* x, float* out, u32 rows, u32 cols) {
   __shared__ float space[32][33];
   u32 lane = threadIdx.x % 32, part = threadIdx.x / 32, j = blockIdx.x * 32 + lane;
@@ -87,7 +87,7 @@ struct Text {
   u32 start, count;
 };
 
-// A thread a text and column: max(0, x) in its place, and its mean over the text's rows. x is [rows, cols], means [texts, cols].
+// One thread per text and column: max(0, x) in place, and its mean over the text's rows. x is [rows, cols], means is [texts, cols].
 extern "C" __global__ void pool(float* x, float* means, const Text* texts, u32 count, u32 cols) {
   u32 t = blockIdx.x * blockDim.x + threadIdx.x;
   if (t >= count * cols) return;
@@ -96,7 +96,7 @@ extern "C" __global__ void pool(float* x, float* means, const Text* texts, u32 c
   float sum = 0.0f;
   for (u32 i = 0; i < text.count; ++i) {
     float v = own[(u64)i * cols];
-    // Written so that what is not a number stays visible.
+    // This form lets NaN pass through.
     v = v < 0.0f ? 0.0f : v;
     own[(u64)i * cols] = v;
     sum += v;
@@ -104,14 +104,14 @@ extern "C" __global__ void pool(float* x, float* means, const Text* texts, u32 c
   means[t] = text.count > 0 ? sum / text.count : 0.0f;
 }
 
-// What a window belongs to: a text and its own number among all tokens; text is negative for windows of no token.
+// Owner of a window: a text, and the number of the token among all tokens. `text` is negative for windows without a token.
 struct Token {
   int text;
   u32 number;
 };
 
-// Codes of windows, then of n texts, then of n first states: logits and codes are [windows + 2 n, bits]. A code is drawn with
-// probability sigmoid(logit / sharpness), and slopes tell how the probability changes with the logit.
+// Codes of windows, then of n texts, then of n first states: logits and codes are [windows + 2 n, bits]. A bit is drawn with
+// probability sigmoid(logit / sharpness); slopes are the derivatives of the probability by the logit.
 extern "C" __global__ void draw_codes(const float* logits, float* codes, float* slopes, const Token* tokens, u64 key_text,
                                       u64 key_token, u64 key_first, u32 windows, u32 n, u32 bits, float sharpness) {
   u32 t = blockIdx.x * blockDim.x + threadIdx.x;
@@ -134,8 +134,9 @@ extern "C" __global__ void draw_codes(const float* logits, float* codes, float* 
   slopes[t] = q * (1.0f - q) / sharpness;
 }
 
-// One element a thread of scores [n, others]: its part of the Jensen-Shannon bound, summed by block into losses, and the slope
-// of the loss in its place. Without tokens the others are the texts themselves. `share` is what one of the others counts for.
+// One thread per element of scores [n, others]: its term of the Jensen-Shannon bound, summed per block into losses. The score is
+// replaced by the derivative of the loss. Without tokens the others are the texts themselves. `share` is the weight of one of
+// the others.
 extern "C" __global__ void agree(float* scores, double* losses, const Token* tokens, u32 n, u32 others, float share) {
   __shared__ double space[256];
   u32 t = blockIdx.x * blockDim.x + threadIdx.x;
@@ -157,7 +158,7 @@ extern "C" __global__ void agree(float* scores, double* losses, const Token* tok
   if (threadIdx.x == 0) losses[blockIdx.x] = sum;
 }
 
-// One block of 256: the sum of some losses.
+// One block of 256 threads: the sum of `count` losses.
 extern "C" __global__ void sum_losses(const double* losses, double* sum, u32 count) {
   __shared__ double space[256];
   double own = 0.0;
@@ -172,8 +173,8 @@ extern "C" __global__ void scale_by(float* x, const float* y, u32 count) {
   if (t < count) x[t] *= y[t];
 }
 
-// slopes [windows + n, width] of windows and of texts' means: what reaches the filters, in the windows' place. values are
-// max(0, filters).
+// slopes [windows + n, width] are the gradients of windows and of the means of texts. The gradients of the filters replace those
+// of the windows. values are max(0, filters).
 extern "C" __global__ void filter_slopes(float* slopes, const float* values, const Token* tokens, const Text* texts, u32 windows,
                                          u32 width) {
   u32 t = blockIdx.x * blockDim.x + threadIdx.x;

@@ -1,7 +1,7 @@
 //! Filters over the states of neighbouring tokens on a GPU, and their gradient.
 //!
-//! States of many texts lie in one piece, empty ones between them, so that what a filter sees is so many values in a row: rows
-//! of the input overlap, and no state is copied. All arithmetic is f32, every sum in a fixed order.
+//! The states of many texts are contiguous, with empty states between the texts, so that a filter's window is a contiguous
+//! range of values: rows of the input overlap, and no state is copied. All arithmetic is f32, every sum in a fixed order.
 
 use std::ops::Range;
 
@@ -13,42 +13,42 @@ use crate::memory::{Buffer, Pinned, Stream};
 use crate::training::{View, image};
 use crate::{Error, Result};
 
-/// A part of a weight `[inputs, outputs]`: what lies in no part is zero and stays so.
+/// A block of a weight `[inputs, outputs]`. Elements outside of all blocks are zero and stay zero.
 #[derive(Clone, Debug)]
 pub struct LayerPart {
     /// Rows of the weight.
     pub inputs: Range<usize>,
-    /// Columns.
+    /// Columns of the weight.
     pub outputs: Range<usize>,
 }
 
-/// Texts by the states of their tokens.
+/// Token states of several texts.
 #[derive(Clone, Copy)]
 pub struct Texts<'a> {
-    /// All states, one after the other.
+    /// All states, contiguous.
     pub states: &'a [f32],
-    /// Values of a state: a window begins with each of them.
+    /// Values of a state, the distance between windows.
     pub width: usize,
-    /// Of every text, the windows of its tokens.
+    /// For every text, the windows of its tokens.
     pub windows: &'a [Range<usize>],
 }
 
-/// `y = x W + b` with Adam's memory of `W` and `b`.
+/// `y = x W + b` with Adam's moments of `W` and `b`.
 pub struct Layer {
-    // Dropped first: it waits for what is queued.
+    // Dropped first: it waits for queued work.
     pub(crate) stream: Stream,
     pub(crate) kernels: LayerKernels,
     pub(crate) device: Device,
     inputs: usize,
     pub(crate) outputs: usize,
     parts: Vec<LayerPart>,
-    // The parts' weights one after the other, each [inputs, outputs] of its own, and the bias.
+    // Weights of the parts, each [inputs, outputs] of the part, then the bias.
     weights: Learned,
-    // The last states, in memory of the host and of the GPU, their width, and how many windows they are.
+    // The last loaded states, on the host and on the GPU, their width, and their number of windows.
     states: (Pinned<f32>, Buffer),
     width: usize,
     rows: usize,
-    // Of `pool`: outputs, means, texts.
+    // Buffers of `pool`: outputs, means, texts.
     pooled: [Buffer; 3],
 }
 
@@ -85,7 +85,7 @@ impl LayerKernels {
 }
 
 impl Layer {
-    /// A layer of these first values, `weight [inputs, outputs]` and `bias [outputs]`; parts do not overlap.
+    /// A layer with the initial values `weight [inputs, outputs]` and `bias [outputs]`; parts must not overlap.
     pub fn new(device: &Device, parts: Vec<LayerPart>, weight: &[f32], bias: &[f32]) -> Result<Self> {
         let outputs = bias.len();
         let inputs = weight.len() / outputs.max(1);
@@ -120,40 +120,42 @@ impl Layer {
         })
     }
 
-    /// Where each part begins among the weights, and the bias after them.
-    fn places(&self) -> Vec<usize> {
-        let mut places = vec![0];
+    /// Offset of each part in the weights, then that of the bias.
+    fn offsets(&self) -> Vec<usize> {
+        let mut offsets = vec![0];
         for part in &self.parts {
-            places.push(places[places.len() - 1] + part.inputs.len() * part.outputs.len());
+            offsets.push(offsets[offsets.len() - 1] + part.inputs.len() * part.outputs.len());
         }
-        places
+        offsets
     }
 
-    /// Queues the copy of some texts' states; how many windows they have. Nothing may be queued that reads the last ones.
+    /// Queues the upload of the states of texts and returns their number of windows. No queued work may read the previous
+    /// states.
     pub(crate) fn load(&mut self, texts: &Texts) -> Result<usize> {
         let Texts { states, width, windows } = *texts;
         let rows = match states.len().checked_sub(self.inputs) {
-            Some(beyond) if width > 0 && beyond % width == 0 => beyond / width + 1,
+            Some(rest) if width > 0 && rest % width == 0 => rest / width + 1,
             _ => {
                 return Err(Error::Input(format!(
-                    "{} values are no windows of {} that begin every {width}",
+                    "{} values cannot be split into windows of {} values that begin every {width} values",
                     states.len(),
                     self.inputs
                 )));
             }
         };
-        // The kernels count in 32 bits.
+        // The kernels use 32-bit indices.
         if rows * self.outputs >= 1 << 31 {
-            return Err(Error::Input(format!("{rows} windows are more than a layer takes at once; give fewer texts")));
+            return Err(Error::Input(format!("{rows} windows are too many for one call; pass fewer texts")));
         }
         if let Some(outside) = windows.iter().find(|w| w.start > w.end || w.end > rows) {
-            return Err(Error::Input(format!("a text has the windows {outside:?} of {rows}")));
+            return Err(Error::Input(format!("a text has the windows {outside:?}, but there are {rows} windows")));
         }
         self.device.bind()?;
         if states.len() > self.states.0.as_slice().len() {
             // A quarter more: batches of texts differ in length.
-            let room = states.len() * 5 / 4;
-            self.states = (Pinned::new(&self.device, room)?, Buffer::new(&self.device, 4 * room, "token states")?);
+            let capacity = states.len() * 5 / 4;
+            self.states =
+                (Pinned::new(&self.device, capacity)?, Buffer::new(&self.device, 4 * capacity, "token states")?);
         }
         self.states.0.as_mut_slice()[..states.len()].copy_from_slice(states);
         self.stream.upload(self.states.1.at(), &self.states.0.as_slice()[..states.len()])?;
@@ -161,13 +163,13 @@ impl Layer {
         Ok(rows)
     }
 
-    /// Queues the outputs of the loaded states' windows, `[rows, outputs]` at `y`.
+    /// Queues the outputs of all windows of the loaded states, `[rows, outputs]` at `y`.
     pub(crate) fn forward(&self, y: u64) -> Result<()> {
-        let places = self.places();
-        let bias = self.weights.values.at() + 4 * places[self.parts.len()] as u64;
-        for (part, place) in self.parts.iter().zip(&places) {
+        let offsets = self.offsets();
+        let bias = self.weights.values.at() + 4 * offsets[self.parts.len()] as u64;
+        for (part, offset) in self.parts.iter().zip(&offsets) {
             let x = View::rows(self.states.1.at() + 4 * part.inputs.start as u64, self.width);
-            let weight = View::rows(self.weights.values.at() + 4 * *place as u64, part.outputs.len());
+            let weight = View::rows(self.weights.values.at() + 4 * *offset as u64, part.outputs.len());
             let to = 4 * part.outputs.start as u64;
             let size = [self.rows, part.outputs.len(), part.inputs.len()];
             self.multiply((y + to, self.outputs), x, weight, size, bias + to)?;
@@ -175,17 +177,17 @@ impl Layer {
         Ok(())
     }
 
-    /// Queues the gradient at the loaded states for `slope [rows, outputs]`, the one at the outputs.
+    /// Queues the gradient of the weights at the loaded states, for `slope [rows, outputs]`, the gradient of the outputs.
     pub(crate) fn backward(&self, slope: u64) -> Result<()> {
-        let places = self.places();
-        for (part, place) in self.parts.iter().zip(&places) {
-            let x = View::rows(self.states.1.at() + 4 * part.inputs.start as u64, self.width).turned();
+        let offsets = self.offsets();
+        for (part, offset) in self.parts.iter().zip(&offsets) {
+            let x = View::rows(self.states.1.at() + 4 * part.inputs.start as u64, self.width).transposed();
             let slope = View::rows(slope + 4 * part.outputs.start as u64, self.outputs);
-            let to = self.weights.gradient.at() + 4 * *place as u64;
+            let to = self.weights.gradient.at() + 4 * *offset as u64;
             let size = [part.inputs.len(), part.outputs.len(), self.rows];
             self.multiply((to, part.outputs.len()), x, slope, size, 0)?;
         }
-        let bias = self.weights.gradient.at() + 4 * places[self.parts.len()] as u64;
+        let bias = self.weights.gradient.at() + 4 * offsets[self.parts.len()] as u64;
         self.sums(slope, bias, self.rows, self.outputs)
     }
 
@@ -194,60 +196,67 @@ impl Layer {
         self.weights.update(&self.kernels.adam, &self.stream, by)
     }
 
-    /// Queues max(0, x) of `x [rows, outputs]` in its place and its means over texts, `means [texts, outputs]`.
+    /// Queues max(0, x) of `x [rows, outputs]` in place, and its means over texts, `means [texts, outputs]`.
     pub(crate) fn mean(&self, x: u64, means: u64, texts: &Buffer, count: usize) -> Result<()> {
         let blocks = (count * self.outputs).div_ceil(128);
-        // SAFETY: callers pass windows that `load` has seen to lie among the rows, and room for the means.
+        // SAFETY: callers pass windows that `load` has checked to lie within the rows, and room for the means.
         unsafe {
             let sizes = (count as u32, self.outputs as u32);
             self.kernels.pool.launch(&self.stream, blocks, 128, arguments![x, means, texts.at(), sizes.0, sizes.1])
         }
     }
 
-    /// The mean over every text's tokens of max(0, outputs): `[texts, outputs]`.
+    /// The mean of max(0, outputs) over every text's tokens: `[texts, outputs]`.
     pub fn pool(&mut self, texts: &Texts) -> Result<Vec<f32>> {
         let (rows, count) = (self.load(texts)?, texts.windows.len());
-        let [outputs, means, places_at] = &mut self.pooled;
+        let [outputs, means, ranges_at] = &mut self.pooled;
         outputs.grow(4 * rows * self.outputs, "a layer's outputs")?;
         means.grow(4 * count * self.outputs, "a layer's outputs")?;
-        places_at.grow(8 * count, "a layer's outputs")?;
-        let places = places(texts.windows);
-        self.stream.upload(places_at.at(), &places)?;
-        let [outputs, means, places_at] = &self.pooled;
+        ranges_at.grow(8 * count, "a layer's outputs")?;
+        let ranges = text_ranges(texts.windows);
+        self.stream.upload(ranges_at.at(), &ranges)?;
+        let [outputs, means, ranges_at] = &self.pooled;
         self.forward(outputs.at())?;
-        self.mean(outputs.at(), means.at(), places_at, count)?;
-        let mut found = vec![0.0f32; count * self.outputs];
-        self.stream.download(&mut found, means.at())?;
+        self.mean(outputs.at(), means.at(), ranges_at, count)?;
+        let mut pooled = vec![0.0f32; count * self.outputs];
+        self.stream.download(&mut pooled, means.at())?;
         self.stream.wait()?;
-        Ok(found)
+        Ok(pooled)
     }
 
-    /// Reads the weight and the bias as they are now; what lies in no part is left alone.
+    /// Reads the current weight and bias; elements outside of all parts are not written.
     pub fn read(&self, weight: &mut [f32], bias: &mut [f32]) -> Result<()> {
         if weight.len() != self.inputs * self.outputs || bias.len() != self.outputs {
-            return Err(Error::Input(format!("a layer has {} x {} weights", self.inputs, self.outputs)));
+            return Err(Error::Input(format!(
+                "the layer has {} x {} weights and {} biases, but the outputs have {} and {} values",
+                self.inputs,
+                self.outputs,
+                self.outputs,
+                weight.len(),
+                bias.len()
+            )));
         }
         self.device.bind()?;
         let values = self.weights.read(&self.stream)?;
-        let places = self.places();
-        bias.copy_from_slice(&values[places[self.parts.len()]..]);
-        for (part, place) in self.parts.iter().zip(&places) {
+        let offsets = self.offsets();
+        bias.copy_from_slice(&values[offsets[self.parts.len()]..]);
+        for (part, offset) in self.parts.iter().zip(&offsets) {
             let rows = weight[part.inputs.start * self.outputs..].chunks_exact_mut(self.outputs);
-            for (row, own) in rows.zip(values[*place..].chunks_exact(part.outputs.len()).take(part.inputs.len())) {
+            for (row, own) in rows.zip(values[*offset..].chunks_exact(part.outputs.len()).take(part.inputs.len())) {
                 row[part.outputs.clone()].copy_from_slice(own);
             }
         }
         Ok(())
     }
 
-    /// The gradient of the last step, as [`Layer::read`] reads the weights.
+    /// The gradient of the last step: the parts, then the bias.
     #[cfg(test)]
     fn gradient(&self) -> Result<Vec<f32>> {
         self.weights.read_gradient(&self.stream)
     }
 
-    /// Queues `c = a b (+ bias by column)` of `[rows, columns, depth]`; `c` comes with the step between its rows, and one of
-    /// the two steps of `a` and of `b` is 1.
+    /// Queues `c = a b (+ bias per column)` of `size` `[rows, columns, depth]`. `c` comes with its row stride; one of the two
+    /// strides of `a` and of `b` is 1.
     pub(crate) fn multiply(
         &self,
         (c, c_row): (u64, usize),
@@ -259,7 +268,7 @@ impl Layer {
         let [rows, columns, depth] = size.map(|n| n as u32);
         let blocks = size[0].div_ceil(64) * size[1].div_ceil(64);
         let c_row = c_row as u32;
-        // SAFETY: callers pass matrices of these sizes inside buffers that hold them; a null bias is none.
+        // SAFETY: callers pass matrices of these sizes inside buffers that hold them; a null bias means no bias.
         unsafe {
             self.kernels.product.launch(
                 &self.stream,
@@ -270,10 +279,10 @@ impl Layer {
         }
     }
 
-    /// Queues sums over the rows of `x [rows, columns]`.
+    /// Queues the sums of the columns of `x [rows, columns]`.
     pub(crate) fn sums(&self, x: u64, to: u64, rows: usize, columns: usize) -> Result<()> {
         let sizes = (rows as u32, columns as u32);
-        // SAFETY: callers pass a matrix of that size, and room for a sum of each column.
+        // SAFETY: callers pass a matrix of that size, and room for one sum per column.
         unsafe {
             self.kernels.column_sums.launch(
                 &self.stream,
@@ -285,8 +294,8 @@ impl Layer {
     }
 }
 
-/// Texts as the kernels read them: first window and count.
-pub(crate) fn places(windows: &[Range<usize>]) -> Vec<[u32; 2]> {
+/// First window and number of windows of each text, in the layout of the kernels.
+pub(crate) fn text_ranges(windows: &[Range<usize>]) -> Vec<[u32; 2]> {
     windows.iter().map(|w| [w.start as u32, w.len() as u32]).collect()
 }
 
@@ -300,7 +309,7 @@ mod tests {
 
     /// Needs a GPU.
     #[test]
-    fn filters_are_the_sums_of_their_products_and_so_is_their_gradient() {
+    fn filters_and_their_gradient_equal_plain_sums() {
         let device = match Device::open(0) {
             Ok(device) => device,
             Err(problem) => {
@@ -311,9 +320,9 @@ mod tests {
         // Windows of three states of 37 values; one part sees the middle state, the other all of them.
         let (width, inputs, outputs) = (37, 111, 90);
         let parts = vec![LayerPart { inputs: 37..74, outputs: 0..21 }, LayerPart { inputs: 0..111, outputs: 21..90 }];
-        let used = |i: usize, o: usize| o >= 21 || (37..74).contains(&i);
+        let in_a_part = |i: usize, o: usize| o >= 21 || (37..74).contains(&i);
         let mut weight = wave(inputs * outputs, 0.7);
-        weight.iter_mut().enumerate().for_each(|(at, w)| *w *= f32::from(used(at / outputs, at % outputs)));
+        weight.iter_mut().enumerate().for_each(|(at, w)| *w *= f32::from(in_a_part(at / outputs, at % outputs)));
         let bias = wave(outputs, 1.3);
         let mut layer = Layer::new(&device, parts.clone(), &weight, &bias).unwrap();
         let wrong = wave(inputs + 1, 0.1);
@@ -335,8 +344,8 @@ mod tests {
                 assert!((mean - expected).abs() < 1e-3, "{text:?}, {o}: {mean}, {expected}");
             }
             let slope = wave(rows * outputs, 0.11);
-            let on = Buffer::filled(&device, &slope, "a test").unwrap();
-            layer.backward(on.at()).unwrap();
+            let slope_buffer = Buffer::filled(&device, &slope, "a test").unwrap();
+            layer.backward(slope_buffer.at()).unwrap();
             let gradient = layer.gradient().unwrap();
             let mut at = 0;
             let mut agrees = |expected: f32| {

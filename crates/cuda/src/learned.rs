@@ -1,27 +1,27 @@
-//! What is learned on a GPU, and Adam's update of it.
+//! Learned parameters on a GPU, and Adam's update of them.
 
 use crate::Result;
 use crate::compile::{Kernel, arguments};
 use crate::device::Device;
 use crate::memory::{Buffer, Stream};
 
-/// The numbers of one Adam update, its bias corrections worked in.
+/// Coefficients of one Adam update, bias corrections included.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct TrainingAdam {
-    /// Share of the old first moment.
+    /// Decay of the first moment (beta 1).
     pub keep_first: f32,
-    /// Share of the old second moment.
+    /// Decay of the second moment (beta 2).
     pub keep_second: f32,
-    /// Learning rate over the first moment's correction.
+    /// Learning rate divided by the first moment's bias correction.
     pub rate: f32,
-    /// One over the root of the second moment's correction.
+    /// One over the square root of the second moment's bias correction.
     pub scale: f32,
-    /// Added to the root.
+    /// Added to the square root of the second moment.
     pub epsilon: f32,
 }
 
-/// Values, their gradient and Adam's two moments.
+/// Parameters, their gradient and Adam's two moments.
 pub(crate) struct Learned {
     pub values: Buffer,
     pub gradient: Buffer,
@@ -31,7 +31,7 @@ pub(crate) struct Learned {
 }
 
 impl Learned {
-    /// First values, all else zero.
+    /// Initial values; gradient and moments are zero.
     pub fn new(device: &Device, values: &[f32]) -> Result<Self> {
         let zeros = vec![0.0f32; values.len()];
         let empty = || Buffer::filled(device, &zeros, "training");
@@ -44,28 +44,28 @@ impl Learned {
         })
     }
 
-    /// Queues an update by the gradient; `adam` is the kernel of that name.
+    /// Queues an update by the gradient; `adam` is the kernel `adam`.
     pub fn update(&self, adam: &Kernel, stream: &Stream, by: TrainingAdam) -> Result<()> {
         let (x, g, m, v) = (self.values.at(), self.gradient.at(), self.first.at(), self.second.at());
         let count = self.count;
-        // SAFETY: four buffers of as many values.
+        // SAFETY: four buffers of `count` values.
         unsafe { adam.launch(stream, count.div_ceil(256), 256, arguments![x, g, m, v, count as u64, by]) }
     }
 
-    /// The values after all that is queued.
+    /// The values after all queued work.
     pub fn read(&self, stream: &Stream) -> Result<Vec<f32>> {
         self.download(&self.values, stream)
     }
 
-    /// The gradient after all that is queued.
+    /// The gradient after all queued work.
     pub fn read_gradient(&self, stream: &Stream) -> Result<Vec<f32>> {
         self.download(&self.gradient, stream)
     }
 
     fn download(&self, from: &Buffer, stream: &Stream) -> Result<Vec<f32>> {
-        let mut found = vec![0.0f32; self.count];
-        stream.download(&mut found, from.at())?;
+        let mut values = vec![0.0f32; self.count];
+        stream.download(&mut values, from.at())?;
         stream.wait()?;
-        Ok(found)
+        Ok(values)
     }
 }

@@ -1,13 +1,13 @@
 //! The encoder's forward pass and the steps of training on an NVIDIA GPU.
 //!
-//! CUDA is loaded when it is first asked for: nothing of it is needed to build, and a machine without a GPU gets an
-//! [`Error`] that says what is missing. Token ids go in and features come out; this crate knows no documents and no
-//! files. [`library`] finds the vendor's libraries, [`Device`] is an opened GPU, [`Bert`] holds an encoder's weights on
-//! it and [`Bert::encode_views`] takes batches through it; [`Trainer`] is a model in training;
-//! [`Layer`] reads token states, and [`InfoMax`] is DHIM's training behind one.
+//! CUDA is loaded at its first use: the build needs nothing of it, and a machine without a GPU gets an [`Error`] that says
+//! what is missing. Token ids go in and embeddings come out; this crate knows no documents and no files. [`library`] finds
+//! the vendor's libraries, [`Device`] is an opened GPU, [`Bert`] has an encoder's weights on it, and
+//! [`Bert::encode_views`] encodes batches. [`Trainer`] is a model in training, [`Layer`] is a layer of filters over token
+//! states, and [`InfoMax`] is DHIM's training on such a layer.
 //!
-//! A row of the result depends on its own tokens (and, with dropout, on its own number) alone. Dropout masks are those
-//! of the CPU, bit for bit: a (key, document) pair is one view wherever it is computed.
+//! A row of the result depends only on its own tokens and, with dropout, on its document number. Dropout masks equal those
+//! of the CPU, bit for bit: a (key, document) pair is the same view on every device.
 
 mod error;
 

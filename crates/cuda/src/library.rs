@@ -1,8 +1,8 @@
-//! Finds the vendor's three libraries, and turns the ways in which they can be absent into errors.
+//! Finds the vendor's three libraries, and returns an error where one is missing.
 //!
-//! The bindings load a library by its bare name at the first call into it and panic where that fails. So every library
-//! is looked for before the first call: where the system's loader looks, then where toolkits and Python wheels put them.
-//! A library opened from such a folder is found by its bare name from then on.
+//! The bindings load a library by its bare name at the first call into it and panic where that fails. So every library is
+//! searched for before the first call: where the system's loader searches, then where toolkits and Python wheels install
+//! them. After a library was opened from such a folder, its bare name finds it.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -11,7 +11,6 @@ use cudarc::{cublaslt, driver, nvrtc};
 
 use crate::{Error, Result};
 
-/// One of the libraries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Library {
     Driver,
@@ -39,17 +38,17 @@ impl Library {
         }
     }
 
-    fn missing(self, places: &[PathBuf]) -> Error {
-        let listed: Vec<String> = places.iter().map(|p| p.display().to_string()).collect();
+    fn missing(self, folders: &[PathBuf]) -> Error {
+        let listed: Vec<String> = folders.iter().map(|f| f.display().to_string()).collect();
         let (library, advice) = match self {
             Library::Driver => ("the NVIDIA driver", "install it (nvidia-smi must work), or use the CPU"),
             Library::Compiler => (
                 "NVRTC, CUDA's run-time compiler",
-                "install it (pip install nvidia-cuda-nvrtc, or the CUDA toolkit) and name its folder in LD_LIBRARY_PATH, or use the CPU",
+                "install it (pip install nvidia-cuda-nvrtc, or the CUDA toolkit) and add its folder to LD_LIBRARY_PATH, or use the CPU",
             ),
             Library::Products => (
                 "cuBLASLt, CUDA's matrix products",
-                "install it (pip install nvidia-cublas, or the CUDA toolkit) and name its folder in LD_LIBRARY_PATH, or use the CPU",
+                "install it (pip install nvidia-cublas, or the CUDA toolkit) and add its folder to LD_LIBRARY_PATH, or use the CPU",
             ),
         };
         let places = if listed.is_empty() { String::new() } else { format!(", and in {}", listed.join(", ")) };
@@ -57,28 +56,28 @@ impl Library {
     }
 }
 
-/// Makes sure that a library can be called.
+/// Loads a library if it is not loaded.
 pub(crate) fn require(library: Library) -> Result<()> {
     if library.present() {
         return Ok(());
     }
-    let places = places();
-    for place in &places {
-        if open_in(place, library) && library.present() {
+    let folders = library_folders();
+    for folder in &folders {
+        if open_in(folder, library) && library.present() {
             return Ok(());
         }
     }
-    Err(library.missing(&places))
+    Err(library.missing(&folders))
 }
 
-/// Runs a call into the bindings; a symbol that an old library lacks is a panic there and an error here.
+/// Runs a call into the bindings. They panic at a symbol that an old library lacks; this returns an error.
 pub(crate) fn guarded<T>(doing: &str, call: impl FnOnce() -> Result<T>) -> Result<T> {
     catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|panic| {
         let said = panic
             .downcast_ref::<String>()
             .cloned()
             .or_else(|| panic.downcast_ref::<&str>().map(|s| (*s).to_string()))
-            .unwrap_or_else(|| "the bindings gave up without a message".into());
+            .unwrap_or_else(|| "the bindings panicked without a message".into());
         Err(Error::Failed {
             doing: doing.into(),
             said,
@@ -87,8 +86,8 @@ pub(crate) fn guarded<T>(doing: &str, call: impl FnOnce() -> Result<T>) -> Resul
     })
 }
 
-/// Folders outside the loader's own search that are there.
-fn places() -> Vec<PathBuf> {
+/// Existing folders outside of the loader's search path that may have the libraries.
+fn library_folders() -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut add = |dir: PathBuf| {
         if dir.is_dir() && !found.contains(&dir) {
@@ -119,7 +118,7 @@ fn places() -> Vec<PathBuf> {
     found
 }
 
-/// Entries of a folder by name, in order; none where there is no folder.
+/// Entries of a folder whose name is `wanted`, sorted; none without the folder.
 fn entries(dir: &Path, wanted: impl Fn(&str) -> bool) -> Vec<PathBuf> {
     let listed = std::fs::read_dir(dir).into_iter().flatten().flatten();
     let mut found: Vec<PathBuf> =
@@ -128,18 +127,18 @@ fn entries(dir: &Path, wanted: impl Fn(&str) -> bool) -> Vec<PathBuf> {
     found
 }
 
-/// Opens the library for the rest of the process, with the file it needs beside it.
+/// Opens the library for the rest of the process, together with its builtins.
 #[cfg(unix)]
-fn open_in(place: &Path, library: Library) -> bool {
+fn open_in(folder: &Path, library: Library) -> bool {
     use libloading::os::unix::{Library as Handle, RTLD_GLOBAL, RTLD_NOW};
 
     let stem = library.name().split(".so").next().unwrap_or_default();
-    // NVRTC opens its builtins by bare name, which only finds what is open already.
-    let beside = format!("{stem}-builtins.so.");
+    // NVRTC opens its builtins by bare name, which finds them here only when they are open already.
+    let builtins = format!("{stem}-builtins.so.");
     let main = format!("{stem}.so.");
-    let newest_last = |prefix: &str| entries(place, |name| name.starts_with(prefix) && !name.contains(".alt."));
+    let newest_last = |prefix: &str| entries(folder, |name| name.starts_with(prefix) && !name.contains(".alt."));
     let mut opened = false;
-    for file in newest_last(&beside).into_iter().rev().take(1).chain(newest_last(&main).into_iter().rev().take(1)) {
+    for file in newest_last(&builtins).into_iter().rev().take(1).chain(newest_last(&main).into_iter().rev().take(1)) {
         // SAFETY: a library of the vendor, opened as the bindings would open it.
         if let Ok(handle) = unsafe { Handle::open(Some(&file), RTLD_NOW | RTLD_GLOBAL) } {
             std::mem::forget(handle);
@@ -159,18 +158,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_missing_library_is_named_with_a_way_out() {
+    fn the_error_names_the_missing_library_and_a_remedy() {
         for library in [Library::Driver, Library::Compiler, Library::Products] {
-            let said = library.missing(&["/opt/cuda/lib64".into()]).to_string();
-            assert!(said.contains(library.name()) && said.contains("/opt/cuda/lib64"), "{said}");
-            assert!(said.contains("install") && said.contains("CPU"), "{said}");
+            let message = library.missing(&["/opt/cuda/lib64".into()]).to_string();
+            assert!(message.contains(library.name()) && message.contains("/opt/cuda/lib64"), "{message}");
+            assert!(message.contains("install") && message.contains("CPU"), "{message}");
         }
     }
 
     #[test]
-    fn a_panic_of_the_bindings_is_an_error() {
-        let said =
+    fn guarded_turns_a_panic_of_the_bindings_into_an_error() {
+        let message =
             guarded::<()>("asking for a symbol", || panic!("Missing symbol {}", "cuNew")).unwrap_err().to_string();
-        assert!(said.contains("asking for a symbol: Missing symbol cuNew; update"), "{said}");
+        assert!(message.contains("asking for a symbol: Missing symbol cuNew; update"), "{message}");
     }
 }

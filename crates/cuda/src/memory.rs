@@ -1,10 +1,10 @@
-//! Memory of the GPU and pinned memory of the host, freed when dropped.
+//! GPU memory, pinned host memory, streams and events, released when dropped.
 
 use std::ffi::c_void;
 
 use cudarc::driver::{DriverError, result, sys};
 
-use crate::device::{Device, said};
+use crate::device::{Device, driver_result};
 use crate::{Error, Result};
 
 /// Bytes on the GPU.
@@ -20,18 +20,18 @@ unsafe impl Send for Buffer {}
 unsafe impl Sync for Buffer {}
 
 impl Buffer {
-    /// `what` is named where there is no room.
+    /// `what` names the allocation in the error when memory is short.
     pub fn new(device: &Device, bytes: usize, what: &str) -> Result<Self> {
         device.bind()?;
         let bytes = bytes.max(16);
-        // SAFETY: plain allocation; nothing reads it before something was written.
+        // SAFETY: a plain allocation; nothing reads it before it is written.
         match unsafe { result::malloc_sync(bytes) } {
             Ok(at) => Ok(Buffer { device: device.clone(), at, bytes }),
             Err(DriverError(sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY)) => {
                 let (free, total) = device.memory()?;
                 Err(Error::Memory { what: what.into(), needed: bytes >> 20, free: free >> 20, total: total >> 20 })
             }
-            Err(other) => said("taking GPU memory", Err(other)),
+            Err(other) => driver_result("allocating GPU memory", Err(other)),
         }
     }
 
@@ -39,25 +39,24 @@ impl Buffer {
     pub fn filled<T: Copy>(device: &Device, values: &[T], what: &str) -> Result<Self> {
         let buffer = Buffer::new(device, size_of_val(values), what)?;
         // SAFETY: the buffer has room for all bytes of the slice, and the call returns when they are there.
-        said("copying to the GPU", unsafe { result::memcpy_htod_sync(buffer.at, values) })?;
+        driver_result("copying to the GPU", unsafe { result::memcpy_htod_sync(buffer.at, values) })?;
         Ok(buffer)
     }
 
-    /// Makes room for so many bytes; what was there is lost where it must grow. Nothing queued may use it.
+    /// Grows to at least `bytes`; the content is lost when it grows. No queued work may use the buffer.
     pub fn grow(&mut self, bytes: usize, what: &str) -> Result<()> {
         if bytes > self.bytes {
-            // A quarter more: what comes next differs little.
+            // A quarter more: the next requests differ little.
             *self = Buffer::new(&self.device, bytes / 4 * 5 + 16, what)?;
         }
         Ok(())
     }
 
-    /// Its address.
+    /// Device address.
     pub fn at(&self) -> u64 {
         self.at
     }
 
-    /// Its size.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
@@ -72,14 +71,14 @@ impl Drop for Buffer {
     }
 }
 
-/// Pinned memory of the host: copies to and from it run beside the GPU's work.
+/// Pinned host memory: copies from and to it run in parallel with kernels.
 pub(crate) struct Pinned<T> {
     device: Device,
     at: *mut T,
     len: usize,
 }
 
-// SAFETY: plain memory of which this is the only owner.
+// SAFETY: plain memory with a single owner.
 unsafe impl<T: Send> Send for Pinned<T> {}
 
 impl<T: Copy + Default> Pinned<T> {
@@ -91,10 +90,10 @@ impl<T: Copy + Default> Pinned<T> {
             let at = match result::malloc_host(bytes, 0) {
                 Err(DriverError(sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY)) => {
                     let needed = bytes >> 20;
-                    let what = "pinned memory of the host".into();
+                    let what = "pinned host memory".into();
                     return Err(Error::Memory { what, needed, free: 0, total: 0 });
                 }
-                other => said("taking pinned memory", other)?.cast::<T>(),
+                other => driver_result("allocating pinned memory", other)?.cast::<T>(),
             };
             for i in 0..len {
                 at.add(i).write(T::default());
@@ -136,7 +135,8 @@ unsafe impl Send for Stream {}
 impl Stream {
     pub fn new(device: &Device) -> Result<Self> {
         device.bind()?;
-        let handle = said("making a stream", result::stream::create(result::stream::StreamKind::NonBlocking))?;
+        let handle =
+            driver_result("creating a stream", result::stream::create(result::stream::StreamKind::NonBlocking))?;
         Ok(Stream { device: device.clone(), handle })
     }
 
@@ -144,28 +144,28 @@ impl Stream {
         self.handle
     }
 
-    /// Begins to copy; `from` must stay as it is until an event recorded afterwards has passed.
+    /// Queues a copy to the GPU; `from` must not change until an event recorded afterwards has passed.
     pub fn upload<T>(&self, to: u64, from: &[T]) -> Result<()> {
         // SAFETY: callers pass buffers with room for the slice and wait for the event before they touch it again.
-        said("copying to the GPU", unsafe { result::memcpy_htod_async(to, from, self.handle) })
+        driver_result("copying to the GPU", unsafe { result::memcpy_htod_async(to, from, self.handle) })
     }
 
-    /// Begins to copy; `to` holds the bytes once an event recorded afterwards has passed.
+    /// Queues a copy from the GPU; `to` is complete once an event recorded afterwards has passed.
     pub fn download<T>(&self, to: &mut [T], from: u64) -> Result<()> {
         // SAFETY: as above.
-        said("copying from the GPU", unsafe { result::memcpy_dtoh_async(to, from, self.handle) })
+        driver_result("copying from the GPU", unsafe { result::memcpy_dtoh_async(to, from, self.handle) })
     }
 
     pub fn wait(&self) -> Result<()> {
         // SAFETY: a live handle.
-        said("waiting for the GPU", unsafe { result::stream::synchronize(self.handle) })
+        driver_result("waiting for the GPU", unsafe { result::stream::synchronize(self.handle) })
     }
 }
 
 impl Drop for Stream {
     fn drop(&mut self) {
         if self.device.bind().is_ok() {
-            // SAFETY: a live handle, destroyed once; what is queued ends first.
+            // SAFETY: a live handle, destroyed once; queued work ends first.
             unsafe {
                 let _ = result::stream::synchronize(self.handle);
                 let _ = result::stream::destroy(self.handle);
@@ -174,7 +174,7 @@ impl Drop for Stream {
     }
 }
 
-/// A mark in a stream.
+/// A point in a stream.
 pub(crate) struct Event {
     device: Device,
     handle: sys::CUevent,
@@ -186,39 +186,39 @@ unsafe impl Send for Event {}
 impl Event {
     pub fn new(device: &Device) -> Result<Self> {
         device.bind()?;
-        // Whoever waits for it sleeps.
+        // A thread that waits for it sleeps.
         let (untimed, sleeping) =
             (sys::CUevent_flags::CU_EVENT_DISABLE_TIMING, sys::CUevent_flags::CU_EVENT_BLOCKING_SYNC);
         let mut handle = std::ptr::null_mut();
         // SAFETY: the driver writes one handle.
-        let made = unsafe { sys::cuEventCreate(&mut handle, untimed as u32 | sleeping as u32) };
-        said("making an event", made.result())?;
+        let created = unsafe { sys::cuEventCreate(&mut handle, untimed as u32 | sleeping as u32) };
+        driver_result("creating an event", created.result())?;
         Ok(Event { device: device.clone(), handle })
     }
 
-    /// One whose time can be asked for.
+    /// An event for [`Event::micros_since`].
     pub fn timed(device: &Device) -> Result<Self> {
         device.bind()?;
         let flags = sys::CUevent_flags::CU_EVENT_DEFAULT;
-        Ok(Event { device: device.clone(), handle: said("making an event", result::event::create(flags))? })
+        Ok(Event { device: device.clone(), handle: driver_result("creating an event", result::event::create(flags))? })
     }
 
-    /// Microseconds from an earlier mark to this one, both passed and timed.
+    /// Microseconds from `earlier` to this event; both are timed and have passed.
     pub fn micros_since(&self, earlier: &Event) -> Result<f64> {
         // SAFETY: live handles of one context.
-        let taken = said("timing a stream", unsafe { result::event::elapsed(earlier.handle, self.handle) })?;
+        let taken = driver_result("timing a stream", unsafe { result::event::elapsed(earlier.handle, self.handle) })?;
         Ok(1000.0 * f64::from(taken))
     }
 
     pub fn record(&self, stream: &Stream) -> Result<()> {
         // SAFETY: live handles of one context.
-        said("marking a stream", unsafe { result::event::record(self.handle, stream.handle) })
+        driver_result("marking a stream", unsafe { result::event::record(self.handle, stream.handle) })
     }
 
-    /// Returns when everything queued before the mark is done; at once where it was never recorded.
+    /// Returns when all work queued before the event is done; at once where it was never recorded.
     pub fn wait(&self) -> Result<()> {
         // SAFETY: a live handle.
-        said("waiting for the GPU", unsafe { result::event::synchronize(self.handle) })
+        driver_result("waiting for the GPU", unsafe { result::event::synchronize(self.handle) })
     }
 }
 

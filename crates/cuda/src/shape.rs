@@ -1,23 +1,21 @@
-//! What the caller says: the encoder's shape, the precision, a view.
+//! Arguments of an encoder: its shape, the precision, the pooling, dropout.
 
 use crate::{Error, Result};
 
 /// The shape of a BERT-family encoder.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Shape {
-    /// Values of a state.
+    /// Values of a token state.
     pub hidden: usize,
-    /// Attention heads.
     pub heads: usize,
-    /// Layers.
     pub layers: usize,
     /// Values between the two products of the feed-forward part.
     pub intermediate: usize,
-    /// Rows of the word table.
+    /// Rows of the token embedding table.
     pub vocab: usize,
     /// Rows of the position table: the longest sequence.
     pub positions: usize,
-    /// LayerNorm's epsilon.
+    /// Epsilon of LayerNorm.
     pub epsilon: f32,
     /// Activation of the feed-forward part.
     pub activation: Activation,
@@ -34,7 +32,7 @@ pub enum Activation {
     Relu,
 }
 
-/// What states and weights are stored in; every sum is f32.
+/// Type of stored states and weights; every sum is f32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Precision {
     /// Eleven bits of mantissa, values up to 65,504.
@@ -43,7 +41,7 @@ pub enum Precision {
     Bf16,
 }
 
-/// How token states become one vector.
+/// Reduction of token states to one vector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pooling {
     /// The state of the first token.
@@ -52,31 +50,31 @@ pub enum Pooling {
     Mean,
 }
 
-/// One view: dropout at all of BERT's sites. The same rate, key and document number give the CPU's masks.
+/// Dropout of one view, at all of BERT's sites. The same rate, key and document number give the CPU's masks.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Dropout<'a> {
-    /// Share of elements that fall, in [0, 1).
+    /// Dropout probability, in [0, 1).
     pub rate: f64,
     /// The view's key.
     pub key: u64,
-    /// The number of every sequence's document.
+    /// Document number of every sequence.
     pub documents: &'a [u64],
-    /// Only so many of the last layers drop; all of them and the embeddings where it is none.
+    /// Number of last layers with dropout; `None` means all layers and the embeddings.
     pub last: Option<usize>,
 }
 
 impl Shape {
-    /// Values of a head.
+    /// Values per head.
     pub fn width(&self) -> usize {
         self.hidden / self.heads.max(1)
     }
 
-    /// The longest sequence that attention takes with keys and values in registers: SHORT of the kernels.
+    /// Longest sequence whose keys and values fit the registers of the attention kernel; SHORT in `kernels.cu`.
     pub(crate) fn short(&self) -> usize {
         if self.width() <= 64 { 64 } else { 32 }
     }
 
-    /// Floating-point operations of the matrix products for one token: all but attention's own, and all of the last
+    /// Floating-point operations of the matrix products per token: without those inside attention, and with all of the last
     /// layer.
     pub fn operations(&self) -> f64 {
         let (h, i) = (self.hidden as f64, self.intermediate as f64);
@@ -99,7 +97,7 @@ impl Shape {
         }
         if !self.hidden.is_multiple_of(self.heads) || ![32, 64, 96, 128].contains(&self.width()) {
             let found = format!("{} over {} heads", self.hidden, self.heads);
-            return Err(Error::shape("hidden_size", found, "32, 64, 96 or 128 a head"));
+            return Err(Error::shape("hidden_size", found, "32, 64, 96 or 128 per head"));
         }
         if self.hidden > 4096 {
             return Err(Error::shape("hidden_size", self.hidden, "at most 4096"));
@@ -115,7 +113,7 @@ impl Shape {
 }
 
 impl Precision {
-    /// Its name, and the other's.
+    /// Name of the precision, and the advice to use another.
     pub(crate) fn names(self) -> (&'static str, &'static str) {
         match self {
             Precision::F16 => ("f16", "bf16"),
@@ -124,7 +122,7 @@ impl Precision {
     }
 }
 
-/// The rate as the kernels take it.
+/// A dropout rate in the layout of the kernels.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[repr(C)]
 pub(crate) struct Rate {
@@ -133,7 +131,7 @@ pub(crate) struct Rate {
 }
 
 impl Dropout<'_> {
-    /// Whether layer `layer` of `layers` drops, or the embeddings where it is none.
+    /// Whether layer `layer` of `layers` has dropout; `None` means the embeddings.
     pub(crate) fn in_layer(&self, layer: Option<usize>, layers: usize) -> bool {
         match (self.last, layer) {
             (None, _) => true,
@@ -148,7 +146,9 @@ impl Dropout<'_> {
         }
         if self.documents.len() != sequences {
             let found = self.documents.len();
-            return Err(Error::Input(format!("a view numbers {found} documents, there are {sequences} sequences")));
+            return Err(Error::Input(format!(
+                "a view has numbers of {found} documents, but there are {sequences} sequences"
+            )));
         }
         Ok(())
     }
@@ -175,7 +175,7 @@ mod tests {
     };
 
     #[test]
-    fn shapes_that_do_not_fit_are_named() {
+    fn the_error_names_the_unsupported_field() {
         assert!(MINILM.check().is_ok());
         assert_eq!(MINILM.operations(), 21_233_664.0);
         let wrong = [
@@ -187,14 +187,14 @@ mod tests {
             (Shape { epsilon: f32::NAN, ..MINILM }, "layer_norm_eps"),
         ];
         for (shape, field) in wrong {
-            let said = shape.check().unwrap_err().to_string();
-            assert!(said.contains(field) && said.contains("CPU"), "{said}");
+            let message = shape.check().unwrap_err().to_string();
+            assert!(message.contains(field) && message.contains("CPU"), "{message}");
         }
     }
 
-    /// The host's part of dropout against the CPU's: what stays of a row of ones is the threshold and the scale.
+    /// The threshold and the scale decide the dropout masks on both sides.
     #[test]
-    fn the_rate_is_the_cpus() {
+    fn the_rate_equals_that_of_the_cpu() {
         for p in [0.0, 0.1, 0.3, 0.5, 0.999] {
             let ours = Dropout { rate: p, key: 0, documents: &[], last: None }.rate();
             let theirs = kernels::dropout::Rate::new(p);

@@ -1,14 +1,14 @@
-// One training step of MICPQ. The formulas and the layout are those of the CPU's step: activations lie feature by feature,
-// [features, n] with a column a view of a document, the first half of the columns one view, the second the other. Every sum is
-// taken in a fixed order: the same inputs give the same bits on the same kind of GPU.
+// One training step of MICPQ. The formulas and the layout equal those of the CPU: activations are [dimensions, n], with one
+// column per view of a document, one view in the first half of the columns and the other in the second. Every sum has a fixed
+// order: the same inputs give the same bits on the same kind of GPU.
 
 typedef unsigned long long u64;
 typedef unsigned int u32;
 typedef unsigned char u8;
 
-// Added inside the entropies' logarithms.
+// Added inside the logarithms of the entropies.
 #define ENTROPY_FLOOR 1e-12f
-// Shorter vectors count as this long.
+// Smallest length in the division by a vector's length.
 #define SHORTEST 1e-12f
 #define ENDLESS __int_as_float(0x7f800000)
 
@@ -23,8 +23,8 @@ struct Code {
 
 #define TILE 32
 
-// c [rows, cols] = scale a b (+ bias by row), then max(0, c) or 0 where mask is not positive. An element (i, k) of a lies at
-// i * a_row + k * a_col, b's likewise. A block is a tile of 32 x 32, a thread four values of it.
+// c [rows, cols] = scale a b (+ bias per row), then max(0, c) with relu, and 0 where mask is not positive. Element (i, k) of a
+// lies at i * a_row + k * a_col, and likewise in b. A block computes a tile of 32 x 32, a thread four values of it.
 extern "C" __global__ void __launch_bounds__(256) product(
     float* c, const float* a, const float* b, u32 rows, u32 cols, u32 depth, u32 a_row, u32 a_col, u32 b_row, u32 b_col,
     float scale, const float* bias, const float* mask, u32 relu) {
@@ -59,7 +59,7 @@ extern "C" __global__ void __launch_bounds__(256) product(
     if (i >= rows || j >= cols) continue;
     float v = sums[e] * scale;
     if (bias) v += bias[i];
-    // Written so that what is not a number stays visible.
+    // This form lets NaN pass through.
     if (relu) v = v < 0.0f ? 0.0f : v;
     if (mask) v = mask[i * cols + j] > 0.0f ? v : 0.0f;
     c[i * cols + j] = v;
@@ -72,14 +72,14 @@ __device__ u64 mix(u64 x) {
   return x ^ (x >> 31);
 }
 
-// The CPU's draw of this number, uniform in [0, 1): two of 24 bits from every 64.
+// Draw number `number` of the CPU's generator, uniform in [0, 1): two draws of 24 bits per 64 bits.
 __device__ float uniform(u64 key, u32 number) {
   u64 bits = mix(key + ((u64)(number / 2) + 1) * 0x9e3779b97f4a7c15ull);
   u32 drawn = number % 2 == 0 ? (u32)(bits >> 40) : (u32)(bits >> 8) & 0xffffffu;
   return (float)drawn * (1.0f / 16777216.0f);
 }
 
-// x = softmax(x) over words, n apart.
+// x = softmax(x) over codewords, with a stride of n.
 __device__ void softmax(float* x, u32 words, u32 n) {
   float top = x[0], sum = 0.0f;
   for (u32 k = 1; k < words; ++k) top = x[k * n] > top ? x[k * n] : top;
@@ -92,7 +92,8 @@ __device__ void softmax(float* x, u32 words, u32 n) {
   for (u32 k = 0; k < words; ++k) x[k * n] *= share;
 }
 
-// A thread a book and column: the soft code and the vector it stands for. posterior, code and logs are [books, words, n].
+// One thread per codebook and column: the soft code and its decoded vector. posterior, code and logs are
+// [codebooks, codewords, n].
 extern "C" __global__ void quantize(const float* z, const float* book_words, const u64* keys, float* posterior, float* code,
                                     float* logs, float* decoded, float* squares, Code s, Objective o) {
   u32 t = blockIdx.x * blockDim.x + threadIdx.x;
@@ -134,7 +135,7 @@ extern "C" __global__ void quantize(const float* z, const float* book_words, con
   squares[m * n + j] = length;
 }
 
-// Sum of `value` over a block of a power of two threads, the same to all of them.
+// Sum of `value` over a block, returned to all threads; the number of threads is a power of two.
 __device__ double block_sum(double value, double* space) {
   space[threadIdx.x] = value;
   __syncthreads();
@@ -147,7 +148,7 @@ __device__ double block_sum(double value, double* space) {
   return sum;
 }
 
-// A block a word of a book: its part of the mutual information, and the slope of x ln(x + floor) at its mean in either view.
+// One block per codeword: its term of the mutual information, and the derivative of x ln(x + floor) at its mean in each view.
 extern "C" __global__ void inform(const float* posterior, const float* code, const float* logs, float* mean_slope,
                                   double* information, Code s, Objective o) {
   __shared__ double space[64];
@@ -172,7 +173,7 @@ extern "C" __global__ void inform(const float* posterior, const float* code, con
 
 #define UNIT_ROWS 16
 
-// A block 128 columns of 16 rows: the decoded vectors at unit length, and what each was scaled by.
+// One block per 128 columns of 16 rows: the decoded vectors at unit length, and the scale of each.
 extern "C" __global__ void unitize(const float* decoded, const float* squares, float* unit, float* scale, Code s) {
   u32 strips = (s.n + 127) / 128, width = s.books * s.dim;
   u32 j = blockIdx.x % strips * 128 + threadIdx.x, row = blockIdx.x / strips * UNIT_ROWS;
@@ -184,7 +185,7 @@ extern "C" __global__ void unitize(const float* decoded, const float* squares, f
   for (u32 r = row; r < width && r < row + UNIT_ROWS; ++r) unit[r * s.n + j] = decoded[r * s.n + j] * by;
 }
 
-// A block of 128 threads a row of similarities: to a row of D, and its part of the loss.
+// One block of 128 threads per row of similarities: replaces it by a row of D, and computes its term of the loss.
 extern "C" __global__ void contrast(float* similar, double* losses, u32 n, float weight) {
   __shared__ double space[128];
   __shared__ float tops[128];
@@ -218,8 +219,8 @@ extern "C" __global__ void symmetrize(const float* d, float* both, u32 n) {
   if (t < n * n) both[t] = d[t] + d[t % n * n + t / n];
 }
 
-// A block eight columns, a thread every 32nd row of one: back through the scaling to unit length, where only what is at right
-// angles to the vector counts. `slope` [width, n] in place.
+// One block per eight columns, one thread per every 32nd row of a column: the gradient through the scaling to unit length, which
+// keeps only the component orthogonal to the vector. `slope` [width, n] in place.
 extern "C" __global__ void tangent(float* slope, const float* unit, const float* scale, u32 width, u32 n) {
   __shared__ float dots[32][8];
   u32 c = threadIdx.x % 8, g = threadIdx.x / 8, j = blockIdx.x * 8 + c;
@@ -237,8 +238,8 @@ extern "C" __global__ void tangent(float* slope, const float* unit, const float*
     for (u32 r = g; r < width; r += 32) slope[r * n + j] = (slope[r * n + j] - dot * unit[r * n + j]) * scale[j];
 }
 
-// A thread a book and column: from g, the derivative by the decoded vector, to that by the logits, `error`, and by z. `logs`
-// becomes the derivative of the information.
+// One thread per codebook and column: from g, the derivative by the decoded vector, to `error`, the derivative by the logits, and
+// to the derivative by z. `logs` becomes the derivative of the mutual information.
 extern "C" __global__ void dequantize(const float* g, const float* book_words, const float* posterior, const float* code,
                                       float* logs, const float* mean_slope, float* error, float* dz, Code s, Objective o) {
   u32 t = blockIdx.x * blockDim.x + threadIdx.x;
@@ -283,7 +284,7 @@ extern "C" __global__ void dequantize(const float* g, const float* book_words, c
   }
 }
 
-// A thread a value of a word: dC = v G' + 2 (E z' - (sum E) c).
+// One thread per value of a codeword: dC = v G' + 2 (E z' - (sum E) c).
 extern "C" __global__ void word_gradient(const float* g, const float* z, const float* book_words, const float* code,
                                          const float* error, float* gradient, Code s) {
   u32 t = blockIdx.x * blockDim.x + threadIdx.x;
@@ -300,7 +301,7 @@ extern "C" __global__ void word_gradient(const float* g, const float* z, const f
   gradient[t] = by_code + 2.0f * (by_error - errors * book_words[t]);
 }
 
-// A thread a row.
+// One thread per row.
 extern "C" __global__ void row_sums(const float* rows, float* sums, u32 count, u32 n) {
   u32 t = blockIdx.x * blockDim.x + threadIdx.x;
   if (t >= count) return;
@@ -324,8 +325,8 @@ extern "C" __global__ void adam(float* x, const float* gradient, float* first, f
   x[t] -= by.rate * m / (sqrtf(v) * by.scale + by.epsilon);
 }
 
-// One block of 256: totals [loss, contrastive, information, number of the first step whose loss is no finite number] take up a
-// step that is `share` of them.
+// One block of 256 threads: adds a step with weight `share` to totals [loss, contrastive, information, number of the first step
+// whose loss is not finite].
 extern "C" __global__ void tally(const double* losses, const double* information, double* totals, double share, u64 number,
                                  Code s, Objective o) {
   __shared__ double space[256];
@@ -341,7 +342,7 @@ extern "C" __global__ void tally(const double* losses, const double* information
   if (!(fabs(whole) < 1e300) && totals[3] == 0.0) totals[3] = (double)number;
 }
 
-// A thread a book and column: the nearest word, the first of equally near ones. `chosen` is [n, books].
+// One thread per codebook and column: the nearest codeword, the first of equally near ones. `chosen` is [n, codebooks].
 extern "C" __global__ void assign(const float* z, const float* book_words, u8* chosen, Code s) {
   u32 t = blockIdx.x * blockDim.x + threadIdx.x;
   if (t >= s.books * s.n) return;

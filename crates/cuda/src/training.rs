@@ -1,7 +1,7 @@
 //! Training steps on a GPU: parameters and moments stay there, batches go in, losses and codes come out.
 //!
-//! `training.cu` holds the kernels; its formulas are the CPU's, and so are the draws of the Gumbel noise. All arithmetic is
-//! f32. The steps of a model are queued one behind the other on a stream of its own, so that several models share a GPU.
+//! `training.cu` has the kernels. Its formulas and its draws of the Gumbel noise equal the CPU's. All arithmetic is f32. Each
+//! model queues its steps on its own stream, so that several models share a GPU.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,28 +13,28 @@ use crate::library::guarded;
 use crate::memory::{Buffer, Event, Pinned, Stream};
 use crate::{Error, Result};
 
-// Two files, one program: the second uses the draws and the update of the first.
+// One program of two files: the second uses the draws and the update of the first.
 const SOURCE: &str = concat!(include_str!("training.cu"), include_str!("layer.cu"));
 
-/// Batches that may be on their way to the GPU while it computes.
-const AHEAD: usize = 4;
-/// Vectors whose codes are computed at a time.
-const CODED: usize = 4096;
+/// Largest number of batches that are uploaded while the GPU computes.
+const MAX_QUEUED_BATCHES: usize = 4;
+/// Vectors per call of the kernel that computes codes.
+const MAX_CODED_VECTORS: usize = 4096;
 
-/// Sizes of what is learned.
+/// Sizes of a model in training.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TrainingShape {
-    /// Values in a feature vector.
+    /// Values of an embedding.
     pub inputs: usize,
-    /// Width of the hidden layer.
+    /// Width of the projection's hidden layer.
     pub hidden: usize,
-    /// Codebooks.
+    /// Number of codebooks.
     pub books: usize,
-    /// Words of a book, 256 at most.
+    /// Codewords per codebook, at most 256.
     pub words: usize,
-    /// Dimensions of a word.
+    /// Dimensions of a codeword.
     pub dim: usize,
-    /// The most documents of a batch.
+    /// Largest number of documents of a batch.
     pub batch: usize,
 }
 
@@ -43,8 +43,8 @@ impl TrainingShape {
         self.books * self.dim
     }
 
-    /// Where `W1`, `b1`, `W2`, `b2` and the words begin, and where they end.
-    fn places(&self) -> [usize; 6] {
+    /// Offsets of `W1`, `b1`, `W2`, `b2` and the codewords in the parameters, then their end.
+    fn offsets(&self) -> [usize; 6] {
         let mut end = 0;
         let sizes = [
             self.hidden * self.inputs,
@@ -53,21 +53,20 @@ impl TrainingShape {
             self.width(),
             self.width() * self.words,
         ];
-        let mut places = [0; 6];
-        for (place, size) in places[1..].iter_mut().zip(sizes) {
+        let mut offsets = [0; 6];
+        for (offset, size) in offsets[1..].iter_mut().zip(sizes) {
             end += size;
-            *place = end;
+            *offset = end;
         }
-        places
+        offsets
     }
 
-    /// Number of parameters.
     pub fn parameters(&self) -> usize {
-        self.places()[5]
+        self.offsets()[5]
     }
 
     fn check(&self) -> Result<()> {
-        let columns = CODED.max(2 * self.batch);
+        let columns = MAX_CODED_VECTORS.max(2 * self.batch);
         let largest = [
             self.parameters(),
             self.inputs * columns,
@@ -76,16 +75,16 @@ impl TrainingShape {
             self.width() * self.words * 2 * self.batch,
             4 * self.batch * self.batch,
         ];
-        let least = [self.inputs, self.hidden, self.books, self.words, self.dim, self.batch].into_iter().min();
-        // The kernels count in 32 bits.
-        if largest.iter().any(|&n| n >= 1 << 31) || least == Some(0) || self.words > 256 {
-            return Err(Error::Input(format!("a model of {self:?} is none that a GPU of ours can train; use the CPU")));
+        let smallest = [self.inputs, self.hidden, self.books, self.words, self.dim, self.batch].into_iter().min();
+        // The kernels use 32-bit indices.
+        if largest.iter().any(|&n| n >= 1 << 31) || smallest == Some(0) || self.words > 256 {
+            return Err(Error::Input(format!("the GPU kernels cannot train a model of {self:?}; use the CPU")));
         }
         Ok(())
     }
 }
 
-/// What is minimised, as the kernels read it.
+/// The objective, in the layout of the kernels.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[repr(C)]
 pub struct TrainingObjective {
@@ -103,28 +102,28 @@ pub struct TrainingObjective {
     pub contrast_temperature: f32,
     /// 1 with Gumbel noise, else 0.
     pub gumbel: u32,
-    /// 1 where the information is that of the posterior, 0 where it is the soft code's.
+    /// 1 for the mutual information of the posterior, 0 for that of the soft code.
     pub posterior: u32,
 }
 
-/// Losses summed over steps, each by its share.
+/// Losses summed over steps, each weighted by its share.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct TrainingLosses {
-    /// The whole.
+    /// Total loss.
     pub loss: f64,
     /// NT-Xent, nats.
     pub contrastive: f64,
     /// Mutual information, nats.
     pub information: f64,
-    /// The first step, counted from 1, whose loss was not a finite number.
+    /// The first step, counted from 1, whose loss was not finite.
     pub failed: Option<u64>,
 }
 
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct Code {
-    books: u32,
-    words: u32,
+    num_codebooks: u32,
+    codebook_size: u32,
     dim: u32,
     n: u32,
 }
@@ -172,7 +171,7 @@ impl Kernels {
 /// Compiled kernels by compute capability.
 type Images = BTreeMap<(i32, i32), Arc<[u8]>>;
 
-/// The compiled kernels of a kind of GPU: one compilation serves every model of a process.
+/// The compiled kernels for a compute capability; compiled once per process.
 pub(crate) fn image(capability: (i32, i32)) -> Result<Arc<[u8]>> {
     static COMPILED: Mutex<Images> = Mutex::new(Images::new());
     let mut compiled = COMPILED.lock().unwrap_or_else(PoisonError::into_inner);
@@ -185,16 +184,16 @@ pub(crate) fn image(capability: (i32, i32)) -> Result<Arc<[u8]>> {
     Ok(image)
 }
 
-/// A batch on its way to the GPU.
+/// Host memory of a batch that is being uploaded.
 struct Slot {
-    features: Pinned<f32>,
+    embeddings: Pinned<f32>,
     keys: Pinned<u64>,
-    gone: Event,
+    uploaded: Event,
 }
 
 /// A model in training on a GPU.
 pub struct Trainer {
-    // Dropped first: it waits for what is queued.
+    // Dropped first: it waits for queued work.
     stream: Stream,
     kernels: Kernels,
     slots: Vec<Slot>,
@@ -202,20 +201,20 @@ pub struct Trainer {
     device: Device,
     shape: TrainingShape,
     objective: TrainingObjective,
-    // Flat, in the order W1, b1, W2, b2, words.
+    // Flat, in the order W1, b1, W2, b2, codewords.
     learned: Learned,
     // [columns, inputs]
-    features: Buffer,
+    embeddings: Buffer,
     keys: Buffer,
     // [hidden, columns] and [width, columns]
     hidden: Buffer,
-    refined: Buffer,
-    // Of a step: [hidden, n], [width, n], [books, words, n], [n, n] and smaller.
+    projected: Buffer,
+    // Buffers of a step: [hidden, n], [width, n], [codebooks, codewords, n], [n, n] and smaller.
     dhidden: Buffer,
     decoded: Buffer,
     unit: Buffer,
     slope: Buffer,
-    drefined: Buffer,
+    dprojected: Buffer,
     posterior: Buffer,
     code: Buffer,
     logs: Buffer,
@@ -228,11 +227,11 @@ pub struct Trainer {
     both: Buffer,
     losses: Buffer,
     totals: Buffer,
-    // [columns, books] bytes
-    chosen: Buffer,
+    // [columns, codebooks] of bytes
+    codes: Buffer,
 }
 
-/// A matrix of the GPU, read in place: element (i, j) lies at `i * row + j * column`.
+/// A matrix on the GPU with strides: element (i, j) lies at `i * row + j * column`.
 #[derive(Clone, Copy)]
 pub(crate) struct View {
     pub at: u64,
@@ -241,39 +240,40 @@ pub(crate) struct View {
 }
 
 impl View {
-    /// Row-major, a row every `columns` values.
+    /// Row-major, with a row stride of `columns`.
     pub fn rows(at: u64, columns: usize) -> Self {
         View { at, row: columns as u32, column: 1 }
     }
 
-    pub fn turned(self) -> Self {
+    pub fn transposed(self) -> Self {
         View { row: self.column, column: self.row, ..self }
     }
 }
 
-/// What happens to a product's values.
+/// Operations on the values of a product: a bias per row, a ReLU, and zeros where `mask` is not positive. Null addresses mean
+/// none.
 #[derive(Clone, Copy, Default)]
-struct Edge {
+struct Epilogue {
     bias: u64,
     mask: u64,
     relu: bool,
 }
 
 impl Trainer {
-    /// Room for a model and its batches.
+    /// Allocates the buffers of a model and its batches.
     pub fn new(device: &Device, shape: TrainingShape, objective: TrainingObjective) -> Result<Self> {
         shape.check()?;
         guarded("preparing training on the GPU", || {
             let floats = |count: usize| Buffer::new(device, 4 * count, "training");
             let doubles = |count: usize| Buffer::new(device, 8 * count, "training");
             let (n, width) = (2 * shape.batch, shape.width());
-            let columns = CODED.max(n);
+            let columns = MAX_CODED_VECTORS.max(n);
             let cells = shape.books * shape.words * n;
-            let slots = (0..AHEAD).map(|_| {
+            let slots = (0..MAX_QUEUED_BATCHES).map(|_| {
                 Ok(Slot {
-                    features: Pinned::new(device, n * shape.inputs)?,
+                    embeddings: Pinned::new(device, n * shape.inputs)?,
                     keys: Pinned::new(device, shape.books)?,
-                    gone: Event::new(device)?,
+                    uploaded: Event::new(device)?,
                 })
             });
             let trainer = Trainer {
@@ -283,15 +283,15 @@ impl Trainer {
                 shape,
                 objective,
                 learned: Learned::new(device, &vec![0.0; shape.parameters()])?,
-                features: floats(columns * shape.inputs)?,
+                embeddings: floats(columns * shape.inputs)?,
                 keys: doubles(shape.books)?,
                 hidden: floats(shape.hidden * columns)?,
-                refined: floats(width * columns)?,
+                projected: floats(width * columns)?,
                 dhidden: floats(shape.hidden * n)?,
                 decoded: floats(width * n)?,
                 unit: floats(width * n)?,
                 slope: floats(width * n)?,
-                drefined: floats(width * n)?,
+                dprojected: floats(width * n)?,
                 posterior: floats(cells)?,
                 code: floats(cells)?,
                 logs: floats(cells)?,
@@ -304,7 +304,7 @@ impl Trainer {
                 both: floats(n * n)?,
                 losses: doubles(n)?,
                 totals: Buffer::filled(device, &[0.0f64; 4], "training")?,
-                chosen: Buffer::new(device, columns * shape.books, "training")?,
+                codes: Buffer::new(device, columns * shape.books, "training")?,
                 stream: Stream::new(device)?,
                 device: device.clone(),
             };
@@ -312,80 +312,83 @@ impl Trainer {
         })
     }
 
-    /// Takes up a state: parameters and Adam's two moments, in the order `W1`, `b1`, `W2`, `b2`, words.
+    /// Sets the parameters and Adam's two moments, in the order `W1`, `b1`, `W2`, `b2`, codewords.
     pub fn set_state(&mut self, parameters: &[f32], first: &[f32], second: &[f32]) -> Result<()> {
         self.device.bind()?;
         let own = &self.learned;
         for (buffer, values) in [(&own.values, parameters), (&own.first, first), (&own.second, second)] {
-            self.fits("a state", values.len(), self.shape.parameters())?;
+            self.check_len("a state", values.len(), self.shape.parameters())?;
             self.stream.upload(buffer.at(), values)?;
         }
         self.stream.wait()
     }
 
-    /// The state after every step queued so far.
+    /// Reads the parameters and Adam's two moments after all queued steps.
     pub fn state(&self, parameters: &mut [f32], first: &mut [f32], second: &mut [f32]) -> Result<()> {
         self.device.bind()?;
         let own = &self.learned;
         for (buffer, values) in [(&own.values, parameters), (&own.first, first), (&own.second, second)] {
-            self.fits("a state", values.len(), self.shape.parameters())?;
+            self.check_len("a state", values.len(), self.shape.parameters())?;
             self.stream.download(values, buffer.at())?;
         }
         self.stream.wait()
     }
 
-    /// The gradient of the last step.
+    /// Reads the gradient of the last step.
     pub fn gradient(&self, values: &mut [f32]) -> Result<()> {
         self.device.bind()?;
-        self.fits("a gradient", values.len(), self.shape.parameters())?;
+        self.check_len("a gradient", values.len(), self.shape.parameters())?;
         self.stream.download(values, self.learned.gradient.at())?;
         self.stream.wait()
     }
 
-    /// Queues the losses and the gradient of a batch. `features` is `[n, inputs]`, the first half of the rows one view of
-    /// the documents and the second the other; `keys` are the streams of the books' Gumbel noise; the losses count as
-    /// `share` of the total, and `number` names the step where its loss is no number.
-    pub fn step(&mut self, features: &[f32], keys: &[u64], share: f64, number: u64) -> Result<()> {
-        let TrainingShape { inputs, hidden, books, words, dim, batch } = self.shape;
-        let n = features.len() / inputs;
+    /// Queues the losses and the gradient of a batch. `embeddings` is `[n, inputs]`: one view of the documents in the first half
+    /// of the rows, the other view in the second. `keys` are the keys of the Gumbel noise, one per codebook. The losses are
+    /// weighted by `share`, and `number` is reported if the loss is not finite.
+    pub fn step(&mut self, embeddings: &[f32], keys: &[u64], share: f64, number: u64) -> Result<()> {
+        let TrainingShape { inputs, hidden, books: num_codebooks, words: codebook_size, dim, batch } = self.shape;
+        let n = embeddings.len() / inputs;
         if n < 2 || !n.is_multiple_of(2) || n > 2 * batch {
-            return Err(Error::Input(format!(
-                "{n} vectors in a step; two views of 1 to {batch} documents are expected"
-            )));
+            return Err(Error::Input(format!("a step got {n} vectors; it takes two views of 1 to {batch} documents")));
         }
-        self.fits("features", features.len(), n * inputs)?;
-        self.fits("keys", keys.len(), books)?;
+        self.check_len("embeddings", embeddings.len(), n * inputs)?;
+        self.check_len("keys", keys.len(), num_codebooks)?;
         self.device.bind()?;
         let slot = &mut self.slots[self.next];
-        self.next = (self.next + 1) % AHEAD;
-        slot.gone.wait()?;
-        slot.features.as_mut_slice()[..features.len()].copy_from_slice(features);
+        self.next = (self.next + 1) % MAX_QUEUED_BATCHES;
+        slot.uploaded.wait()?;
+        slot.embeddings.as_mut_slice()[..embeddings.len()].copy_from_slice(embeddings);
         slot.keys.as_mut_slice().copy_from_slice(keys);
         let stream = &self.stream;
-        stream.upload(self.features.at(), &slot.features.as_slice()[..features.len()])?;
+        stream.upload(self.embeddings.at(), &slot.embeddings.as_slice()[..embeddings.len()])?;
         stream.upload(self.keys.at(), slot.keys.as_slice())?;
-        slot.gone.record(stream)?;
+        slot.uploaded.record(stream)?;
 
-        let (k, width, o) = (&self.kernels, books * dim, self.objective);
-        let s = Code { books: books as u32, words: words as u32, dim: dim as u32, n: n as u32 };
+        let (k, width, o) = (&self.kernels, num_codebooks * dim, self.objective);
+        let s = Code {
+            num_codebooks: num_codebooks as u32,
+            codebook_size: codebook_size as u32,
+            dim: dim as u32,
+            n: n as u32,
+        };
         let (width32, n32) = (width as u32, n as u32);
-        let [w1, b1, w2, b2, book_words, _] = self.shape.places().map(|p| 4 * p as u64);
+        let [w1, b1, w2, b2, codewords_offset, _] = self.shape.offsets().map(|p| 4 * p as u64);
         let (at, to) = (self.learned.values.at(), self.learned.gradient.at());
-        let x = View::rows(self.features.at(), inputs);
+        let x = View::rows(self.embeddings.at(), inputs);
         let columns = |buffer: &Buffer| View::rows(buffer.at(), n);
-        self.refine(n)?;
-        let own = at + book_words;
+        self.project(n)?;
+        let codewords = at + codewords_offset;
         let each = |count: usize| count.div_ceil(128);
-        // SAFETY: every argument has the type of the kernel's parameter, and every buffer the size `new` gave it for n of at
-        // most two batches, which was checked above.
+        // SAFETY: every argument has the type of the kernel's parameter, and every buffer has the size that `new` allocates for
+        // n of at most two batches, which was checked above.
         unsafe {
             k.quantize.launch(
                 stream,
-                each(books * n),
+                each(num_codebooks * n),
                 128,
                 arguments![
-                    self.refined.at(),
-                    own,
+                    self.projected.at(),
+                    codewords,
                     self.keys.at(),
                     self.posterior.at(),
                     self.code.at(),
@@ -398,7 +401,7 @@ impl Trainer {
             )?;
             k.inform.launch(
                 stream,
-                books * words,
+                num_codebooks * codebook_size,
                 64,
                 arguments![
                     self.posterior.at(),
@@ -417,15 +420,29 @@ impl Trainer {
                 arguments![self.decoded.at(), self.squares.at(), self.unit.at(), self.scale.at(), s],
             )?;
         }
-        let softness = 1.0 / o.contrast_temperature;
+        let inverse_temperature = 1.0 / o.contrast_temperature;
         let unit = columns(&self.unit);
-        self.product(self.similar.at(), unit.turned(), unit, [n, n, width], softness, Edge::default())?;
+        self.product(
+            self.similar.at(),
+            unit.transposed(),
+            unit,
+            [n, n, width],
+            inverse_temperature,
+            Epilogue::default(),
+        )?;
         // SAFETY: as above.
         unsafe {
             k.contrast.launch(stream, n, 128, arguments![self.similar.at(), self.losses.at(), n32, o.code_weight])?;
             k.symmetrize.launch(stream, each(n * n), 128, arguments![self.similar.at(), self.both.at(), n32])?;
         }
-        self.product(self.slope.at(), unit, columns(&self.both), [width, n, n], softness, Edge::default())?;
+        self.product(
+            self.slope.at(),
+            unit,
+            columns(&self.both),
+            [width, n, n],
+            inverse_temperature,
+            Epilogue::default(),
+        )?;
         // SAFETY: as above.
         unsafe {
             k.tangent.launch(
@@ -436,42 +453,42 @@ impl Trainer {
             )?;
             k.dequantize.launch(
                 stream,
-                each(books * n),
+                each(num_codebooks * n),
                 128,
                 arguments![
                     self.slope.at(),
-                    own,
+                    codewords,
                     self.posterior.at(),
                     self.code.at(),
                     self.logs.at(),
                     self.mean_slope.at(),
                     self.error.at(),
-                    self.drefined.at(),
+                    self.dprojected.at(),
                     s,
                     o
                 ],
             )?;
             k.word_gradient.launch(
                 stream,
-                each(width * words),
+                each(width * codebook_size),
                 128,
                 arguments![
                     self.slope.at(),
-                    self.refined.at(),
-                    own,
+                    self.projected.at(),
+                    codewords,
                     self.code.at(),
                     self.error.at(),
-                    to + book_words,
+                    to + codewords_offset,
                     s
                 ],
             )?;
         }
-        let (dz, u, du) = (columns(&self.drefined), columns(&self.hidden), columns(&self.dhidden));
-        self.product(to + w2, dz, u.turned(), [width, hidden, n], 1.0, Edge::default())?;
-        self.sums(self.drefined.at(), to + b2, width, n)?;
-        let masked = Edge { mask: self.hidden.at(), ..Edge::default() };
-        self.product(du.at, View::rows(at + w2, hidden).turned(), dz, [hidden, n, width], 1.0, masked)?;
-        self.product(to + w1, du, x, [hidden, inputs, n], 1.0, Edge::default())?;
+        let (dz, u, du) = (columns(&self.dprojected), columns(&self.hidden), columns(&self.dhidden));
+        self.product(to + w2, dz, u.transposed(), [width, hidden, n], 1.0, Epilogue::default())?;
+        self.sums(self.dprojected.at(), to + b2, width, n)?;
+        let masked = Epilogue { mask: self.hidden.at(), ..Epilogue::default() };
+        self.product(du.at, View::rows(at + w2, hidden).transposed(), dz, [hidden, n, width], 1.0, masked)?;
+        self.product(to + w1, du, x, [hidden, inputs, n], 1.0, Epilogue::default())?;
         self.sums(du.at, to + b1, hidden, n)?;
         // SAFETY: as above.
         unsafe {
@@ -486,15 +503,15 @@ impl Trainer {
         self.learned.update(&self.kernels.adam, &self.stream, by)
     }
 
-    /// Puts another gradient in the place of the last step's.
+    /// Replaces the gradient of the last step.
     pub fn set_gradient(&mut self, values: &[f32]) -> Result<()> {
         self.device.bind()?;
-        self.fits("a gradient", values.len(), self.shape.parameters())?;
+        self.check_len("a gradient", values.len(), self.shape.parameters())?;
         self.stream.upload(self.learned.gradient.at(), values)?;
         self.stream.wait()
     }
 
-    /// Waits for the steps queued so far and gives their losses; with `clear` the next ones begin at 0.
+    /// Waits for the queued steps and returns their losses; `clear` resets the sums to 0.
     pub fn losses(&mut self, clear: bool) -> Result<TrainingLosses> {
         self.device.bind()?;
         let mut totals = [0.0f64; 4];
@@ -508,49 +525,61 @@ impl Trainer {
         Ok(TrainingLosses { loss, contrastive, information, failed: (failed > 0.0).then_some(failed as u64) })
     }
 
-    /// The nearest word of every book for vectors `[n, inputs]`: `[n, books]`.
-    pub fn codes(&mut self, features: &[f32]) -> Result<Vec<u8>> {
-        let TrainingShape { inputs, books, words, dim, .. } = self.shape;
-        self.fits("features", features.len() % inputs, 0)?;
+    /// The nearest codeword of every codebook for vectors `[n, inputs]`: `[n, codebooks]`.
+    pub fn codes(&mut self, embeddings: &[f32]) -> Result<Vec<u8>> {
+        let TrainingShape { inputs, books: num_codebooks, words: codebook_size, dim, .. } = self.shape;
+        if !embeddings.len().is_multiple_of(inputs) {
+            let found = embeddings.len();
+            return Err(Error::Input(format!(
+                "{found} values are not a whole number of embeddings of {inputs} values"
+            )));
+        }
         self.device.bind()?;
-        let mut chosen = vec![0; features.len() / inputs * books];
-        for (rows, out) in features.chunks(CODED * inputs).zip(chosen.chunks_mut(CODED * books)) {
+        let mut codes = vec![0; embeddings.len() / inputs * num_codebooks];
+        for (rows, out) in
+            embeddings.chunks(MAX_CODED_VECTORS * inputs).zip(codes.chunks_mut(MAX_CODED_VECTORS * num_codebooks))
+        {
             let n = rows.len() / inputs;
-            self.stream.upload(self.features.at(), rows)?;
-            self.refine(n)?;
-            let own = self.learned.values.at() + 4 * self.shape.places()[4] as u64;
-            let s = Code { books: books as u32, words: words as u32, dim: dim as u32, n: n as u32 };
-            // SAFETY: `refined` and `chosen` have room for `CODED` columns.
+            self.stream.upload(self.embeddings.at(), rows)?;
+            self.project(n)?;
+            let codewords = self.learned.values.at() + 4 * self.shape.offsets()[4] as u64;
+            let s = Code {
+                num_codebooks: num_codebooks as u32,
+                codebook_size: codebook_size as u32,
+                dim: dim as u32,
+                n: n as u32,
+            };
+            // SAFETY: `projected` and `codes` have room for `MAX_CODED_VECTORS` columns.
             unsafe {
                 self.kernels.assign.launch(
                     &self.stream,
-                    (books * n).div_ceil(128),
+                    (num_codebooks * n).div_ceil(128),
                     128,
-                    arguments![self.refined.at(), own, self.chosen.at(), s],
+                    arguments![self.projected.at(), codewords, self.codes.at(), s],
                 )?;
             }
-            self.stream.download(out, self.chosen.at())?;
+            self.stream.download(out, self.codes.at())?;
             self.stream.wait()?;
         }
-        Ok(chosen)
+        Ok(codes)
     }
 
-    /// `u = ReLU(W1 x + b1)`, `z = W2 u + b2` of `n` vectors.
-    fn refine(&self, n: usize) -> Result<()> {
+    /// Queues `u = ReLU(W1 x + b1)` and `z = W2 u + b2` of `n` vectors.
+    fn project(&self, n: usize) -> Result<()> {
         let TrainingShape { inputs, hidden, .. } = self.shape;
-        let [w1, b1, w2, b2, ..] = self.shape.places().map(|p| self.learned.values.at() + 4 * p as u64);
-        let x = View::rows(self.features.at(), inputs).turned();
-        let first = Edge { bias: b1, relu: true, ..Edge::default() };
+        let [w1, b1, w2, b2, ..] = self.shape.offsets().map(|p| self.learned.values.at() + 4 * p as u64);
+        let x = View::rows(self.embeddings.at(), inputs).transposed();
+        let first = Epilogue { bias: b1, relu: true, ..Epilogue::default() };
         self.product(self.hidden.at(), View::rows(w1, inputs), x, [hidden, n, inputs], 1.0, first)?;
-        let (u, second) = (View::rows(self.hidden.at(), n), Edge { bias: b2, ..Edge::default() });
-        self.product(self.refined.at(), View::rows(w2, hidden), u, [self.shape.width(), n, hidden], 1.0, second)
+        let (u, second) = (View::rows(self.hidden.at(), n), Epilogue { bias: b2, ..Epilogue::default() });
+        self.product(self.projected.at(), View::rows(w2, hidden), u, [self.shape.width(), n, hidden], 1.0, second)
     }
 
-    /// `c = scale a b`, of `[rows, columns, depth]`.
-    fn product(&self, c: u64, a: View, b: View, size: [usize; 3], scale: f32, edge: Edge) -> Result<()> {
+    /// Queues `c = epilogue(scale a b)` of `size` `[rows, columns, depth]`.
+    fn product(&self, c: u64, a: View, b: View, size: [usize; 3], scale: f32, epilogue: Epilogue) -> Result<()> {
         let [rows, columns, depth] = size.map(|n| n as u32);
         let blocks = size[0].div_ceil(32) * size[1].div_ceil(32);
-        // SAFETY: callers pass views of buffers that hold matrices of these sizes; a null address is none.
+        // SAFETY: callers pass views of buffers that hold matrices of these sizes; a null address means none.
         unsafe {
             self.kernels.product.launch(
                 &self.stream,
@@ -568,9 +597,9 @@ impl Trainer {
                     b.row,
                     b.column,
                     scale,
-                    edge.bias,
-                    edge.mask,
-                    u32::from(edge.relu)
+                    epilogue.bias,
+                    epilogue.mask,
+                    u32::from(epilogue.relu)
                 ],
             )
         }
@@ -584,11 +613,11 @@ impl Trainer {
         }
     }
 
-    fn fits(&self, what: &str, found: usize, expected: usize) -> Result<()> {
+    fn check_len(&self, what: &str, found: usize, expected: usize) -> Result<()> {
         if found == expected {
             return Ok(());
         }
-        Err(Error::Input(format!("{what} of {found} values, {expected} are expected of {:?}", self.shape)))
+        Err(Error::Input(format!("{what}: {found} values, but a model of {:?} needs {expected}", self.shape)))
     }
 }
 
@@ -610,7 +639,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_beyond_the_kernels_counting_are_refused() {
+    fn sizes_beyond_the_kernels_indices_are_refused() {
         let shape = TrainingShape { inputs: 768, hidden: 768, books: 32, words: 16, dim: 24, batch: 64 };
         shape.check().unwrap();
         assert_eq!(shape.parameters(), 768 * 768 + 768 + 768 * 768 + 768 + 768 * 16);

@@ -9,7 +9,7 @@ use crate::gemm::{Linear, Products, Site};
 use crate::memory::Buffer;
 use crate::{Activation, Error, Precision, Result, Shape};
 
-/// Where tensors come from: the Hugging Face name, without `bert.`, to its values in f32.
+/// Returns a tensor's values in f32 by its Hugging Face name without the prefix `bert.`.
 pub type Source<'a> = &'a dyn Fn(&str) -> std::result::Result<Vec<f32>, Box<dyn std::error::Error + Send + Sync>>;
 
 /// Scale and shift of a LayerNorm, in f32.
@@ -18,9 +18,8 @@ pub(crate) struct Norm {
     pub shift: Buffer,
 }
 
-/// One layer.
 pub(crate) struct Layer {
-    /// Queries, keys and values in one product: `[3 * hidden, hidden]`.
+    /// Queries, keys and values in one product: weight `[3 * hidden, hidden]`.
     pub attention_in: Linear,
     pub attention_out: Linear,
     pub attention_norm: Norm,
@@ -29,15 +28,14 @@ pub(crate) struct Layer {
     pub feed_norm: Norm,
 }
 
-/// All of it.
 pub(crate) struct Weights {
     /// `[vocab, hidden]` in the precision.
-    pub words: Buffer,
-    /// `[positions, hidden]` in f32, the first token type added.
+    pub tokens: Buffer,
+    /// `[positions, hidden]` in f32, plus the first token type.
     pub positions: Buffer,
     pub norm: Norm,
     pub layers: Vec<Layer>,
-    /// Whether the feed-forward product applies the activation itself.
+    /// Whether cuBLASLt's first product of the feed-forward part applies the activation.
     pub activated: bool,
 }
 
@@ -69,7 +67,7 @@ impl Weights {
             }
             Linear::new(products, kernels, shape, site, &weight, &bias, epilogue)
         };
-        // cuBLASLt's GELU is the tanh form; the erf form is a kernel of ours.
+        // cuBLASLt's GELU is the tanh form; the erf form has its own kernel.
         let (plain, feed) = (
             Epilogue::CUBLASLT_EPILOGUE_BIAS,
             match shape.activation {
@@ -92,7 +90,7 @@ impl Weights {
                 })
             })
             .collect::<Result<Vec<_>>>()?;
-        let words = read("embeddings.word_embeddings.weight", shape.vocab * hidden)?;
+        let tokens = read("embeddings.word_embeddings.weight", shape.vocab * hidden)?;
         let mut positions = read("embeddings.position_embeddings.weight", shape.positions * hidden)?;
         let name = "embeddings.token_type_embeddings.weight";
         let types = source(name).map_err(|source| Error::Weights { name: name.into(), source })?;
@@ -105,8 +103,8 @@ impl Weights {
             }
         }
         Ok(Weights {
-            words: Buffer::filled(device, &bits(&words, precision), "the word table")?,
-            positions: Buffer::filled(device, &positions, "the position table")?,
+            tokens: Buffer::filled(device, &bits(&tokens, precision), "the token embeddings")?,
+            positions: Buffer::filled(device, &positions, "the position embeddings")?,
             norm: norm("embeddings")?,
             layers,
             activated: shape.activation != Activation::Gelu,
@@ -120,11 +118,13 @@ fn read(source: Source, name: &str, len: usize) -> Result<Vec<f32>> {
 }
 
 fn wrong(name: &str, found: usize, expected: usize) -> Error {
-    let text = format!("holds {found} values, the encoder's shape asks for {expected}: shape and weights differ");
+    let text = format!(
+        "it has {found} values, but the encoder's shape needs {expected}; use the config.json of these weights"
+    );
     Error::Weights { name: name.into(), source: text.into() }
 }
 
-/// Bits of the precision, rounded to nearest.
+/// Bits of values rounded to the nearest of the precision.
 pub(crate) fn bits(values: &[f32], precision: Precision) -> Vec<u16> {
     match precision {
         Precision::F16 => values.iter().map(|v| f16::from_f32(*v).to_bits()).collect(),
@@ -132,7 +132,7 @@ pub(crate) fn bits(values: &[f32], precision: Precision) -> Vec<u16> {
     }
 }
 
-/// The values of such bits.
+/// The inverse of [`bits`].
 pub(crate) fn widen(bits: &[u16], precision: Precision, to: &mut [f32]) {
     let each = |value: fn(u16) -> f32, to: &mut [f32]| to.iter_mut().zip(bits).for_each(|(v, b)| *v = value(*b));
     match precision {
@@ -146,11 +146,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_tensor_of_another_length_or_none_is_named() {
+    fn the_error_names_a_missing_or_wrong_tensor() {
         let source: Source = &|name| if name == "there" { Ok(vec![1.0; 3]) } else { Err("no such tensor".into()) };
         assert_eq!(read(source, "there", 3).unwrap(), [1.0; 3]);
-        let said = read(source, "there", 4).unwrap_err().to_string();
-        assert!(said.contains("there") && said.contains("3 values") && said.contains("4"), "{said}");
+        let message = read(source, "there", 4).unwrap_err().to_string();
+        assert!(message.contains("there") && message.contains("3 values") && message.contains("4"), "{message}");
         assert_eq!(read(source, "absent", 4).unwrap_err().to_string(), "tensor absent: no such tensor");
     }
 
