@@ -1,0 +1,11 @@
+//! Reads and writes other formats: FAISS indexes, BEIR folders, TREC files, files of vectors, tables.
+//!
+//! Each module handles one family of files and does not depend on the others. [`crate::corpus`] reads documents; these modules
+//! read everything else and write all exports.
+
+pub mod beir;
+pub mod faiss;
+pub mod npz;
+pub mod table;
+pub mod trec;
+pub mod vectors;

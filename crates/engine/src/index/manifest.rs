@@ -1,0 +1,223 @@
+//! The manifest `index.json`: format, model and options of an index.
+
+use std::collections::BTreeMap;
+use std::hash::{BuildHasher, RandomState};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::files::RESTORE;
+use super::{MODEL, RerankVectors};
+use crate::model::Model;
+use crate::{Error, Result};
+
+/// Format version of the index directory. 1: no rerank vectors. 2: `keep` says how rerank vectors are stored. 3: `keep`
+/// is renamed to `rerank_vectors`, and a unique `id` is added.
+pub const FORMAT: u32 = 3;
+/// Oldest format that can be read.
+pub const OLDEST_FORMAT: u32 = 1;
+
+/// Which parts of a document an index stores.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Store {
+    /// Id, code, text, labels and attributes, with the inverted index that filters use.
+    #[default]
+    All,
+    /// Only id and code, for users who store their documents elsewhere.
+    Codes,
+}
+
+impl std::fmt::Display for Store {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Store::All => "all",
+            Store::Codes => "codes",
+        })
+    }
+}
+
+impl std::str::FromStr for Store {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<Self> {
+        match name {
+            "all" => Ok(Store::All),
+            "codes" => Ok(Store::Codes),
+            _ => Err(Error::config(format!("unknown store '{name}'; known: all, codes"))),
+        }
+    }
+}
+
+/// Content of `index.json`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Manifest {
+    format: u32,
+    /// Since format 3. Unique: an index that later replaces this one in the same directory has another id.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    id: Option<String>,
+    store: Store,
+    /// Since format 2.
+    #[serde(default, skip_serializing_if = "Option::is_none", alias = "keep")]
+    rerank_vectors: Option<RerankVectors>,
+    /// Fingerprint of the model that produced the codes.
+    model: String,
+    /// CRC-32 of each file in the model directory, in hex.
+    files: BTreeMap<String, String>,
+}
+
+impl Manifest {
+    pub fn path(dir: &Path) -> PathBuf {
+        dir.join("index.json")
+    }
+
+    /// The manifest of a new index whose model is already written into `dir`.
+    pub fn new(model: &Model, store: Store, rerank_vectors: RerankVectors, dir: &Path) -> Result<Manifest> {
+        let files = model_files(dir)?;
+        let (id, model) = (Some(new_id()), model.fingerprint().to_string());
+        Ok(Manifest { format: FORMAT, id, store, rerank_vectors: Some(rerank_vectors), model, files })
+    }
+
+    /// The manifest of a copy. A copy is a separate index, so it gets its own id.
+    pub fn of_copy(&self) -> Manifest {
+        Manifest { id: self.id.as_ref().map(|_| new_id()), ..self.clone() }
+    }
+
+    pub fn to_json(&self) -> String {
+        let text = serde_json::to_string_pretty(self).expect("plain data has a JSON form") + "\n";
+        // Format 2 uses another name. The text must be reproduced exactly.
+        if self.format < 3 { text.replacen("\"rerank_vectors\"", "\"keep\"", 1) } else { text }
+    }
+
+    pub fn store(&self) -> Store {
+        self.store
+    }
+
+    pub fn format(&self) -> u32 {
+        self.format
+    }
+
+    pub fn rerank_vectors(&self) -> RerankVectors {
+        self.rerank_vectors.unwrap_or(RerankVectors::None)
+    }
+
+    pub fn read(dir: &Path) -> Result<Manifest> {
+        let path = Manifest::path(dir);
+        let text = std::fs::read_to_string(&path).map_err(|source| match source.kind() {
+            std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory => {
+                Error::format(dir, "is not an index: it has no index.json; \"micpq build\" makes one")
+            }
+            std::io::ErrorKind::InvalidData => {
+                Error::format(&path, "is not UTF-8 text; restore it from a copy or build the index again")
+            }
+            _ => Error::io(&path)(source),
+        })?;
+        let value: serde_json::Value = serde_json::from_str(&text).map_err(|e| {
+            Error::format(&path, format!("is not valid JSON: {e}; restore it from a copy or build the index again"))
+        })?;
+        let format = value.get("format").and_then(serde_json::Value::as_u64);
+        match format {
+            Some(format) if (u64::from(OLDEST_FORMAT)..=u64::from(FORMAT)).contains(&format) => {}
+            Some(format) => {
+                return Err(Error::format(
+                    &path,
+                    format!(
+                        "has format {format}, this program reads {OLDEST_FORMAT} to {FORMAT}; use the micpq that wrote it or build the index again"
+                    ),
+                ));
+            }
+            None => return Err(Error::format(&path, "has no \"format\" number: it is not of a micpq index")),
+        }
+        let manifest: Manifest = serde_json::from_value(value)
+            .map_err(|e| Error::format(&path, format!("{e}; restore it from a copy or build the index again")))?;
+        let (has_vectors, has_id) = (manifest.format > 1, manifest.format > 2);
+        if manifest.to_json() != text
+            || manifest.rerank_vectors.is_some() != has_vectors
+            || manifest.id.is_some() != has_id
+            || !manifest.id.as_deref().is_none_or(is_id)
+        {
+            return Err(Error::format(&path, "is not as micpq wrote it; restore it from a copy"));
+        }
+        Ok(manifest)
+    }
+
+    /// Refuses a model directory that does not hold the model of the codes.
+    pub fn check_model(&self, dir: &Path, model: &Model) -> Result<()> {
+        if model.fingerprint() != self.model {
+            return Err(Error::format(
+                dir.join(MODEL),
+                format!(
+                    "is model {}, but the codes of this index come from model {}; restore the directory from a copy, or build the index again",
+                    model.fingerprint(),
+                    self.model
+                ),
+            ));
+        }
+        Ok(())
+    }
+
+    /// Model files that are missing or differ from those of this index, each with the problem.
+    pub fn model_problems(&self, dir: &Path) -> Result<Vec<(PathBuf, String)>> {
+        let found = model_files(dir)?;
+        let problem = |(name, crc): (&String, &String)| {
+            let problem = match found.get(name) {
+                None => format!("is missing; {RESTORE}"),
+                Some(now) if now != crc => {
+                    format!("is damaged: its checksum is {now}, index.json says {crc}; {RESTORE}")
+                }
+                Some(_) => return None,
+            };
+            Some((dir.join(MODEL).join(name), problem))
+        };
+        Ok(self.files.iter().filter_map(problem).collect())
+    }
+
+    /// Refuses model files that are missing or differ from those of this index.
+    pub fn check_model_files(&self, dir: &Path) -> Result<()> {
+        match self.model_problems(dir)?.into_iter().next() {
+            Some((path, problem)) => Err(Error::format(path, problem)),
+            None => Ok(()),
+        }
+    }
+
+    /// Refuses a model given by the user that is not the model of this index.
+    pub fn expect_model(&self, dir: &Path, fingerprint: &str) -> Result<()> {
+        if fingerprint != self.model {
+            return Err(Error::format(
+                dir,
+                format!(
+                    "was built with model {}, not with model {fingerprint}; leave the model out (the index brings its own) or build another index with this one",
+                    self.model
+                ),
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// 128 random bits in hex, and the CRC-32 of those digits, so that a flipped bit does not make another valid id.
+fn new_id() -> String {
+    // Each `RandomState` has new random keys.
+    let random = || RandomState::new().hash_one(std::process::id());
+    let digits = format!("{:016x}{:016x}", random(), random());
+    format!("{digits}-{:08x}", crc32fast::hash(digits.as_bytes()))
+}
+
+fn is_id(text: &str) -> bool {
+    let parts = text.split_once('-').filter(|(digits, _)| digits.len() == 32);
+    parts.is_some_and(|(digits, crc)| format!("{:08x}", crc32fast::hash(digits.as_bytes())) == crc)
+}
+
+/// CRC-32 in hex of every file in `model/`, by file name.
+fn model_files(dir: &Path) -> Result<BTreeMap<String, String>> {
+    let model = dir.join(MODEL);
+    let mut files = BTreeMap::new();
+    for entry in std::fs::read_dir(&model).map_err(Error::io(&model))? {
+        let path = entry.map_err(Error::io(&model))?.path();
+        let bytes = std::fs::read(&path).map_err(Error::io(&path))?;
+        let name = path.file_name().expect("an entry has a name").to_string_lossy().into_owned();
+        files.insert(name, format!("{:08x}", crc32fast::hash(&bytes)));
+    }
+    Ok(files)
+}

@@ -1,0 +1,423 @@
+//! The index: a directory of documents and their codes.
+//!
+//! tantivy is the store of record. One tantivy index in `store/` holds ids, insertion sequence, codes, texts, labels
+//! and attributes, and provides commits, deletes, merges, the writer lock and checksums. The model lies in `model/`.
+//! `codes/` has one file of packed codes per segment. Those are derived: whoever opens a segment first builds them, and
+//! a missing or damaged file is built again.
+//!
+//! Any number of processes read; one writes. A reader sees the commit it opened or last [`Index::reload`]ed.
+
+mod backup;
+mod claim;
+#[cfg(test)]
+mod damage_tests;
+mod directory;
+mod facets;
+mod files;
+mod filter;
+mod info;
+mod keywords;
+mod kinship;
+mod manifest;
+mod migrate;
+mod nesting;
+#[cfg(all(test, unix))]
+mod power_tests;
+mod reader;
+mod rerank_vectors;
+mod schema;
+mod segment;
+mod selections;
+mod snapshot;
+mod stats;
+#[cfg(test)]
+mod tests;
+#[cfg(test)]
+mod upkeep_tests;
+mod verify;
+mod walk;
+mod writer;
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+pub use backup::{Copied, CopyConfig, backup, restore};
+pub use claim::Claim;
+pub use facets::Facet;
+pub(crate) use filter::Filter;
+pub use info::{Bytes, Info};
+pub(crate) use keywords::Keywords;
+pub use manifest::{FORMAT, OLDEST_FORMAT, Store};
+pub use migrate::{MigrateConfig, Migrated, migrate};
+pub use nesting::{MAX_FILTER_BYTES, MAX_FILTER_DEPTH};
+pub(crate) use reader::Reader;
+pub use rerank_vectors::RerankVectors;
+pub(crate) use schema::Stored;
+pub use snapshot::Record;
+pub(crate) use snapshot::{Candidate, Scanned};
+pub use stats::{AttributeStats, BookStats, CodeStats, SegmentStats, Stats};
+pub use verify::{Problem, verify};
+pub use walk::{Records, Walk};
+pub use writer::IndexWriter;
+
+use crate::corpus::DocId;
+use crate::model::{CodeShape, DistanceTable, Model};
+pub use crate::query::{Hit, SearchConfig};
+use crate::{Error, Progress, Result};
+use directory::StoreDirectory;
+use files::Part;
+use manifest::Manifest;
+use schema::Fields;
+use selections::Selections;
+use snapshot::Snapshot;
+
+#[derive(Clone, Debug, Default)]
+pub struct IndexConfig {
+    /// Which parts of a document are stored.
+    pub store: Store,
+    /// How embeddings are stored for re-ranking.
+    pub rerank_vectors: RerankVectors,
+    /// Replaces an existing index.
+    pub replace: bool,
+    /// Metrics of the model, stored beside it.
+    pub metrics: serde_json::Value,
+}
+
+/// An open index. Clones share all state, and any number of threads may search.
+#[derive(Clone)]
+pub struct Index {
+    inner: Arc<Inner>,
+}
+
+pub(crate) struct Inner {
+    dir: PathBuf,
+    manifest: Manifest,
+    model: Model,
+    fields: Fields,
+    tantivy: tantivy::Index,
+    directory: StoreDirectory,
+    reader: tantivy::IndexReader,
+    snapshot: RwLock<Arc<Snapshot>>,
+    selections: Selections,
+    // Held while a newer snapshot is opened. Otherwise the slower of two concurrent reloads could restore the older
+    // commit.
+    reloading: Mutex<()>,
+    warnings: Mutex<Vec<String>>,
+}
+
+impl std::fmt::Debug for Index {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Index({})", self.inner.dir.display())
+    }
+}
+
+/// The tantivy index inside an index directory.
+pub(crate) const STORE: &str = "store";
+/// tantivy's list of segments inside the store, written anew by every commit and every merge.
+pub(crate) const SEGMENTS: &str = "meta.json";
+pub(crate) const MODEL: &str = "model";
+pub(crate) const CODES: &str = "codes";
+/// Everything that belongs in an index directory. A directory with any other entry is not replaced.
+pub(crate) const PARTS: &[&str] = &["index.json", STORE, MODEL, CODES];
+
+impl Index {
+    /// Creates an empty index. It appears whole or not at all.
+    pub fn create(dir: &Path, model: &Model, config: IndexConfig) -> Result<Index> {
+        let claim = Claim::new(dir, config.replace)?;
+        let staged = &claim.path();
+        std::fs::create_dir(staged).map_err(Error::io(staged))?;
+        for name in [STORE, MODEL, CODES] {
+            std::fs::create_dir(staged.join(name)).map_err(Error::io(staged))?;
+        }
+        model.write_into(&staged.join(MODEL), &config.metrics)?;
+        let (schema, _) = schema::build(model.shape(), config.store, config.rerank_vectors);
+        let store = staged.join(STORE);
+        tantivy::Index::create_in_dir(&store, schema).map_err(|e| tantivy_error(&store, e))?;
+        let manifest = Manifest::new(model, config.store, config.rerank_vectors, staged)?;
+        crate::disk::write_synced(&Manifest::path(staged), manifest.to_json().as_bytes())?;
+
+        claim.finish()?;
+        Index::open(dir, &crate::NoProgress)
+    }
+
+    /// Opens an index for reading; reads only metadata. A file of packed codes that cannot be used is built again, with
+    /// a note to `progress`. Damage inside such a file is found by the first search (see [`Index::warnings`]).
+    pub fn open(dir: &Path, progress: &dyn Progress) -> Result<Index> {
+        loop {
+            let opened = Index::open_once(dir, progress).map_err(|e| verify::blame(dir, e));
+            // Another index may have replaced this one while its parts were read.
+            match (&opened, Manifest::read(dir)) {
+                (Ok(index), Ok(now)) if index.inner.manifest == now => return opened,
+                (Ok(_), Ok(_)) => {}
+                _ => return opened,
+            }
+        }
+    }
+
+    fn open_once(dir: &Path, progress: &dyn Progress) -> Result<Index> {
+        let manifest = Manifest::read(dir)?;
+        let model = Model::load(&dir.join(MODEL))?;
+        manifest.check_model(dir, &model)?;
+        manifest.check_model_files(dir)?;
+        let store = dir.join(STORE);
+        let directory = guarded(&store, || StoreDirectory::open(dir, Some(model.shape())))?;
+        let tantivy = guarded(&store, || tantivy::Index::open(directory.clone()))?;
+        let (expected, fields) = schema::build(model.shape(), manifest.store(), manifest.rerank_vectors());
+        if tantivy.schema() != expected {
+            return Err(Error::format(
+                dir.join(STORE),
+                "has another schema than index.json and the model call for; restore the directory from a copy",
+            ));
+        }
+        verify::check_list(&tantivy, &store)?;
+        let reader =
+            guarded(&store, || tantivy.reader_builder().reload_policy(tantivy::ReloadPolicy::Manual).try_into())?;
+        let snapshot =
+            Snapshot::open(dir, &directory, &model, manifest.rerank_vectors(), reader.searcher(), None, progress)?;
+        let inner = Inner {
+            dir: dir.to_path_buf(),
+            manifest,
+            model,
+            fields,
+            tantivy,
+            directory,
+            reader,
+            snapshot: RwLock::new(Arc::new(snapshot)),
+            selections: Selections::default(),
+            reloading: Mutex::new(()),
+            warnings: Mutex::default(),
+        };
+        Ok(Index { inner: Arc::new(inner) })
+    }
+
+    fn open_store(dir: &Path, shape: Option<CodeShape>) -> Result<tantivy::Index> {
+        guarded(&dir.join(STORE), || tantivy::Index::open(StoreDirectory::open(dir, shape)?))
+    }
+
+    pub fn dir(&self) -> &Path {
+        &self.inner.dir
+    }
+
+    pub fn model(&self) -> &Model {
+        &self.inner.model
+    }
+
+    /// Which parts of a document are stored.
+    pub fn store(&self) -> Store {
+        self.inner.manifest.store()
+    }
+
+    /// How rerank vectors are stored.
+    pub fn rerank_vectors(&self) -> RerankVectors {
+        self.inner.manifest.rerank_vectors()
+    }
+
+    /// Names of the attributes that some document has.
+    pub fn attributes(&self) -> Result<Vec<String>> {
+        let snapshot = self.inner.snapshot();
+        guarded_ours(&self.inner.dir.join(STORE), || Ok(snapshot.attributes()?.iter().cloned().collect()))
+    }
+
+    /// Refuses a model other than the one that produced the codes.
+    pub fn expect_model(&self, model: &Model) -> Result<()> {
+        self.inner.manifest.expect_model(&self.inner.dir, model.fingerprint())
+    }
+
+    /// Number of documents that are not deleted.
+    pub fn len(&self) -> usize {
+        self.inner.snapshot().searcher().num_docs() as usize
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Switches to the latest commit of any process. Returns whether anything changed.
+    pub fn reload(&self, progress: &dyn Progress) -> Result<bool> {
+        self.inner.reload(progress)
+    }
+
+    /// Opens the writer. Only one may be open over all processes: a second one gets [`Error::Busy`].
+    pub fn writer(&self) -> Result<IndexWriter> {
+        IndexWriter::open(self.inner.clone())
+    }
+
+    /// The nearest documents of every table by their codes, best first. Equal distances are ordered by insertion.
+    ///
+    /// Keywords, re-ranking and cursors need more than a distance table: use [`crate::query::Searcher`].
+    pub fn search(&self, tables: &[DistanceTable], config: &SearchConfig) -> Result<Vec<Vec<Hit>>> {
+        crate::query::by_tables(&self.reader()?, tables, config)
+    }
+
+    /// Returns `None` if no document has this id.
+    pub fn get(&self, id: &DocId) -> Result<Option<Record>> {
+        let snapshot = self.inner.snapshot();
+        guarded_ours(&self.inner.dir.join(STORE), || match snapshot.find(&self.inner.fields, id)? {
+            Some(address) => snapshot.record(&self.inner.fields, address).map(Some),
+            None => Ok(None),
+        })
+    }
+
+    /// Number of documents that match a filter.
+    pub fn count(&self, filter: &str) -> Result<usize> {
+        let snapshot = self.inner.snapshot();
+        guarded_ours(&self.inner.dir.join(STORE), || {
+            let query = self.inner.parse_filter(filter, Some(&snapshot))?;
+            snapshot.count(query.query())
+        })
+    }
+
+    /// Problems found since the last call: packed codes that were damaged and built again, damaged segments excluded
+    /// from merges, and commits that are on disk but could not be opened yet.
+    pub fn warnings(&self) -> Vec<String> {
+        let mut warnings = std::mem::take(&mut *self.inner.warnings.lock().unwrap_or_else(PoisonError::into_inner));
+        warnings.extend(self.inner.directory.warnings());
+        warnings
+    }
+
+    /// Reads every document: the distribution of codes, and the attributes.
+    pub fn stats(&self, progress: &dyn Progress) -> Result<Stats> {
+        stats::of(&self.inner, progress)
+    }
+
+    /// Counts and sizes.
+    pub fn info(&self) -> Result<Info> {
+        info::of(&self.inner)
+    }
+}
+
+impl Inner {
+    fn snapshot(&self) -> Arc<Snapshot> {
+        self.snapshot.read().expect("no thread panics while it holds this").clone()
+    }
+
+    /// The current snapshot, with every byte of its packed codes checked once. Damaged codes are built again from the
+    /// store.
+    fn sound(&self) -> Result<Arc<Snapshot>> {
+        let snapshot = self.snapshot();
+        snapshot.require(Part::Columns)?;
+        if snapshot.check().is_empty() {
+            return Ok(snapshot);
+        }
+        let _exclusive = self.reloading.lock().unwrap_or_else(PoisonError::into_inner);
+        let snapshot = self.snapshot();
+        let damaged = snapshot.check();
+        if damaged.is_empty() {
+            return Ok(snapshot);
+        }
+        let mut warnings = self.warnings.lock().unwrap_or_else(PoisonError::into_inner);
+        for (segment, problem) in damaged {
+            let path = segment::codes_path(&self.dir, segment);
+            warnings.push(format!("{}: {problem}; made again from the store", path.display()));
+        }
+        drop(warnings);
+        let searcher = snapshot.searcher().clone();
+        let new = Arc::new(self.open_snapshot(searcher, &snapshot, &crate::NoProgress)?);
+        *self.snapshot.write().expect("no thread panics while it holds this") = new.clone();
+        // These files were just written and mapped. If they are damaged too, there is nothing left to search.
+        match new.check().into_iter().next() {
+            None => Ok(new),
+            Some((segment, problem)) => Err(Error::format(segment::codes_path(&self.dir, segment), problem)),
+        }
+    }
+
+    fn record(&self, snapshot: &Snapshot, address: tantivy::DocAddress) -> Result<Record> {
+        guarded_ours(&self.dir.join(STORE), || snapshot.record(&self.fields, address))
+    }
+
+    fn reload(&self, progress: &dyn Progress) -> Result<bool> {
+        let _exclusive = self.reloading.lock().unwrap_or_else(PoisonError::into_inner);
+        let store = self.dir.join(STORE);
+        guarded(&store, || self.reader.reload())?;
+        let searcher = self.reader.searcher();
+        // Checked after the reload: the segments just loaded are of the directory that exists now, or of an older one.
+        if Manifest::read(&self.dir)? != self.manifest {
+            return Err(Error::format(
+                &self.dir,
+                "is another index now: it was replaced or migrated to another model; open it again",
+            ));
+        }
+        let old = self.snapshot();
+        if searcher.generation().segments() == old.searcher().generation().segments() {
+            return Ok(false);
+        }
+        verify::check_list(&self.tantivy, &store)?;
+        let new = self.open_snapshot(searcher, &old, progress)?;
+        *self.snapshot.write().expect("no thread panics while it holds this") = Arc::new(new);
+        Ok(true)
+    }
+
+    fn open_snapshot(
+        &self,
+        searcher: tantivy::Searcher,
+        earlier: &Snapshot,
+        progress: &dyn Progress,
+    ) -> Result<Snapshot> {
+        let rerank_vectors = self.manifest.rerank_vectors();
+        Snapshot::open(&self.dir, &self.directory, &self.model, rerank_vectors, searcher, Some(earlier), progress)
+    }
+
+    fn warn(&self, warning: String) {
+        self.warnings.lock().unwrap_or_else(PoisonError::into_inner).push(warning);
+    }
+
+    /// Parses a filter. If a snapshot is given, refuses an attribute that no document there has.
+    fn parse_filter(&self, text: &str, snapshot: Option<&Snapshot>) -> Result<Filter> {
+        // An empty index knows no attributes, so no name can be refused.
+        let filled = snapshot.filter(|snapshot| snapshot.searcher().num_docs() > 0);
+        let known = filled.map(Snapshot::attributes).transpose()?;
+        filter::parse(&self.tantivy, &self.fields, self.manifest.store(), text, known)
+    }
+}
+
+/// Turns a tantivy error into one that tells the user what to do.
+pub(crate) fn tantivy_error(path: &Path, error: tantivy::TantivyError) -> Error {
+    use tantivy::TantivyError;
+    use tantivy::directory::error::{LockError, OpenReadError};
+    if let Some(ours) = our_error(&error) {
+        return ours;
+    }
+    match error {
+        TantivyError::LockFailure(LockError::LockBusy, _) => Error::Busy(format!(
+            "{}: another writer has this index open; wait for it to finish, or stop it (readers need not stop)",
+            path.display()
+        )),
+        TantivyError::LockFailure(LockError::IoError(e), _) | TantivyError::IoError(e) => {
+            Error::io(path)(std::io::Error::new(e.kind(), e.to_string()))
+        }
+        TantivyError::OpenReadError(OpenReadError::FileDoesNotExist(file)) => {
+            Error::format(path.join(file), "is missing; restore the index from a copy or build it again")
+        }
+        other => Error::format(path, format!("{other}; \"micpq index verify\" tells what is damaged")),
+    }
+}
+
+/// Unwraps an error of [`StoreDirectory`] that tantivy has wrapped.
+fn our_error(error: &tantivy::TantivyError) -> Option<Error> {
+    use tantivy::TantivyError;
+    use tantivy::directory::error::{OpenReadError, OpenWriteError};
+    let (TantivyError::OpenReadError(OpenReadError::IoError { io_error, .. })
+    | TantivyError::OpenWriteError(OpenWriteError::IoError { io_error, .. })
+    | TantivyError::IoError(io_error)) = error
+    else {
+        return None;
+    };
+    match io_error.get_ref()?.downcast_ref()? {
+        Error::Format { path, problem } => Some(Error::format(path, problem)),
+        Error::Io { path, source } => Some(Error::io(path)(std::io::Error::new(source.kind(), source.to_string()))),
+        _ => None,
+    }
+}
+
+/// Runs tantivy code. tantivy panics on some damaged files; the panic becomes an error that tells what to do.
+fn guarded<T>(path: &Path, work: impl FnOnce() -> tantivy::Result<T>) -> Result<T> {
+    guarded_ours(path, || work().map_err(|e| tantivy_error(path, e)))
+}
+
+fn guarded_ours<T>(path: &Path, work: impl FnOnce() -> Result<T>) -> Result<T> {
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).unwrap_or_else(|panic| {
+        let word = panic.downcast_ref::<String>().map(String::as_str);
+        let word = word.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no reason given");
+        Err(Error::format(path, format!("cannot be read ({word}); \"micpq index verify\" tells what is damaged")))
+    })
+}

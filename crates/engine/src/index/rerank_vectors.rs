@@ -1,0 +1,200 @@
+//! Rerank vectors: embeddings stored beside the codes to order the first candidates of a search again.
+
+use serde::{Deserialize, Serialize};
+use tantivy::SegmentReader;
+use tantivy::columnar::Column;
+
+use super::schema::FEATURE;
+use crate::{Error, Result};
+
+/// How rerank vectors are stored.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RerankVectors {
+    /// Not stored: search by codes only, without re-ranking.
+    #[default]
+    None,
+    /// One byte per value and one scale per vector. The largest magnitude maps to 127.
+    Int8,
+    /// Half precision.
+    F16,
+}
+
+impl std::fmt::Display for RerankVectors {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            RerankVectors::None => "none",
+            RerankVectors::Int8 => "int8",
+            RerankVectors::F16 => "f16",
+        })
+    }
+}
+
+impl std::str::FromStr for RerankVectors {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<Self> {
+        match name {
+            "none" => Ok(RerankVectors::None),
+            "int8" => Ok(RerankVectors::Int8),
+            "f16" => Ok(RerankVectors::F16),
+            _ => Err(Error::config(format!("unknown rerank_vectors '{name}'; known: int8, f16, none"))),
+        }
+    }
+}
+
+/// Bytes of the scale before the values of [`RerankVectors::Int8`].
+const SCALE: usize = 4;
+
+impl RerankVectors {
+    /// Bytes on disk per document for a vector of `width` values.
+    pub fn bytes(self, width: usize) -> usize {
+        8 * self.words(width)
+    }
+
+    /// Number of `u64` blocks per vector; the last is padded with zeros.
+    pub(super) fn words(self, width: usize) -> usize {
+        match self {
+            RerankVectors::None => 0,
+            RerankVectors::Int8 => (SCALE + width).div_ceil(8),
+            RerankVectors::F16 => (2 * width).div_ceil(8),
+        }
+    }
+
+    /// Max documents per segment: tantivy numbers the values of a column with 32 bits.
+    pub(super) fn most_documents(self, width: usize) -> usize {
+        (u32::MAX as usize).checked_div(self.words(width)).unwrap_or(u32::MAX as usize)
+    }
+
+    /// Packs a vector for storage. The error is the reason why a value cannot be stored.
+    pub(super) fn pack(self, feature: &[f32]) -> std::result::Result<Vec<u64>, String> {
+        if let Some(i) = feature.iter().position(|x| !x.is_finite()) {
+            return Err(format!("value {i} of its feature is {}; a feature holds finite numbers", feature[i]));
+        }
+        let mut bytes = Vec::with_capacity(self.bytes(feature.len()));
+        match self {
+            RerankVectors::None => {}
+            RerankVectors::Int8 => {
+                let greatest = feature.iter().fold(0.0f32, |m, x| m.max(x.abs()));
+                let scale = greatest / 127.0;
+                bytes.extend_from_slice(&scale.to_le_bytes());
+                let inverse = if greatest > 0.0 { 127.0 / greatest } else { 0.0 };
+                bytes.extend(feature.iter().map(|x| (x * inverse).round() as i8 as u8));
+            }
+            RerankVectors::F16 => {
+                let greatest = half::f16::MAX.to_f32();
+                if let Some(i) = feature.iter().position(|x| x.abs() > greatest) {
+                    return Err(format!(
+                        "value {i} of its feature is {}; half precision ends at {greatest}, keep int8 instead",
+                        feature[i]
+                    ));
+                }
+                bytes.extend(feature.iter().flat_map(|&x| half::f16::from_f32(x).to_le_bytes()));
+            }
+        }
+        bytes.resize(self.bytes(feature.len()), 0);
+        Ok(bytes.as_chunks::<8>().0.iter().map(|block| u64::from_le_bytes(*block)).collect())
+    }
+
+    /// Inverse of `pack`, up to the rounding of the storage type.
+    fn unpack(self, words: &[u64], feature: &mut [f32]) {
+        match self {
+            RerankVectors::None => {}
+            RerankVectors::Int8 => {
+                let scale = f32::from_bits(words[0] as u32);
+                let (first, rest) = feature.split_at_mut(SCALE.min(feature.len()));
+                let value = |byte: u8| f32::from(byte as i8) * scale;
+                first.iter_mut().zip(&words[0].to_le_bytes()[SCALE..]).for_each(|(x, &b)| *x = value(b));
+                // Eight at a time, so that it vectorizes: this takes most of the time of re-ranking.
+                for (values, block) in rest.chunks_mut(8).zip(&words[1..]) {
+                    values.iter_mut().zip(block.to_le_bytes()).for_each(|(x, b)| *x = value(b));
+                }
+            }
+            RerankVectors::F16 => {
+                for (values, block) in feature.chunks_mut(4).zip(words) {
+                    let halves = block.to_le_bytes();
+                    for (x, half) in values.iter_mut().zip(halves.as_chunks::<2>().0) {
+                        *x = half::f16::from_le_bytes(*half).to_f32();
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The rerank vectors of one segment, in a mapped column.
+pub(super) struct RerankColumn {
+    rerank_vectors: RerankVectors,
+    width: usize,
+    column: Option<Column<u64>>,
+}
+
+impl RerankColumn {
+    pub fn open(reader: &SegmentReader, rerank_vectors: RerankVectors, width: usize) -> tantivy::Result<RerankColumn> {
+        let column = if rerank_vectors == RerankVectors::None {
+            None
+        } else {
+            reader.fast_fields().column_opt::<u64>(FEATURE)?
+        };
+        Ok(RerankColumn { rerank_vectors, width, column })
+    }
+
+    /// Reads a document's vector `[width]` into `feature`; `words` is a reusable buffer.
+    pub fn read(&self, document: u32, words: &mut Vec<u64>, feature: &mut [f32]) -> std::result::Result<(), String> {
+        debug_assert_eq!(feature.len(), self.width);
+        words.resize(self.rerank_vectors.words(self.width), 0);
+        let rows = self.column.as_ref().map_or(0..0, |column| column.index.value_row_ids(document));
+        match &self.column {
+            Some(column) if rows.len() == words.len() => {
+                column.values.get_range(u64::from(rows.start), words);
+                self.rerank_vectors.unpack(words, feature);
+                Ok(())
+            }
+            _ => Err(format!("document {document} has {} words of a feature, {} expected", rows.len(), words.len())),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn unpack_inverts_pack_within_the_rounding_error(feature in prop::collection::vec(-50.0f32..50.0, 1..100)) {
+            let greatest = feature.iter().fold(0.0f32, |m, x| m.max(x.abs()));
+            for (rerank_vectors, error) in [(RerankVectors::Int8, greatest / 127.0 * 0.5001), (RerankVectors::F16, greatest / 1024.0)] {
+                let words = rerank_vectors.pack(&feature).unwrap();
+                prop_assert_eq!(words.len() * 8, rerank_vectors.bytes(feature.len()));
+                let mut back = vec![f32::NAN; feature.len()];
+                rerank_vectors.unpack(&words, &mut back);
+                for (a, b) in feature.iter().zip(&back) {
+                    prop_assert!((a - b).abs() <= error, "{} became {} ({})", a, b, rerank_vectors);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn pack_stores_extreme_values_or_refuses_them() {
+        for rerank_vectors in [RerankVectors::Int8, RerankVectors::F16] {
+            assert!(rerank_vectors.pack(&[1.0, f32::NAN]).unwrap_err().contains("value 1"));
+            assert!(rerank_vectors.pack(&[f32::INFINITY]).is_err());
+            let words = rerank_vectors.pack(&[0.0; 5]).unwrap();
+            let mut back = [1.0; 5];
+            rerank_vectors.unpack(&words, &mut back);
+            assert_eq!(back, [0.0; 5]);
+        }
+        assert!(RerankVectors::F16.pack(&[1e6]).unwrap_err().contains("int8"));
+        let mut back = [0.0; 2];
+        RerankVectors::Int8.unpack(&RerankVectors::Int8.pack(&[1e38, -1e38]).unwrap(), &mut back);
+        assert!(back[0] > 0.99e38 && back[1] < -0.99e38);
+        assert_eq!(
+            (RerankVectors::Int8.bytes(384), RerankVectors::F16.bytes(384), RerankVectors::None.bytes(384)),
+            (392, 768, 0)
+        );
+        assert_eq!(RerankVectors::Int8.most_documents(384), u32::MAX as usize / 49);
+    }
+}

@@ -1,0 +1,361 @@
+//! A snapshot: one commit as a reader sees it.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+
+use rayon::prelude::*;
+use sha2::{Digest, Sha256};
+use tantivy::columnar::{Column, StrColumn};
+use tantivy::index::SegmentId;
+use tantivy::query::Query;
+use tantivy::schema::IndexRecordOption;
+use tantivy::{DocAddress, DocSet, Searcher, SegmentReader, TERMINATED, TantivyDocument};
+
+use super::directory::StoreDirectory;
+use super::files::{Part as FilePart, StoreFile};
+use super::filter::{Filter, matching};
+use super::rerank_vectors::RerankColumn;
+use super::schema::{Fields, NAME, NUMBER, Stored};
+use super::segment::Segment;
+use super::selections::Selections;
+use super::{RerankVectors, STORE, tantivy_error};
+use crate::corpus::{DocId, Value};
+use crate::model::{CodeShape, DistanceTable, Model};
+use crate::search::{self, CodeBlocks, Plan, ScanHit, ScanSegment, Selection, TopKRequest};
+use crate::{Error, Progress, Result};
+
+/// A document as the index stores it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Record {
+    pub id: DocId,
+    /// Packed code.
+    pub code: Vec<u8>,
+    /// Position in the order of insertion.
+    pub sequence: u64,
+    /// `None` if the index stores no texts.
+    pub text: Option<String>,
+    pub labels: Vec<String>,
+    pub attributes: Vec<(String, Value)>,
+}
+
+/// A document found by a search: address, distance and position in the order of insertion.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Candidate {
+    pub address: DocAddress,
+    pub distance: f32,
+    pub sequence: u64,
+}
+
+/// How the scan processed a segment.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Scanned {
+    pub segment: String,
+    pub documents: usize,
+    /// Documents that match the filter and are not deleted.
+    pub matching: usize,
+    /// How the filter was applied; `None` without a filter.
+    pub filter: Option<&'static str>,
+    /// `None` if there was nothing to search.
+    pub plan: Option<Plan>,
+}
+
+/// The segments of one commit.
+pub(crate) struct Snapshot {
+    store: PathBuf,
+    searcher: Searcher,
+    segments: Vec<Segment>,
+    ids: Vec<Ids>,
+    kept: Vec<RerankColumn>,
+    files: Vec<[Vec<Arc<StoreFile>>; FilePart::ALL.len()]>,
+    attributes: OnceLock<BTreeSet<String>>,
+}
+
+impl Snapshot {
+    pub fn open(
+        dir: &Path,
+        directory: &StoreDirectory,
+        model: &Model,
+        rerank_vectors: RerankVectors,
+        searcher: Searcher,
+        earlier: Option<&Snapshot>,
+        progress: &dyn Progress,
+    ) -> Result<Snapshot> {
+        let store = dir.join(STORE);
+        let mut segments = Vec::with_capacity(searcher.segment_readers().len());
+        let mut ids = Vec::with_capacity(segments.capacity());
+        let mut kept = Vec::with_capacity(segments.capacity());
+        let mut files = Vec::with_capacity(segments.capacity());
+        for reader in searcher.segment_readers() {
+            if progress.interrupted() {
+                return Err(Error::Interrupted);
+            }
+            let known = earlier.and_then(|e| e.segments.iter().find(|s| s.id == reader.segment_id()));
+            segments.push(Segment::open(dir, model.shape(), &searcher, reader, known, progress)?);
+            ids.push(super::guarded(&store, || Ids::open(reader))?);
+            kept.push(super::guarded(&store, || RerankColumn::open(reader, rerank_vectors, model.inputs()))?);
+            let of = |part| super::guarded(&store, || directory.files(reader.segment_id(), part));
+            files.push([of(FilePart::Columns)?, of(FilePart::Terms)?, of(FilePart::Documents)?]);
+        }
+        directory.forget_unused();
+        Ok(Snapshot { store, searcher, segments, ids, kept, files, attributes: OnceLock::new() })
+    }
+
+    /// Compares the files of a part with their checksums, each once, and refuses damaged ones. Call this before reading
+    /// from a part.
+    pub fn require(&self, part: FilePart) -> Result<()> {
+        (0..self.files.len()).try_for_each(|ordinal| self.require_of(ordinal, part))
+    }
+
+    fn require_of(&self, ordinal: usize, part: FilePart) -> Result<()> {
+        self.files[ordinal][part as usize].iter().try_for_each(StoreFile::check_before_reading)
+    }
+
+    /// Compares every file of any size with its checksum, and refuses damaged ones.
+    pub fn check_files(&self) -> Result<()> {
+        let files: Vec<&Arc<StoreFile>> = self.files.iter().flatten().flatten().collect();
+        files.into_par_iter().try_for_each(|file| file.check())
+    }
+
+    pub fn searcher(&self) -> &Searcher {
+        &self.searcher
+    }
+
+    pub fn segments(&self) -> &[Segment] {
+        &self.segments
+    }
+
+    /// Checks all packed codes that were not checked before. Returns the damaged segments with the problem.
+    pub fn check(&self) -> Vec<(SegmentId, String)> {
+        let check = |segment: &Segment| segment.check().err().map(|problem| (segment.id, problem));
+        self.segments.par_iter().filter_map(check).collect()
+    }
+
+    /// Address of the document with this id; deleted ones are not found.
+    pub fn find(&self, fields: &Fields, id: &DocId) -> Result<Option<DocAddress>> {
+        self.require(FilePart::Terms)?;
+        let term = fields.id_term(id);
+        for (ordinal, reader) in self.searcher.segment_readers().iter().enumerate() {
+            let postings = reader
+                .inverted_index(fields.id)
+                .and_then(|index| Ok(index.read_postings(&term, IndexRecordOption::Basic)?))
+                .map_err(|e| tantivy_error(&self.store, e))?;
+            let Some(mut postings) = postings else { continue };
+            let mut document = postings.doc();
+            while document != TERMINATED {
+                if !reader.is_deleted(document) {
+                    return Ok(Some(DocAddress::new(ordinal as u32, document)));
+                }
+                document = postings.advance();
+            }
+        }
+        Ok(None)
+    }
+
+    pub fn count(&self, query: &dyn Query) -> Result<usize> {
+        self.require(FilePart::Terms)?;
+        self.require(FilePart::Columns)?;
+        let counts = self.searcher.segment_readers().iter().map(|r| Ok(matching(&self.searcher, r, query)?.count()));
+        counts.sum()
+    }
+
+    /// The nearest documents of every query, best first, and how each segment was searched.
+    pub fn nearest(
+        &self,
+        shape: CodeShape,
+        tables: &[DistanceTable],
+        request: &TopKRequest,
+        filter: Option<(&Filter, &Selections)>,
+    ) -> Result<Vec<(Vec<Candidate>, Vec<Scanned>)>> {
+        search::check(shape, tables, *request)?;
+        self.require(FilePart::Columns)?;
+        if filter.is_some() {
+            self.require(FilePart::Terms)?;
+        }
+        let mut views = Vec::with_capacity(self.segments.len());
+        let mut scanned = Vec::with_capacity(self.segments.len());
+        for (ordinal, (segment, reader)) in self.segments.iter().zip(self.searcher.segment_readers()).enumerate() {
+            let mut report = |matching: usize, filter: Option<&'static str>| {
+                let (segment, documents) = (segment.id.uuid_string(), reader.max_doc() as usize);
+                scanned.push(Scanned { segment, documents, matching, filter, plan: None });
+            };
+            let only = match filter {
+                None => {
+                    report(reader.num_docs() as usize, None);
+                    segment.alive()
+                }
+                Some((filter, selections)) => {
+                    let (selection, cached) = selections.of(&self.searcher, reader, segment, filter)?;
+                    report(
+                        selection.count(),
+                        Some(match (selection.count(), selection.is_few(), cached) {
+                            (0, ..) => "nothing matches the filter",
+                            (_, true, false) => "the few that match the filter visited alone",
+                            (_, true, true) => {
+                                "the few that match the filter, known from an earlier search, visited alone"
+                            }
+                            (_, false, false) => "the filter's bitmap asked inside the scan",
+                            (_, false, true) => {
+                                "the filter's bitmap, known from an earlier search, asked inside the scan"
+                            }
+                        }),
+                    );
+                    if selection.count() == 0 {
+                        continue;
+                    }
+                    Some(selection)
+                }
+            };
+            let blocks = segment.blocks.clone();
+            let sequence = {
+                let (blocks, column) = (blocks.clone(), segment.columns.sequence.clone());
+                move |rank: u32| column.get_val(blocks.number(rank))
+            };
+            views.push(View { ordinal: ordinal as u32, blocks, only, sequence: Box::new(sequence) });
+        }
+        let parts: Vec<ScanSegment> = views
+            .iter()
+            .map(|view| ScanSegment { blocks: &view.blocks, only: view.only.as_deref(), sequence: &*view.sequence })
+            .collect();
+        let candidate = |found: ScanHit| {
+            let view = &views[found.part];
+            let address = DocAddress::new(view.ordinal, view.blocks.number(found.rank));
+            // With a single segment the scan knows only the rank.
+            Candidate { address, distance: found.distance, sequence: (view.sequence)(found.rank) }
+        };
+        let found = search::explained(shape, &parts, tables, *request);
+        let answers = found.into_iter().map(|(found, plans)| {
+            let mut scanned = scanned.clone();
+            for (view, plan) in views.iter().zip(plans) {
+                scanned[view.ordinal as usize].plan = Some(plan);
+            }
+            (found.into_iter().map(candidate).collect(), scanned)
+        });
+        Ok(answers.collect())
+    }
+
+    /// The candidate for a document that was found by other means than its code.
+    pub fn near(&self, table: &DistanceTable, address: DocAddress) -> Candidate {
+        let columns = &self.segments[address.segment_ord as usize].columns;
+        let distance = table.distance(&columns.code(address.doc_id));
+        Candidate { address, distance, sequence: columns.sequence.get_val(address.doc_id) }
+    }
+
+    pub fn code(&self, address: DocAddress) -> Vec<u8> {
+        self.segments[address.segment_ord as usize].columns.code(address.doc_id)
+    }
+
+    /// Reads the rerank vector of a document into `feature`; `words` is a reusable buffer.
+    pub fn feature(&self, address: DocAddress, words: &mut Vec<u64>, feature: &mut [f32]) -> Result<()> {
+        let column = &self.kept[address.segment_ord as usize];
+        column.read(address.doc_id, words, feature).map_err(|problem| {
+            let segment = self.segments[address.segment_ord as usize].id.uuid_string();
+            Error::format(
+                &self.store,
+                format!("segment {segment}: {problem}; \"micpq index verify\" tells what is damaged"),
+            )
+        })
+    }
+
+    /// Names of the attributes that some document has.
+    pub fn attributes(&self) -> Result<&BTreeSet<String>> {
+        if let Some(names) = self.attributes.get() {
+            return Ok(names);
+        }
+        self.require(FilePart::Columns)?;
+        let mut names = BTreeSet::new();
+        for reader in self.searcher.segment_readers() {
+            let usage = reader.space_usage().map_err(Error::io(&self.store))?;
+            let columns = usage.fast_fields().fields().map(|column| column.field_name());
+            names.extend(columns.filter_map(|name| name.strip_prefix("attributes.")).map(str::to_owned));
+        }
+        Ok(self.attributes.get_or_init(|| names))
+    }
+
+    /// A number that changes with every commit and merge.
+    pub fn number(&self) -> u64 {
+        let mut hash = Sha256::new();
+        for (id, deletes) in self.searcher.generation().segments() {
+            hash.update(format!("{} {deletes:?};", id.uuid_string()));
+        }
+        u64::from_le_bytes(hash.finalize()[..8].try_into().expect("32 bytes"))
+    }
+
+    pub fn record(&self, fields: &Fields, address: DocAddress) -> Result<Record> {
+        self.require_of(address.segment_ord as usize, FilePart::Columns)?;
+        let columns = &self.segments[address.segment_ord as usize].columns;
+        let stored = self.stored(fields, address)?;
+        Ok(Record {
+            id: self.id(address)?,
+            code: columns.code(address.doc_id),
+            sequence: columns.sequence.get_val(address.doc_id),
+            text: stored.text,
+            labels: stored.labels,
+            attributes: stored.attributes,
+        })
+    }
+
+    /// Only id, code and sequence; reads no text.
+    pub fn bare(&self, address: DocAddress) -> Result<Record> {
+        let columns = &self.segments[address.segment_ord as usize].columns;
+        Ok(Record {
+            id: self.id(address)?,
+            code: columns.code(address.doc_id),
+            sequence: columns.sequence.get_val(address.doc_id),
+            text: None,
+            labels: Vec::new(),
+            attributes: Vec::new(),
+        })
+    }
+
+    pub fn id(&self, address: DocAddress) -> Result<DocId> {
+        let ids = &self.ids[address.segment_ord as usize];
+        ids.get(address.doc_id).map_err(|problem| Error::format(&self.store, problem))
+    }
+
+    pub fn stored(&self, fields: &Fields, address: DocAddress) -> Result<Stored> {
+        let Some(fields) = &fields.documents else { return Ok(Stored::default()) };
+        self.require_of(address.segment_ord as usize, FilePart::Documents)?;
+        let document: TantivyDocument = self.searcher.doc(address).map_err(|e| tantivy_error(&self.store, e))?;
+        fields.stored(&document).map_err(|problem| {
+            Error::format(
+                &self.store,
+                format!("document {} of segment {} cannot be read: {problem}", address.doc_id, address.segment_ord),
+            )
+        })
+    }
+}
+
+/// Owns what a [`ScanSegment`] borrows.
+struct View {
+    ordinal: u32,
+    blocks: Arc<CodeBlocks>,
+    only: Option<Arc<Selection<'static>>>,
+    sequence: Box<dyn Fn(u32) -> u64 + Sync>,
+}
+
+/// The columns with the original ids.
+pub(super) struct Ids {
+    numbers: Option<Column<u64>>,
+    names: Option<StrColumn>,
+}
+
+impl Ids {
+    pub fn open(reader: &SegmentReader) -> tantivy::Result<Ids> {
+        Ok(Ids { numbers: reader.fast_fields().column_opt(NUMBER)?, names: reader.fast_fields().str(NAME)? })
+    }
+
+    pub fn get(&self, document: u32) -> std::result::Result<DocId, String> {
+        if let Some(number) = self.numbers.as_ref().and_then(|c| c.first(document)) {
+            return Ok(DocId::Int(number));
+        }
+        let mut name = String::new();
+        if let Some(names) = &self.names
+            && let Some(ordinal) = names.term_ords(document).next()
+            && names.ord_to_str(ordinal, &mut name).map_err(|e| e.to_string())?
+        {
+            return Ok(DocId::Str(name));
+        }
+        Err(format!("document {document} has no id"))
+    }
+}

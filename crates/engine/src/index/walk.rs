@@ -1,0 +1,177 @@
+//! Iterates over all documents of one commit.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::sync::Arc;
+
+use tantivy::DocAddress;
+
+use super::files::Part;
+use super::snapshot::{Record, Snapshot};
+use super::{Index, Inner, RerankVectors, STORE, guarded_ours};
+use crate::corpus::DocId;
+use crate::{Error, Result};
+
+/// The documents of one commit in the order of insertion, without deleted ones. Later commits are not seen.
+pub struct Walk {
+    inner: Arc<Inner>,
+    snapshot: Arc<Snapshot>,
+    order: Vec<DocAddress>,
+}
+
+impl Index {
+    /// Takes the current commit. Uses 8 bytes per document for the order.
+    pub fn walk(&self) -> Result<Walk> {
+        let snapshot = self.inner.sound()?;
+        let order = guarded_ours(&self.inner.dir.join(STORE), || Ok(in_order(&snapshot).collect()))?;
+        Ok(Walk { inner: self.inner.clone(), snapshot, order })
+    }
+
+    /// The rerank vector of a document; `None` if there is no such document or the index stores no vectors.
+    pub fn vector(&self, id: &DocId) -> Result<Option<Vec<f32>>> {
+        let snapshot = self.inner.sound()?;
+        let address = guarded_ours(&self.inner.dir.join(STORE), || snapshot.find(&self.inner.fields, id))?;
+        address.map_or(Ok(None), |address| self.inner.vector(&snapshot, address))
+    }
+
+    /// An iterator over [`Index::walk`]. Without `documents` it returns only ids, codes and sequence numbers, and reads
+    /// no text.
+    pub fn records(&self, documents: bool) -> Result<Records> {
+        Ok(Records { walk: self.walk()?, next: 0, documents })
+    }
+
+    /// A number that changes with every commit and merge.
+    pub fn commit_number(&self) -> u64 {
+        self.inner.snapshot().number()
+    }
+
+    /// Documents per codeword of each codebook, without deleted ones: `[num_codebooks][codebook_size]`.
+    pub fn usage(&self) -> Result<Vec<Vec<u64>>> {
+        let snapshot = self.inner.snapshot();
+        let shape = self.inner.model.shape();
+        guarded_ours(&self.inner.dir.join(STORE), || {
+            snapshot.require(Part::Columns)?;
+            let mut counts = vec![vec![0; shape.codebook_size()]; shape.num_codebooks()];
+            for (ordinal, segment) in snapshot.segments().iter().enumerate() {
+                let reader = snapshot.searcher().segment_reader(ordinal as u32);
+                for (code, document) in segment.columns.codes().chunks_exact(shape.code_bytes()).zip(0u32..) {
+                    if !reader.is_deleted(document) {
+                        counts
+                            .iter_mut()
+                            .enumerate()
+                            .for_each(|(m, codewords)| codewords[shape.codeword(code, m)] += 1);
+                    }
+                }
+            }
+            Ok(counts)
+        })
+    }
+}
+
+impl Walk {
+    pub fn len(&self) -> usize {
+        self.order.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.order.is_empty()
+    }
+
+    /// The `i`-th document. Panics if `i` is out of range.
+    pub fn get(&self, i: usize) -> Result<Record> {
+        self.inner.record(&self.snapshot, self.order[i])
+    }
+
+    /// The rerank vector of the `i`-th document; `None` if the index stores no vectors.
+    pub fn vector(&self, i: usize) -> Result<Option<Vec<f32>>> {
+        self.inner.vector(&self.snapshot, self.order[i])
+    }
+
+    /// Refuses an index that cannot be encoded again: it has documents without text and stores no vectors.
+    pub fn expect_texts_or_vectors(&self) -> Result<()> {
+        match self.inner.manifest.rerank_vectors() {
+            RerankVectors::None => self.expect_texts("the index stores no vectors"),
+            _ => Ok(()),
+        }
+    }
+
+    /// Refuses documents without text. `why` says why their vectors cannot be used instead. Reads every document.
+    pub(super) fn expect_texts(&self, why: &str) -> Result<()> {
+        let mut count = 0;
+        for &address in &self.order {
+            count += usize::from(self.inner.record(&self.snapshot, address)?.is_without_text());
+        }
+        if count == 0 {
+            return Ok(());
+        }
+        Err(Error::config(format!(
+            "{count} of {} documents have no text to encode again, and {why}; add them again with their texts, or delete them",
+            self.order.len()
+        )))
+    }
+}
+
+impl Inner {
+    /// The rerank vector of a document, with the precision it is stored in.
+    pub(super) fn vector(&self, snapshot: &Snapshot, address: DocAddress) -> Result<Option<Vec<f32>>> {
+        if self.manifest.rerank_vectors() == RerankVectors::None {
+            return Ok(None);
+        }
+        let mut vector = vec![0.0; self.model.inputs()];
+        guarded_ours(&self.dir.join(STORE), || snapshot.feature(address, &mut Vec::new(), &mut vector))?;
+        Ok(Some(vector))
+    }
+}
+
+impl Record {
+    /// Whether there is no text to encode: the document came as a user vector.
+    pub fn is_without_text(&self) -> bool {
+        self.text.as_deref().is_none_or(|text| text.trim().is_empty())
+    }
+}
+
+/// Iterator over a [`Walk`].
+pub struct Records {
+    walk: Walk,
+    next: usize,
+    documents: bool,
+}
+
+impl Iterator for Records {
+    type Item = Result<Record>;
+
+    fn next(&mut self) -> Option<Result<Record>> {
+        let &address = self.walk.order.get(self.next)?;
+        self.next += 1;
+        let Walk { inner, snapshot, .. } = &self.walk;
+        Some(match self.documents {
+            true => inner.record(snapshot, address),
+            false => guarded_ours(&inner.dir.join(STORE), || snapshot.bare(address)),
+        })
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        let left = self.walk.order.len() - self.next;
+        (left, Some(left))
+    }
+}
+
+impl ExactSizeIterator for Records {}
+
+/// The documents of a commit in the order of insertion, without deleted ones. Ranks within a segment are in that order,
+/// so the segments are merged.
+pub(super) fn in_order(snapshot: &Snapshot) -> impl Iterator<Item = DocAddress> + '_ {
+    let next = move |ordinal: usize, from: u32| {
+        let (segment, reader) = (&snapshot.segments()[ordinal], snapshot.searcher().segment_reader(ordinal as u32));
+        let mut ranks = from..segment.blocks.len() as u32;
+        let rank = ranks.find(|&rank| !reader.is_deleted(segment.blocks.number(rank)))?;
+        let document = segment.blocks.number(rank);
+        Some(Reverse((segment.columns.sequence.get_val(document), ordinal, rank, document)))
+    };
+    let mut heads: BinaryHeap<_> = (0..snapshot.segments().len()).filter_map(|ordinal| next(ordinal, 0)).collect();
+    std::iter::from_fn(move || {
+        let Reverse((_, ordinal, rank, document)) = heads.pop()?;
+        heads.extend(next(ordinal, rank + 1));
+        Some(DocAddress::new(ordinal as u32, document))
+    })
+}

@@ -1,0 +1,589 @@
+//! The index writer: many changes, one commit.
+
+use std::collections::HashSet;
+use std::hash::{BuildHasher, RandomState};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use tantivy::directory::{Directory, DirectoryLock, INDEX_WRITER_LOCK};
+use tantivy::index::{SegmentId, SegmentMeta};
+use tantivy::merge_policy::{LogMergePolicy, MergeCandidate, MergePolicy};
+
+use super::directory::{StoreDirectory, segment_of};
+use super::schema::id_text;
+use super::segment::codes_path;
+use super::snapshot::Snapshot;
+use super::{CODES, Inner, RerankVectors, SEGMENTS, STORE, guarded_ours, tantivy_error};
+use crate::corpus::{DocId, Document};
+use crate::disk::{self, TEMPORARY};
+use crate::{Error, Matrix, Progress, Result};
+
+/// Bytes per indexing thread before it writes a segment.
+const MEMORY: usize = 64 << 20;
+
+/// Share of deleted documents above which a segment is rewritten.
+const DELETED: f32 = 0.3;
+
+/// The one writer of an index. Changes become visible with [`IndexWriter::commit`]; without it they are discarded.
+pub struct IndexWriter {
+    inner: Arc<Inner>,
+    // None if tantivy's writer ended and a new one could not be started. The next change tries again.
+    tantivy: Option<tantivy::IndexWriter>,
+    next: u64,
+    committed: u64,
+    changed: bool,
+    hasher: RandomState,
+    // Hashes of the ids added and deleted since the last commit. For a new id this saves a delete, which tantivy would
+    // look up in every segment.
+    added: HashSet<u64>,
+    gone: HashSet<u64>,
+    base: Arc<Snapshot>,
+    // Whether the store may have a commit newer than `base`. If so, `base` is updated before ids are looked up.
+    behind: bool,
+}
+
+impl IndexWriter {
+    pub(super) fn open(inner: Arc<Inner>) -> Result<IndexWriter> {
+        let tantivy = start(&inner)?;
+        let base = inner.snapshot();
+        let mut writer = IndexWriter {
+            inner,
+            tantivy: Some(tantivy),
+            next: 0,
+            committed: 0,
+            changed: false,
+            hasher: RandomState::new(),
+            added: HashSet::new(),
+            gone: HashSet::new(),
+            base,
+            behind: true,
+        };
+        // The lock is held: the last commit stays the last until this writer commits.
+        writer.follow(&crate::NoProgress)?;
+        writer.clear_litter()?;
+        writer.tidy()?;
+        Ok(writer)
+    }
+
+    fn tantivy(&mut self) -> Result<&mut tantivy::IndexWriter> {
+        if self.tantivy.is_none() {
+            self.tantivy = Some(start(&self.inner)?);
+            // Another process may have written while no lock was held.
+            self.behind = true;
+        }
+        Ok(self.tantivy.as_mut().expect("just started"))
+    }
+
+    /// Called before every change: ids must be looked up in the last commit.
+    fn ready(&mut self) -> Result<()> {
+        self.tantivy()?;
+        if self.behind {
+            self.follow(&crate::NoProgress)?;
+        }
+        Ok(())
+    }
+
+    /// Adds a document with its packed code, or replaces the one with the same id. The ids `5` and `"5"` are the same.
+    ///
+    /// For an index without rerank vectors; otherwise use [`IndexWriter::add_embeddings`].
+    pub fn add(&mut self, document: &Document, code: &[u8]) -> Result<()> {
+        if self.inner.manifest.rerank_vectors() != RerankVectors::None {
+            return Err(Error::input(
+                id_text(&document.id),
+                "comes as a code alone, but this index keeps features; give its feature, or make an index that keeps none",
+            ));
+        }
+        self.insert(document, code, &[])
+    }
+
+    /// Adds documents by their embeddings `[documents, inputs]`, or replaces those with the same ids. The index's own
+    /// model computes the codes, and the embeddings are stored as the index is configured.
+    pub fn add_embeddings(&mut self, documents: &[Document], features: &Matrix) -> Result<()> {
+        let (rerank_vectors, inputs) = (self.inner.manifest.rerank_vectors(), self.inner.model.inputs());
+        if features.rows() != documents.len() || features.rows() > 0 && features.cols() != inputs {
+            return Err(Error::config(format!(
+                "{} documents came with {} features of {} values; this index takes one of {inputs} values for each",
+                documents.len(),
+                features.rows(),
+                features.cols()
+            )));
+        }
+        if documents.is_empty() {
+            return Ok(());
+        }
+        let codes = self.inner.model.encode(features)?;
+        let width = self.inner.model.shape().code_bytes();
+        for ((document, feature), code) in documents.iter().zip(features.iter()).zip(codes.chunks_exact(width)) {
+            let packed =
+                rerank_vectors.pack(feature).map_err(|problem| Error::input(id_text(&document.id), problem))?;
+            self.insert(document, code, &packed)?;
+        }
+        Ok(())
+    }
+
+    fn insert(&mut self, document: &Document, code: &[u8], feature: &[u64]) -> Result<()> {
+        let shape = self.inner.model.shape();
+        let spare = shape.code_bytes() * 8 - shape.bits();
+        if code.len() != shape.code_bytes() || spare > 0 && code[code.len() - 1] >> (8 - spare) != 0 {
+            return Err(Error::input(
+                id_text(&document.id),
+                format!(
+                    "its code has {} bytes, expected {} bits; encode it with the model of this index",
+                    code.len(),
+                    shape.bits()
+                ),
+            ));
+        }
+        self.ready()?;
+        let entry = self.inner.fields.document(document, code, feature, self.next)?;
+        let hash = self.hasher.hash_one(id_text(&document.id));
+        if self.knows(&document.id, hash)? {
+            let term = self.inner.fields.id_term(&document.id);
+            self.tantivy()?.delete_term(term);
+        }
+        let store = self.inner.dir.join(STORE);
+        self.tantivy()?.add_document(entry).map_err(|e| tantivy_error(&store, e))?;
+        self.added.insert(hash);
+        self.next += 1;
+        self.changed = true;
+        Ok(())
+    }
+
+    /// Whether a document with this id exists, committed or not.
+    pub fn contains(&self, id: &DocId) -> Result<bool> {
+        self.knows(id, self.hasher.hash_one(id_text(id)))
+    }
+
+    fn knows(&self, id: &DocId, hash: u64) -> Result<bool> {
+        if self.added.contains(&hash) {
+            return Ok(true);
+        }
+        let base = if self.behind {
+            self.inner.reload(&crate::NoProgress)?;
+            self.inner.snapshot()
+        } else {
+            self.base.clone()
+        };
+        let find = || base.find(&self.inner.fields, id);
+        Ok(!self.gone.contains(&hash) && guarded_ours(&self.inner.dir.join(STORE), find)?.is_some())
+    }
+
+    /// Deletes a document. Returns whether it existed.
+    pub fn delete(&mut self, id: &DocId) -> Result<bool> {
+        self.ready()?;
+        let hash = self.hasher.hash_one(id_text(id));
+        if !self.knows(id, hash)? {
+            return Ok(false);
+        }
+        let term = self.inner.fields.id_term(id);
+        self.tantivy()?.delete_term(term);
+        self.added.remove(&hash);
+        self.gone.insert(hash);
+        self.changed = true;
+        Ok(true)
+    }
+
+    /// Deletes every document that matches a filter, committed or not. Returns the number of committed ones.
+    pub fn delete_where(&mut self, filter: &str) -> Result<usize> {
+        self.ready()?;
+        // An attribute that no committed document has may belong to an uncommitted one.
+        let known = self.added.is_empty().then(|| self.base.clone());
+        let query = self.inner.parse_filter(filter, known.as_deref())?;
+        let store = self.inner.dir.join(STORE);
+        let count = guarded_ours(&store, || self.base.count(query.query()))?;
+        self.tantivy()?.delete_query(query.into_query()).map_err(|e| tantivy_error(&store, e))?;
+        self.changed = true;
+        Ok(count)
+    }
+
+    /// Makes all changes since the last commit visible and durable at once, and packs the codes of new segments.
+    /// Returns the number of documents.
+    ///
+    /// A commit that is on disk is acknowledged even if it cannot be opened yet. That gives a warning
+    /// ([`super::Index::warnings`]), and the next change opens it first.
+    pub fn commit(&mut self, progress: &dyn Progress) -> Result<usize> {
+        if !self.changed {
+            self.follow(progress)?;
+            self.tidy()?;
+            return Ok(self.base.searcher().num_docs() as usize);
+        }
+        self.write_commit()?;
+        (self.committed, self.changed, self.behind) = (self.next, false, true);
+        self.added.clear();
+        self.gone.clear();
+        match self.follow(progress).and_then(|()| self.tidy()) {
+            Ok(()) | Err(Error::Interrupted) => {}
+            Err(e) => self.inner.warn(format!("the commit is on disk, but is not yet searched: {e}")),
+        }
+        Ok(self.inner.directory.committed_documents() as usize)
+    }
+
+    fn write_commit(&mut self) -> Result<()> {
+        let (store, next) = (self.inner.dir.join(STORE), self.next);
+        let work = |writer: &mut tantivy::IndexWriter| {
+            let mut prepared = writer.prepare_commit()?;
+            let payload = Payload { next, opstamp: prepared.opstamp() };
+            prepared.set_payload(&payload.to_json());
+            prepared.commit()
+        };
+        if let Err(e) = work(self.tantivy()?) {
+            let error = tantivy_error(&store, e);
+            // Back to the last commit, so that the writer stays usable. If that fails too, the first error is the
+            // informative one.
+            let _ = self.rollback();
+            return Err(error);
+        }
+        Ok(())
+    }
+
+    /// Loads the last commit of the store, by any writer. There must be no uncommitted changes.
+    fn follow(&mut self, progress: &dyn Progress) -> Result<()> {
+        self.inner.reload(progress)?;
+        self.next = next_sequence(&self.inner)?;
+        self.base = self.inner.snapshot();
+        (self.committed, self.behind) = (self.next, false);
+        Ok(())
+    }
+
+    /// Discards all changes since the last commit.
+    pub fn rollback(&mut self) -> Result<()> {
+        (self.next, self.changed, self.behind) = (self.committed, false, true);
+        self.added.clear();
+        self.gone.clear();
+        let Some(writer) = self.tantivy.as_mut() else { return Ok(()) };
+        let store = self.inner.dir.join(STORE);
+        // tantivy's rollback replaces its writer by a new one.
+        let rolled = writer.rollback().map_err(|e| tantivy_error(&store, e)).and_then(|_| prepare(&self.inner, writer));
+        if rolled.is_err() {
+            self.tantivy = None;
+        }
+        rolled
+    }
+
+    /// Commits, then rewrites everything as one segment without deleted documents.
+    pub fn compact(&mut self, progress: &dyn Progress) -> Result<()> {
+        self.commit(progress)?;
+        let store = self.inner.dir.join(STORE);
+        // Running merges would hold segments that the full merge needs.
+        self.settle()?;
+        self.follow(progress)?;
+        // tantivy keeps the files of every segment whose metadata is still referenced, so `metas` is dropped at once.
+        let groups = {
+            let metas = self.inner.tantivy.searchable_segment_metas().map_err(|e| tantivy_error(&store, e))?;
+            let needed = metas.len() > 1 || metas.iter().any(|m| m.has_deletes());
+            if needed { groups(&metas, most_documents(&self.inner)) } else { Vec::new() }
+        };
+        if !groups.is_empty() {
+            // A merge gives its output a new checksum, which would hide damage from then on.
+            progress.stage("comparing checksums", None);
+            self.base.check_files()?;
+            progress.stage("merging segments", None);
+        }
+        for ids in groups {
+            self.tantivy()?.merge(&ids).wait().map_err(|e| tantivy_error(&store, e))?;
+        }
+        self.follow(progress)?;
+        self.tantivy()?.garbage_collect_files().wait().map_err(|e| tantivy_error(&store, e))?;
+        self.tidy()
+    }
+
+    /// Waits for running merges. Discards uncommitted changes.
+    fn settle(&mut self) -> Result<()> {
+        let store = self.inner.dir.join(STORE);
+        let Some(old) = self.tantivy.take() else { return Ok(()) };
+        let waited = old.wait_merging_threads().map_err(|e| tantivy_error(&store, e));
+        self.tantivy = Some(start_again(&self.inner)?);
+        waited
+    }
+
+    /// Waits for running merges and loads their result. Call [`IndexWriter::commit`] before.
+    pub fn close(mut self, progress: &dyn Progress) -> Result<()> {
+        let store = self.inner.dir.join(STORE);
+        if let Some(writer) = self.tantivy.take() {
+            writer.wait_merging_threads().map_err(|e| tantivy_error(&store, e))?;
+        }
+        self.follow(progress)?;
+        self.tidy()
+    }
+
+    /// Removes leftovers of killed writers in the store and beside the index: unfinished files, and files that no list
+    /// of the store names. Call this only while no other thread writes.
+    fn clear_litter(&self) -> Result<()> {
+        let store = self.inner.dir.join(STORE);
+        let managed = self.inner.tantivy.directory().list_managed_files();
+        for entry in std::fs::read_dir(&store).map_err(Error::io(&store))? {
+            let path = entry.map_err(Error::io(&store))?.path();
+            let name = PathBuf::from(path.file_name().unwrap_or_default());
+            let temporary = name.to_str().is_some_and(|n| n.starts_with(TEMPORARY) || n.starts_with(".tmp"));
+            // A power cut can lose the list that names a file and keep the file. No commit names it either.
+            let unnamed = segment_of(&name).is_some_and(|id| self.base.segments().iter().all(|s| s.id != id))
+                && !managed.contains(&name);
+            if temporary || unnamed {
+                disk::clear_temporary(&path)?;
+            }
+        }
+        disk::clear_folders(&self.inner.dir, Some(super::migrate::FOLDER))
+    }
+
+    /// Removes packed codes of segments that no longer exist. A reader of an older commit keeps the ones it has mapped;
+    /// one that opens them later builds them again.
+    fn tidy(&self) -> Result<()> {
+        let dir = self.inner.dir.join(CODES);
+        let living: HashSet<_> = self.base.segments().iter().map(|s| codes_path(&self.inner.dir, s.id)).collect();
+        for entry in std::fs::read_dir(&dir).map_err(Error::io(&dir))? {
+            let path = entry.map_err(Error::io(&dir))?.path();
+            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            if name.starts_with(TEMPORARY) {
+                disk::clear_temporary(&path)?;
+            }
+            // Codes are packed before their segment is committed. While its columns exist, the segment may still be
+            // committed.
+            let columns = self.inner.dir.join(STORE).join(&name).with_extension("fast");
+            let dead = name.ends_with(".codes") && !living.contains(&path) && !columns.exists();
+            if dead {
+                match std::fs::remove_file(&path) {
+                    Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(Error::io(&path)(e)),
+                    _ => {}
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Starts a writer to replace one that has just ended. The old lock can persist for a moment: a process started by
+/// another thread holds a copy of every open file until it runs its own program.
+fn start_again(inner: &Inner) -> Result<tantivy::IndexWriter> {
+    const TRIES: usize = 200;
+    for _ in 1..TRIES {
+        match start(inner) {
+            Err(Error::Busy(_)) => std::thread::sleep(std::time::Duration::from_millis(10)),
+            other => return other,
+        }
+    }
+    start(inner)
+}
+
+fn start(inner: &Inner) -> Result<tantivy::IndexWriter> {
+    let store = inner.dir.join(STORE);
+    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(8);
+    let writer =
+        inner.tantivy.writer_with_num_threads(threads, threads * MEMORY).map_err(|e| tantivy_error(&store, e))?;
+    prepare(inner, &writer)?;
+    Ok(writer)
+}
+
+/// Sequence number of the next document according to the last commit.
+fn next_sequence(inner: &Inner) -> Result<u64> {
+    let store = inner.dir.join(STORE);
+    let metas = inner.tantivy.load_metas().map_err(|e| tantivy_error(&store, e))?;
+    match &metas.payload {
+        Some(payload) => Ok(Payload::read(&store, payload)?.next),
+        None if metas.segments.is_empty() => Ok(0),
+        None => Err(Error::format(
+            store.join(SEGMENTS),
+            "was not written by micpq: it has segments and no sequence number; build the index again",
+        )),
+    }
+}
+
+/// Configures a tantivy writer that was just started.
+fn prepare(inner: &Inner, writer: &tantivy::IndexWriter) -> Result<()> {
+    let mut policy = merge_policy();
+    // A merge takes eight segments or more of similar size. Its result must fit the column of rerank vectors.
+    policy.set_max_docs_before_merge((most_documents(inner) / 16).min(10_000_000));
+    writer.set_merge_policy(Box::new(SoundMerges { policy, directory: inner.directory.clone() }));
+    // tantivy numbers changes and commits, and a new writer starts with the number of the last commit. A merge would
+    // take a change with that number for committed, and apply it to some segments only. This empty run uses the number
+    // up.
+    writer.run([]).map_err(|e| tantivy_error(&inner.dir.join(STORE), e))?;
+    Ok(())
+}
+
+/// Max documents per segment.
+fn most_documents(inner: &Inner) -> usize {
+    inner.manifest.rerank_vectors().most_documents(inner.model.inputs())
+}
+
+/// Groups of segments to merge, each of at most `most` documents if possible: one group, unless the segments are huge.
+fn groups(metas: &[SegmentMeta], most: usize) -> Vec<Vec<SegmentId>> {
+    let (mut groups, mut documents) = (vec![Vec::new()], 0);
+    for meta in metas {
+        let more = meta.num_docs() as usize;
+        if documents + more > most && documents > 0 {
+            groups.push(Vec::new());
+            documents = 0;
+        }
+        documents += more;
+        groups.last_mut().expect("begun with one").push(meta.id());
+    }
+    groups
+}
+
+/// Merge policy. A level holds segments up to eight times as large as its smallest; the first level holds all segments
+/// up to a thousand documents. A level is merged when it has eight segments, so at most seven remain in each. 10
+/// million documents lie in about 30 segments however small the commits were, and each document is rewritten once per
+/// level.
+fn merge_policy() -> LogMergePolicy {
+    let mut policy = LogMergePolicy::default();
+    policy.set_min_num_segments(8);
+    policy.set_min_layer_size(1000);
+    policy.set_level_log_size(3.0);
+    policy.set_del_docs_ratio_before_merge(DELETED);
+    policy
+}
+
+/// Merges only sound segments: merged damage would get a valid checksum and could not be found any more.
+struct SoundMerges {
+    policy: LogMergePolicy,
+    directory: StoreDirectory,
+}
+
+impl MergePolicy for SoundMerges {
+    fn compute_merge_candidates(&self, segments: &[SegmentMeta]) -> Vec<MergeCandidate> {
+        let mut left = segments.to_vec();
+        loop {
+            let merges = self.policy.compute_merge_candidates(&left);
+            let due = merges.iter().flat_map(|merge| &merge.0);
+            let unsound: HashSet<SegmentId> = due.copied().filter(|id| !self.directory.is_sound(*id)).collect();
+            if unsound.is_empty() {
+                return merges;
+            }
+            left.retain(|segment| !unsound.contains(&segment.id()));
+        }
+    }
+}
+
+impl std::fmt::Debug for SoundMerges {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "SoundMerges({:?})", self.policy)
+    }
+}
+
+/// The writer lock of an index, without a writer.
+pub(super) fn lock(index: &tantivy::Index, dir: &Path) -> Result<DirectoryLock> {
+    index
+        .directory()
+        .acquire_lock(&INDEX_WRITER_LOCK)
+        .map_err(|e| tantivy_error(&dir.join(STORE), tantivy::TantivyError::LockFailure(e, None)))
+}
+
+/// Data that micpq adds to each commit.
+#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Payload {
+    /// Sequence number of the next document.
+    pub next: u64,
+    /// tantivy's number of the commit, which `meta.json` also stores itself.
+    pub opstamp: u64,
+}
+
+impl Payload {
+    fn to_json(self) -> String {
+        let text = serde_json::to_string(&self).expect("plain data has a JSON form");
+        format!("{text} {:08x}", crc32fast::hash(text.as_bytes()))
+    }
+
+    pub fn read(store: &Path, text: &str) -> Result<Payload> {
+        let parsed =
+            text.rsplit_once(' ').filter(|(json, crc)| format!("{:08x}", crc32fast::hash(json.as_bytes())) == *crc);
+        parsed.and_then(|(json, _)| serde_json::from_str(json).ok()).ok_or_else(|| {
+            Error::format(
+                store.join(SEGMENTS),
+                "is damaged: the commit's own record does not fit its checksum; restore the index from a copy",
+            )
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tantivy::merge_policy::NoMergePolicy;
+
+    use super::super::tests::{Twin, clean, code, document, model, scratch};
+    use super::super::{Index, IndexConfig, verify};
+    use crate::NoProgress;
+    use crate::model::CodeShape;
+
+    #[test]
+    fn verify_reports_duplicate_ids() {
+        let dir = scratch();
+        let path = dir.path().join("index");
+        let model = model(CodeShape::micpq(32).unwrap(), 3);
+        let index = Index::create(&path, &model, IndexConfig::default()).unwrap();
+        let mut writer = index.writer().unwrap();
+        // Simulates a writer that does not know its last commit.
+        for commit in 0..2 {
+            for i in 5 * commit..5 * commit + 8 {
+                let entry = index.inner.fields.document(&document(i), &code(&model, i), &[], writer.next).unwrap();
+                writer.tantivy().unwrap().add_document(entry).unwrap();
+                (writer.next, writer.changed) = (writer.next + 1, true);
+            }
+            writer.commit(&NoProgress).unwrap();
+        }
+        let mut problems = verify(&path, &NoProgress).unwrap();
+        assert_eq!(problems.len(), 3, "{problems:?}");
+        problems.sort_by_key(|p| (!p.problem.contains("doc-5"), p.problem.contains("doc-7")));
+        for (problem, i) in problems.iter().zip(5..8) {
+            let expected = format!("holds the id \"{}\" 2 times", document(i).id);
+            assert!(problem.problem.contains(&expected), "{problem}");
+            // The remedy that the message gives.
+            writer.add(&document(i), &code(&model, i)).unwrap();
+        }
+        writer.commit(&NoProgress).unwrap();
+        writer.close(&NoProgress).unwrap();
+        clean(&path);
+        assert_eq!(index.len(), 13);
+    }
+
+    #[test]
+    fn the_first_change_of_a_writer_has_a_higher_number_than_the_last_commit() {
+        for first in ["another writer's", "after a rollback"] {
+            let dir = scratch();
+            let path = dir.path().join("index");
+            let model = model(CodeShape::micpq(32).unwrap(), 3);
+            let index = Index::create(&path, &model, IndexConfig::default()).unwrap();
+            let mut twin = Twin::default();
+            let mut writer = index.writer().unwrap();
+            let before = writer.tantivy().unwrap().get_merge_policy();
+            writer.tantivy().unwrap().set_merge_policy(Box::new(NoMergePolicy));
+            // Nine commits, the first is the largest. The last one deletes in all segments but the first.
+            for i in 0..500 {
+                writer.add(&document(i), &code(&model, i)).unwrap();
+                twin.add(document(i), code(&model, i));
+                for gone in (101..450).step_by(3).filter(|_| i == 499) {
+                    writer.delete(&document(gone).id).unwrap();
+                    twin.delete(&document(gone).id);
+                }
+                if i >= 99 && i % 50 == 49 {
+                    writer.commit(&NoProgress).unwrap();
+                }
+            }
+            if first == "after a rollback" {
+                writer.rollback().unwrap();
+            } else {
+                drop(writer);
+                writer = index.writer().unwrap();
+            }
+            assert_eq!(format!("{:?}", writer.tantivy().unwrap().get_merge_policy()), format!("{before:?}"));
+            // Changes a segment in which the last commit deleted. Merging begins before this commit. When the change
+            // had the number of the last commit, the document existed twice in ten runs of twelve.
+            let changed = document(300);
+            writer.add(&changed, &code(&model, 301)).unwrap();
+            twin.add(changed, code(&model, 301));
+            writer.commit(&NoProgress).unwrap();
+            twin.check(&index, 500, None, |_| true);
+            writer.close(&NoProgress).unwrap();
+            twin.check(&index, 500, None, |_| true);
+            clean(&path);
+
+            let mut writer = index.writer().unwrap();
+            if first == "after a rollback" {
+                writer.rollback().unwrap();
+            }
+            let committed = index.inner.tantivy.load_metas().unwrap().opstamp;
+            let change = writer.tantivy().unwrap().delete_term(index.inner.fields.id_term(&document(7).id));
+            assert!(change > committed, "{first}: change {change}, commit {committed}");
+        }
+    }
+}

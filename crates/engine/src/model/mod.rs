@@ -1,0 +1,90 @@
+//! A trained model: a projection of embeddings, codebooks, and the options of its training.
+//!
+//! Every method ends in the same three parts, which is why one index and one search serve them all: dense layers with
+//! ReLU between them (MICPQ two, a rotation one, a hash one or more), `M` codebooks of `K` codewords, and a [`Distance`].
+//! A binary hash is `K = 2` with the codewords -1 and +1 of one dimension: the nearest codeword is the sign.
+
+mod card;
+mod cells;
+mod codebooks;
+mod directory;
+mod projection;
+mod shape;
+
+pub use cells::Cells;
+pub use codebooks::{Codebooks, Distance, DistanceTable};
+pub use directory::{EmbeddingConfig, FORMAT, ModelConfig, OLDEST_READABLE};
+pub(crate) use directory::{FILES, is_config};
+pub use projection::{Dense, Projection};
+pub use shape::CodeShape;
+
+use crate::{Error, Matrix, Result};
+
+/// A model in memory: it turns embeddings into codes and queries into distance tables.
+///
+/// The front page of this crate builds one by hand; `Model::load` reads a trained one.
+#[derive(Clone, Debug)]
+pub struct Model {
+    pub config: ModelConfig,
+    projection: Projection,
+    codebooks: Codebooks,
+    fingerprint: String,
+}
+
+impl Model {
+    /// Joins the parts; they must agree in width.
+    pub fn new(config: ModelConfig, projection: Projection, codebooks: Codebooks) -> Result<Self> {
+        if projection.outputs() != codebooks.shape().width() {
+            return Err(Error::config(format!(
+                "projection ends in {} values, the codebooks take {}",
+                projection.outputs(),
+                codebooks.shape().width()
+            )));
+        }
+        if let Some(cells) = projection.cells()
+            && cells.sizes().0 != codebooks.shape().dim()
+        {
+            return Err(Error::config(format!(
+                "cells have heads of {} values, the codewords of the first codebook have {}",
+                cells.sizes().0,
+                codebooks.shape().dim()
+            )));
+        }
+        let fingerprint = directory::fingerprint(&config, &projection, &codebooks);
+        Ok(Model { config, projection, codebooks, fingerprint })
+    }
+
+    pub fn shape(&self) -> CodeShape {
+        self.codebooks.shape()
+    }
+
+    /// Width of an embedding.
+    pub fn inputs(&self) -> usize {
+        self.projection.inputs()
+    }
+
+    pub fn projection(&self) -> &Projection {
+        &self.projection
+    }
+
+    pub fn codebooks(&self) -> &Codebooks {
+        &self.codebooks
+    }
+
+    /// Sixteen hex digits: a hash of weights, codebooks and all options that turn text into embeddings. An index refuses a
+    /// model with another fingerprint.
+    pub fn fingerprint(&self) -> &str {
+        &self.fingerprint
+    }
+
+    /// Embeddings `[n, inputs]` to packed codes `[n, code_bytes]`.
+    pub fn encode(&self, embeddings: &Matrix) -> Result<Vec<u8>> {
+        Ok(self.codebooks.assign(&self.projection.apply(embeddings)?))
+    }
+
+    /// Query embeddings `[n, inputs]` to distance tables.
+    pub fn tables(&self, embeddings: &Matrix, distance: Distance) -> Result<Vec<DistanceTable>> {
+        let projected = self.projection.apply(embeddings)?;
+        Ok(projected.iter().map(|row| self.codebooks.table(row, distance)).collect())
+    }
+}

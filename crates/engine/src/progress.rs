@@ -1,0 +1,34 @@
+//! Progress and cancellation of long work, independent of terminals.
+
+/// Receives progress and answers whether to go on. Implementations must be cheap: they are called once per batch.
+pub trait Progress: Sync {
+    /// A new stage begins; `total` units where the number is known.
+    fn stage(&self, name: &str, total: Option<u64>) {
+        let _ = (name, total);
+    }
+
+    /// `n` more units of the present stage are done.
+    fn advance(&self, n: u64) {
+        let _ = n;
+    }
+
+    /// A short text beside the bar: a loss, a rate.
+    fn detail(&self, text: &str) {
+        let _ = text;
+    }
+
+    /// A line worth keeping: a skipped row, a finished epoch.
+    fn note(&self, text: &str) {
+        let _ = text;
+    }
+
+    /// Whether the user asked to stop. Long loops ask at every batch and return [`crate::Error::Interrupted`].
+    fn interrupted(&self) -> bool {
+        false
+    }
+}
+
+/// Reports nothing and never interrupts.
+pub struct NoProgress;
+
+impl Progress for NoProgress {}

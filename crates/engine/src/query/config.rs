@@ -1,0 +1,129 @@
+//! Every option of a search, its default, and the one check.
+
+use super::Cursor;
+use crate::model::Distance;
+use crate::{Error, Result};
+
+/// Maximum number of hits of one page.
+pub const MOST: usize = 10_000;
+
+/// Re-ranking: the first candidates by code are ordered by the cosine of their rerank vectors.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Rerank {
+    /// The first [`Rerank::DEFAULT`] where the index stores rerank vectors, none where it does not.
+    #[default]
+    Auto,
+    /// Order by code.
+    Off,
+    /// The first `n`; an error in an index without rerank vectors.
+    First(usize),
+}
+
+impl Rerank {
+    /// Candidates that are re-ranked by default.
+    pub const DEFAULT: usize = 200;
+}
+
+impl std::fmt::Display for Rerank {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Rerank::Auto => f.write_str("auto"),
+            Rerank::Off => f.write_str("off"),
+            Rerank::First(n) => n.fmt(f),
+        }
+    }
+}
+
+impl std::str::FromStr for Rerank {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        match text {
+            "auto" => Ok(Rerank::Auto),
+            "off" => Ok(Rerank::Off),
+            _ => text.parse().map(Rerank::First).map_err(|_| {
+                Error::config(format!("rerank '{text}' is not a number of candidates; give auto, off or 1 to {MOST}"))
+            }),
+        }
+    }
+}
+
+/// The options of a search.
+///
+/// ```
+/// use engine::query::SearchConfig;
+///
+/// let config = SearchConfig { k: 20, filter: Some("year:[1987 TO 1988]".into()), ..SearchConfig::default() };
+/// assert!(config.validate().is_ok());
+/// assert!(SearchConfig { k: 0, ..config }.validate().is_err());
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct SearchConfig {
+    /// Hits per query, 1 to [`MOST`].
+    pub k: usize,
+    /// Only documents that match, in tantivy's query language: `places:japan AND year:[1987 TO 1988]`. Terms without a
+    /// field are searched in the text; parts without an operator must all match.
+    pub filter: Option<String>,
+    /// Only documents whose code is no farther than this.
+    pub radius: Option<f32>,
+    /// Begin after an earlier page, for one query at a time.
+    pub after: Option<Cursor>,
+    /// Weight of the keywords, 0 (only codes) to 1 (only keywords). A hit's score is then
+    /// `(1 - hybrid) / (60 + rank by code) + hybrid / (60 + rank by BM25)`.
+    pub hybrid: f32,
+    pub rerank: Rerank,
+    /// The distance over codes. Default: the model's own.
+    pub distance: Option<Distance>,
+    /// Whether hits have text, labels and attributes, or only ids.
+    pub documents: bool,
+    /// Whether hits have a snippet that marks the query's keywords.
+    pub snippets: bool,
+    /// Whether answers have an explanation, and hits their codebook distances.
+    pub explain: bool,
+}
+
+impl Default for SearchConfig {
+    fn default() -> Self {
+        SearchConfig {
+            k: 10,
+            filter: None,
+            radius: None,
+            after: None,
+            hybrid: 0.0,
+            rerank: Rerank::Auto,
+            distance: None,
+            documents: true,
+            snippets: false,
+            explain: false,
+        }
+    }
+}
+
+impl SearchConfig {
+    pub fn validate(&self) -> Result<()> {
+        if self.k == 0 {
+            return Err(Error::config("k is 0; request at least one neighbour"));
+        }
+        if self.k > MOST {
+            return Err(Error::config(format!(
+                "k is {}; a page has at most {MOST} hits, request the next page with the cursor of this one",
+                self.k
+            )));
+        }
+        if let Some(r) = self.radius.filter(|r| !r.is_finite() || *r < 0.0) {
+            return Err(Error::config(format!("radius is {r}; give a finite number from 0 up")));
+        }
+        if !(0.0..=1.0).contains(&self.hybrid) {
+            return Err(Error::config(format!(
+                "hybrid is {}; it goes from 0 (only codes) to 1 (only keywords)",
+                self.hybrid
+            )));
+        }
+        if let Rerank::First(n) = self.rerank
+            && !(1..=MOST).contains(&n)
+        {
+            return Err(Error::config(format!("rerank is {n}; 1 to {MOST} candidates can be re-ranked, or \"off\"")));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,73 @@
+//! The contents of a page: documents, snippets, explanations.
+
+use tantivy::snippet::{SnippetGenerator, collapse_overlapped_ranges};
+
+use super::answer::{Hit, SegmentPlan, Snippet};
+use super::config::SearchConfig;
+use super::rank::Ranked;
+use crate::Result;
+use crate::index::{Candidate, Reader, Scanned, Stored};
+use crate::model::DistanceTable;
+
+/// Characters of a snippet.
+pub(super) const SNIPPET: usize = 240;
+
+/// The hit of a ranked candidate.
+pub(super) fn hit(
+    reader: &Reader,
+    ranked: &Ranked,
+    table: &DistanceTable,
+    snippets: Option<&SnippetGenerator>,
+    config: &SearchConfig,
+) -> Result<Hit> {
+    let Candidate { address, distance, .. } = ranked.candidate;
+    let mut stored = Stored::default();
+    if config.documents || snippets.is_some() {
+        stored = reader.stored(address)?;
+    }
+    let snippet = match (snippets, stored.text.as_deref()) {
+        (Some(generator), Some(text)) => Some(snippet(generator, text)),
+        _ => None,
+    };
+    if !config.documents {
+        stored = Stored::default();
+    }
+    Ok(Hit {
+        id: reader.id(address)?,
+        distance,
+        score: ranked.score,
+        text: stored.text,
+        labels: stored.labels,
+        attributes: stored.attributes,
+        snippet,
+        codebook_distances: config
+            .explain
+            .then(|| reader.code(address).map(|code| table.codebook_distances(&code)))
+            .transpose()?,
+    })
+}
+
+fn snippet(generator: &SnippetGenerator, text: &str) -> Snippet {
+    let found = generator.snippet(text);
+    if found.fragment().is_empty() {
+        let end = text.char_indices().nth(SNIPPET).map_or(text.len(), |(at, _)| at);
+        return Snippet { text: text[..end].to_owned(), marks: Vec::new() };
+    }
+    let marks = collapse_overlapped_ranges(found.highlighted());
+    Snippet { text: found.fragment().to_owned(), marks }
+}
+
+/// How the segments were searched for one query.
+pub(super) fn plans(scanned: &[Scanned]) -> Vec<SegmentPlan> {
+    let plan = |s: &Scanned| SegmentPlan {
+        segment: s.segment.clone(),
+        documents: s.documents,
+        matching: s.matching,
+        filter: s.filter.map(str::to_owned),
+        strategy: s.plan.map(|plan| plan.strategy.to_string()),
+        blocks: s.plan.map_or(0, |plan| plan.blocks),
+        scanned: s.plan.map_or(0, |plan| plan.scanned),
+        measured: s.plan.map_or(0, |plan| plan.measured),
+    };
+    scanned.iter().map(plan).collect()
+}

@@ -1,0 +1,30 @@
+//! Queries over an index, and their answers.
+//!
+//! A [`Query`] says what hits should be like: a text, an embedding, a document of the index, or several of them with
+//! weights. [`SearchConfig`] says how many, which and how they are ranked. A [`Searcher`] answers:
+//!
+//! 1. Every query becomes one distance table. Several examples are fused by adding their tables, weighted: the sum of
+//!    distances is again a distance over codes, so the answer stays exact at any depth, costs one scan, and can be cut by
+//!    distance and continued page by page, which a fusion of truncated lists cannot.
+//! 2. The scan gives the nearest codes ([`crate::search`]).
+//! 3. Where the index stores rerank vectors, the first candidates are re-ranked by cosine ([`Rerank`]).
+//! 4. A hybrid search fuses that list with BM25's by reciprocal rank.
+//! 5. Documents, snippets and explanations are fetched for the page only.
+
+mod answer;
+mod ask;
+mod config;
+mod cursor;
+mod fetch;
+mod rank;
+mod request;
+mod searcher;
+#[cfg(test)]
+mod tests;
+
+pub use answer::{Answer, Explanation, Hit, SegmentPlan, Snippet, Timings};
+pub use ask::{Embedded, Like, Query};
+pub use config::{MOST, Rerank, SearchConfig};
+pub use cursor::Cursor;
+pub use searcher::Searcher;
+pub(crate) use searcher::by_tables;

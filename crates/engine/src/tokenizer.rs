@@ -1,0 +1,142 @@
+//! Text to word-piece ids, with `[CLS]` and `[SEP]`, through the `tokenizers` crate.
+
+use std::path::Path;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use rayon::prelude::*;
+use tokenizers::models::wordpiece::WordPiece;
+use tokenizers::normalizers::BertNormalizer;
+use tokenizers::pre_tokenizers::bert::BertPreTokenizer;
+use tokenizers::processors::bert::BertProcessing;
+use tokenizers::{TruncationDirection, TruncationParams, TruncationStrategy};
+
+use crate::{Error, Result};
+
+/// A BERT-family tokenizer.
+#[derive(Clone)]
+pub struct Tokenizer {
+    // Truncates to the length requested last. A copy with another length takes 5 ms, more than a query may.
+    inner: Arc<RwLock<Arc<tokenizers::Tokenizer>>>,
+}
+
+impl Tokenizer {
+    /// Reads `tokenizer.json` of an encoder's directory, or makes an uncased word-piece tokenizer from `vocab.txt`.
+    pub fn load(dir: &Path) -> Result<Self> {
+        let (json, vocab) = (dir.join("tokenizer.json"), dir.join("vocab.txt"));
+        let mut inner = if json.exists() {
+            tokenizers::Tokenizer::from_file(&json)
+                .map_err(|e| Error::format(&json, format!("not a readable tokenizer: {e}; fetch the encoder again")))?
+        } else if vocab.exists() {
+            from_vocabulary(dir, &vocab)?
+        } else {
+            return Err(Error::format(dir, "has neither tokenizer.json nor vocab.txt; an encoder needs one of them"));
+        };
+        // The file's own padding and length are for its makers' batches; ours are packed and cut by the caller.
+        inner.with_padding(None);
+        inner
+            .with_truncation(None)
+            .map_err(|e| Error::format(dir, format!("its tokenizer refuses to go without truncation: {e}")))?;
+        Ok(Tokenizer { inner: Arc::new(RwLock::new(Arc::new(inner))) })
+    }
+
+    fn current(&self) -> Arc<tokenizers::Tokenizer> {
+        self.inner.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The tokenizer that truncates to `max_tokens`.
+    fn truncating(&self, max_tokens: usize) -> Result<Arc<tokenizers::Tokenizer>> {
+        let current = self.current();
+        if current.get_truncation().is_some_and(|truncation| truncation.max_length == max_tokens) {
+            return Ok(current);
+        }
+        let mut cutting = (*current).clone();
+        cutting
+            .with_truncation(Some(TruncationParams {
+                max_length: max_tokens,
+                strategy: TruncationStrategy::LongestFirst,
+                stride: 0,
+                direction: TruncationDirection::Right,
+            }))
+            .map_err(|e| Error::config(format!("a limit of {max_tokens} tokens: {e}")))?;
+        let cutting = Arc::new(cutting);
+        *self.inner.write().unwrap_or_else(PoisonError::into_inner) = cutting.clone();
+        Ok(cutting)
+    }
+
+    pub fn vocabulary(&self) -> usize {
+        self.current().get_vocab_size(true)
+    }
+
+    /// Ids of every text, `[CLS] ... [SEP]`, at most `max_tokens` with those two.
+    pub fn encode(&self, texts: &[impl AsRef<str> + Sync], max_tokens: usize) -> Result<Vec<Vec<u32>>> {
+        if max_tokens < 3 {
+            return Err(Error::config(format!(
+                "at least 3 tokens are needed for [CLS], one word piece and [SEP], not {max_tokens}"
+            )));
+        }
+        let cutting = self.truncating(max_tokens)?;
+        texts
+            .par_iter()
+            .enumerate()
+            .map(|(i, text)| {
+                let encoding = cutting
+                    .encode_fast(text.as_ref(), true)
+                    .map_err(|e| Error::input(format!("text {i}"), format!("cannot be tokenised: {e}")))?;
+                Ok(encoding.get_ids().to_vec())
+            })
+            .collect()
+    }
+}
+
+fn from_vocabulary(dir: &Path, vocab: &Path) -> Result<tokenizers::Tokenizer> {
+    let bad = |problem: String| Error::format(vocab, problem);
+    let model = WordPiece::from_file(&vocab.to_string_lossy())
+        .unk_token("[UNK]".into())
+        .build()
+        .map_err(|e| bad(format!("not a readable vocabulary: {e}")))?;
+    let mut inner = tokenizers::Tokenizer::new(model);
+    let id = |token: &str| {
+        inner.token_to_id(token).ok_or_else(|| bad(format!("has no {token}: not the vocabulary of a BERT encoder")))
+    };
+    let (cls, sep) = (id("[CLS]")?, id("[SEP]")?);
+    id("[UNK]")?;
+    // Cased checkpoints say so; the uncased ones, which are the rule here, often say nothing.
+    let lowercase = std::fs::read_to_string(dir.join("tokenizer_config.json"))
+        .ok()
+        .and_then(|text| serde_json::from_str::<serde_json::Value>(&text).ok())
+        .and_then(|json| json.get("do_lower_case")?.as_bool())
+        .unwrap_or(true);
+    inner
+        .with_normalizer(Some(BertNormalizer::new(true, true, None, lowercase)))
+        .map_err(|e| bad(format!("its tokens do not fit the normaliser: {e}")))?
+        .with_pre_tokenizer(Some(BertPreTokenizer))
+        .with_post_processor(Some(BertProcessing::new(("[SEP]".into(), sep), ("[CLS]".into(), cls))));
+    Ok(inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_repeated_length_shares_the_tokenizer_and_lengths_do_not_interfere() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("vocab.txt"), "[PAD]\n[UNK]\n[CLS]\n[SEP]\noil\nrises\n").unwrap();
+        let tokenizer = Tokenizer::load(dir.path()).unwrap();
+        let first = tokenizer.truncating(4).unwrap();
+        assert!(Arc::ptr_eq(&first, &tokenizer.clone().truncating(4).unwrap()));
+        let ids = |max_tokens: usize| tokenizer.encode(&["oil rises oil", "Oil", ""], max_tokens).unwrap();
+        for _ in 0..2 {
+            assert_eq!(ids(4), [vec![2, 4, 5, 3], vec![2, 4, 3], vec![2, 3]]);
+            assert_eq!(ids(3), [vec![2, 4, 3], vec![2, 4, 3], vec![2, 3]]);
+            assert_eq!(ids(9), [vec![2, 4, 5, 4, 3], vec![2, 4, 3], vec![2, 3]]);
+        }
+        std::thread::scope(|scope| {
+            for max_tokens in [3, 4, 9] {
+                let (ids, expected) = (&ids, ids(max_tokens));
+                scope.spawn(move || (0..200).for_each(|_| assert_eq!(ids(max_tokens), expected)));
+            }
+        });
+        assert!(tokenizer.encode(&["oil"], 2).is_err());
+    }
+}
