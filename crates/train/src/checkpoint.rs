@@ -1,10 +1,10 @@
-//! A run's whole state on disk after every epoch, so that a killed run goes on and ends in the same model.
+//! The whole state of a run on disk after every epoch. A killed run resumes from it and ends in the same model.
 
 use std::collections::HashMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use micpq::{Error, Result};
+use engine::{Error, Result};
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 use serde::{Deserialize, Serialize};
 
@@ -12,10 +12,10 @@ use crate::metrics::{Scores, Usage};
 use crate::parameters::{Moments, Parameters, Sizes};
 use crate::step::Losses;
 
-/// Version of the file. 1: first release.
+/// Version of the file format. 1: first release.
 const FORMAT: u32 = 1;
 
-/// What is remembered of an epoch.
+/// The record of an epoch.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Epoch {
     /// Counted from 1.
@@ -23,34 +23,34 @@ pub struct Epoch {
     /// Means over the epoch's documents.
     #[serde(flatten)]
     pub losses: Losses,
-    /// The validation figure.
+    /// Value of the validation metric.
     pub validation: f64,
-    /// Words in use, mean over books.
+    /// Codewords in use, mean over codebooks.
     pub codewords: f64,
-    /// Different codes.
+    /// Number of distinct codes.
     pub distinct: usize,
-    /// Seconds of training and of validation.
+    /// Training and validation together.
     pub seconds: f64,
 }
 
-/// The best model so far.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Best {
     pub epoch: usize,
-    pub figure: f64,
+    /// Value of the validation metric.
+    pub metric: f64,
     pub scores: Option<Scores>,
     pub usage: Usage,
     pub parameters: Vec<f32>,
 }
 
-/// Everything the next epoch depends on, and the record of those before. Random draws are functions of seed, epoch and
-/// update, so there is no generator to keep.
+/// Everything the next epoch depends on, and the record of earlier epochs. Random draws are functions of seed, epoch and
+/// update, so there is no generator to save.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct State {
     pub parameters: Parameters<f32>,
     pub moments: Moments<f32>,
     pub epoch: usize,
-    /// Epochs since the best.
+    /// Epochs since the best epoch.
     pub stale: usize,
     pub best: Option<Best>,
     pub curve: Vec<Epoch>,
@@ -66,8 +66,9 @@ struct Record {
     updates: u64,
     stale: usize,
     best_epoch: usize,
-    // The bits: JSON's digits need not come back as the same number, and a tie must stay a tie.
-    best_figure: u64,
+    // The bits of the metric: decimal digits need not give the same number back, and a tie must stay a tie.
+    #[serde(rename = "best_figure")]
+    best_metric: u64,
     best_scores: Option<Scores>,
     best_usage: Usage,
     curve: Vec<Epoch>,
@@ -76,16 +77,16 @@ struct Record {
     checksum: u32,
 }
 
-/// A run's place in a work directory, held while it lives.
+/// The checkpoint file of a run, locked while the run lives.
 pub(crate) struct Checkpoint {
     path: PathBuf,
     fingerprint: String,
-    // Held while the run lives; the system lets go of it however the run ends.
+    // The system releases it however the run ends.
     _lock: File,
 }
 
 impl Checkpoint {
-    /// Takes a place in the directory for the run known by `fingerprint`. Runs with other options have other places.
+    /// Locks the checkpoint of the run with this fingerprint. Runs with other options have other files in the directory.
     pub fn open(dir: &Path, fingerprint: String) -> Result<Self> {
         std::fs::create_dir_all(dir).map_err(Error::io(dir))?;
         let name = format!("training-{:08x}", crc32fast::hash(fingerprint.as_bytes()));
@@ -94,16 +95,16 @@ impl Checkpoint {
         match lock.try_lock() {
             Ok(()) => Ok(Checkpoint { path: dir.join(format!("{name}.safetensors")), fingerprint, _lock: lock }),
             Err(std::fs::TryLockError::WouldBlock) => {
-                let place = dir.display();
+                let dir = dir.display();
                 Err(Error::Busy(format!(
-                    "{place}: the same run is already training here; wait for it or name another work directory"
+                    "{dir}: the same run is already training here; wait for it or use another work directory"
                 )))
             }
             Err(std::fs::TryLockError::Error(e)) => Err(Error::io(&lock_path)(e)),
         }
     }
 
-    /// Writes the state: the old file or the new is there at every moment.
+    /// Replaces the file atomically: at every moment the old or the new one exists.
     pub fn save(&self, state: &State) -> Result<()> {
         let best = state.best.as_ref();
         let values = [
@@ -121,7 +122,7 @@ impl Checkpoint {
             updates: state.moments.updates,
             stale: state.stale,
             best_epoch: best.map_or(0, |b| b.epoch),
-            best_figure: best.map_or(0, |b| b.figure.to_bits()),
+            best_metric: best.map_or(0, |b| b.metric.to_bits()),
             best_scores: best.and_then(|b| b.scores),
             best_usage: best.map(|b| b.usage.clone()).unwrap_or_default(),
             curve: state.curve.clone(),
@@ -135,10 +136,10 @@ impl Checkpoint {
         });
         let file = safetensors::serialize(tensors, Some(HashMap::from([("run".to_string(), record)])))
             .map_err(|e| Error::format(&self.path, e.to_string()))?;
-        micpq::disk::replace(&self.path, &file)
+        engine::disk::replace(&self.path, &file)
     }
 
-    /// The state an earlier run of the same configuration left.
+    /// The state that an earlier run with the same fingerprint saved.
     pub fn load(&self, sizes: Sizes) -> Result<Option<State>> {
         let bytes = match std::fs::read(&self.path) {
             Ok(bytes) => bytes,
@@ -152,33 +153,36 @@ impl Checkpoint {
             )
         };
         let (_, header) = SafeTensors::read_metadata(&bytes).map_err(|e| damaged(e.to_string()))?;
-        let record =
-            header.metadata().as_ref().and_then(|m| m.get("run")).ok_or_else(|| damaged("it names no run".into()))?;
+        let record = header
+            .metadata()
+            .as_ref()
+            .and_then(|m| m.get("run"))
+            .ok_or_else(|| damaged("it has no record of a run".into()))?;
         let format = serde_json::from_str::<serde_json::Value>(record).ok().and_then(|v| v.get("format")?.as_u64());
         if format != Some(u64::from(FORMAT)) {
-            return Err(damaged(format!("its format is {format:?}, this program reads {FORMAT}")));
+            return Err(damaged(format!("its format is {format:?}, expected {FORMAT}")));
         }
         let record: Record = serde_json::from_str(record).map_err(|e| damaged(e.to_string()))?;
         if record.fingerprint != self.fingerprint {
-            let problem = "belongs to a run with other options, documents, views or validation queries; delete it, or name \
+            let problem = "belongs to a run with other options, documents, views or validation queries; delete it, or use \
                            another work directory";
             return Err(Error::format(&self.path, problem));
         }
         let file = SafeTensors::deserialize(&bytes).map_err(|e| damaged(e.to_string()))?;
         let mut parts: Vec<Vec<f32>> = Vec::new();
-        let mut raw: Vec<&[u8]> = Vec::new();
+        let mut bytes_read: Vec<&[u8]> = Vec::new();
         for name in ["parameters", "first", "second", "best"] {
             let tensor = file.tensor(name).map_err(|_| damaged(format!("it has no {name}")))?;
             if tensor.dtype() != Dtype::F32 || tensor.shape() != [sizes.len()] {
                 return Err(damaged(format!("{name} has shape {:?}, expected [{}]", tensor.shape(), sizes.len())));
             }
-            raw.push(tensor.data());
+            bytes_read.push(tensor.data());
             parts.push(tensor.data().as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect());
         }
-        if checksum(raw.into_iter()) != record.checksum {
+        if checksum(bytes_read.into_iter()) != record.checksum {
             return Err(damaged("its checksum differs".into()));
         }
-        let [values, first, second, best] = <[Vec<f32>; 4]>::try_from(parts).expect("four were read");
+        let [values, first, second, best] = <[Vec<f32>; 4]>::try_from(parts).expect("four tensors");
         Ok(Some(State {
             parameters: Parameters { sizes, values },
             moments: Moments { first, second, updates: record.updates },
@@ -186,7 +190,7 @@ impl Checkpoint {
             stale: record.stale,
             best: (record.best_epoch > 0).then(|| Best {
                 epoch: record.best_epoch,
-                figure: f64::from_bits(record.best_figure),
+                metric: f64::from_bits(record.best_metric),
                 scores: record.best_scores,
                 usage: record.best_usage,
                 parameters: best,

@@ -1,4 +1,7 @@
-//! Cholesky's factor of a symmetric positive definite matrix, in `f64`.
+//! The Cholesky factor of a symmetric positive definite matrix, in `f64`.
+//!
+//! Written here and not taken from `faer`: the noise model built from this factor decides every bit of a trained model, and
+//! its checksum finds the checkpoints of a run, so the order of additions must not change with threads, CPU or library version.
 
 use rayon::prelude::*;
 
@@ -9,7 +12,7 @@ pub struct Cholesky {
     lower: Vec<f64>,
 }
 
-/// Eight running sums, so that the order of additions is stated and the loop vectorises.
+/// Eight running sums fix the order of additions and let the loop vectorise.
 fn dot(a: &[f64], b: &[f64]) -> f64 {
     let mut sums = [0.0f64; 8];
     let (a8, a_rest) = a.as_chunks::<8>();
@@ -24,23 +27,23 @@ fn dot(a: &[f64], b: &[f64]) -> f64 {
 }
 
 impl Cholesky {
-    /// Factors `square [n, n]`, of which the lower half is read; `None` where it is not positive definite.
+    /// Factors `square [n, n]`, of which only the lower half is read; `None` when it is not positive definite.
     pub fn new(mut square: Vec<f64>, n: usize) -> Option<Self> {
         assert_eq!(square.len(), n * n);
         for j in 0..n {
             let (above, below) = square.split_at_mut((j + 1) * n);
-            let own = &mut above[j * n..];
-            let rest = own[j] - dot(&own[..j], &own[..j]);
-            // Not `rest <= 0`: what is not a number must fail too.
+            let pivot_row = &mut above[j * n..];
+            let rest = pivot_row[j] - dot(&pivot_row[..j], &pivot_row[..j]);
+            // Not `rest <= 0`: NaN must fail too.
             if !(rest > 0.0 && rest.is_finite()) {
                 return None;
             }
             let diagonal = rest.sqrt();
-            own[j] = diagonal;
-            own[j + 1..].fill(0.0);
-            let own = &own[..j];
+            pivot_row[j] = diagonal;
+            pivot_row[j + 1..].fill(0.0);
+            let pivot_row = &pivot_row[..j];
             below.par_chunks_exact_mut(n).with_min_len(64).for_each(|row| {
-                row[j] = (row[j] - dot(&row[..j], own)) / diagonal;
+                row[j] = (row[j] - dot(&row[..j], pivot_row)) / diagonal;
             });
         }
         Some(Cholesky { n, lower: square })
@@ -79,7 +82,7 @@ mod tests {
     use super::*;
     use crate::product::{View, multiply};
 
-    fn positive(n: usize) -> Vec<f64> {
+    fn positive_definite(n: usize) -> Vec<f64> {
         let a: Vec<f64> = (0..n * n).map(|i| ((i * 29 + 3) % 41) as f64 / 20.0 - 1.0).collect();
         let mut s = vec![0.0; n * n];
         multiply(&mut s, View::new(&a, n, n), View::new(&a, n, n).transposed(), 1.0);
@@ -88,9 +91,9 @@ mod tests {
     }
 
     #[test]
-    fn the_factor_times_itself_is_the_matrix_and_the_solution_solves() {
+    fn factor_times_its_transpose_is_the_matrix_and_solve_inverts_it() {
         for n in [1, 2, 9, 33, 130] {
-            let s = positive(n);
+            let s = positive_definite(n);
             let factor = Cholesky::new(s.clone(), n).unwrap();
             let lower = View::new(factor.lower(), n, n);
             let mut back = vec![0.0; n * n];
@@ -105,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_positive_definite_is_refused() {
+    fn matrices_that_are_not_positive_definite_are_refused() {
         assert!(Cholesky::new(vec![1.0, 2.0, 2.0, 1.0], 2).is_none());
         assert!(Cholesky::new(vec![f64::NAN], 1).is_none());
         assert!(Cholesky::new(vec![0.0], 1).is_none());

@@ -1,19 +1,19 @@
-//! The contrastive loss (NT-Xent): a document's other view against everything else in the batch.
+//! The contrastive loss (NT-Xent): the other view of a document is its positive, the rest of the batch are its negatives.
 
 use rayon::prelude::*;
 
 use crate::product::{View, multiply};
 use crate::real::Real;
 
-/// Rows of the similarity matrix handled by one task.
+/// Rows of the similarity matrix per task.
 const ROWS: usize = 32;
-/// Shorter vectors count as this long, as in `torch.nn.functional.normalize`.
-pub const SHORTEST: f64 = 1e-12;
+/// Lower bound of a norm before division, as in `torch.nn.functional.normalize`.
+pub const MIN_NORM: f64 = 1e-12;
 
-/// Similarities of unit vectors `[width, n]`, one a column, become the derivative of the loss by them in place.
+/// The contrastive loss of unit vectors `unit [width, n]`, one per column, and its derivative by their similarities.
 ///
-/// `similar` `[n, n]` receives `D + D'`, `D_ij = weight (softmax_{j != i}(s_i)_j - [j is i's other view]) / n`, with
-/// `s = unit' unit / temperature`. Returns the loss without its weight.
+/// `similar [n, n]` receives `D + D'`, `D_ij = weight (softmax_{j != i}(s_i)_j - [j is i's other view]) / n`, with
+/// `s = unit' unit / temperature`. The returned loss is not weighted.
 pub fn contrast<T: Real>(unit: &[T], n: usize, temperature: f64, weight: f64, similar: &mut Vec<T>) -> f64 {
     similar.resize(n * n, T::ZERO);
     let width = unit.len() / n;
@@ -38,26 +38,26 @@ pub fn contrast<T: Real>(unit: &[T], n: usize, temperature: f64, weight: f64, si
     losses.iter().sum::<f64>() / n as f64
 }
 
-/// One row of similarities to one row of `D`; returns `ln sum_{j != i} e^s_ij - s_i,pos`.
+/// Replaces one row of similarities by one row of `D`; returns `ln sum_{j != i} e^s_ij - s_i,pos`.
 fn contrast_row<T: Real>(row: &mut [T], own: usize, weight: f64) -> f64 {
     let n = row.len();
     let positive = (own + n / 2) % n;
     let matched = row[positive];
-    // A vector is not its own negative: far below any similarity, so that its exponential is exactly 0.
+    // A vector is not its own negative. This value is so low that its exponential is exactly 0.
     row[own] = T::of(-1e9);
-    let mut top = row[0];
+    let mut max = row[0];
     for v in row.iter() {
-        top = if *v > top { *v } else { top };
+        max = if *v > max { *v } else { max };
     }
-    row.iter_mut().for_each(|v| *v -= top);
+    row.iter_mut().for_each(|v| *v -= max);
     T::exp_all(row);
     let sum = row.iter().fold(T::ZERO, |sum, v| sum + *v);
     let scale = T::of(weight / n as f64);
-    let share = scale / sum;
-    row.iter_mut().for_each(|v| *v *= share);
+    let factor = scale / sum;
+    row.iter_mut().for_each(|v| *v *= factor);
     row[positive] -= scale;
     row[own] = T::ZERO;
-    sum.wide().ln() + (top - matched).wide()
+    sum.wide().ln() + (max - matched).wide()
 }
 
 #[cfg(test)]
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn two_documents_by_hand() {
+    fn loss_and_derivative_of_two_documents_equal_hand_calculation() {
         // Unit vectors of two documents in two dimensions; the views of each are equal.
         let unit = [1.0, 0.0, 1.0, 0.0, 0.0, 1.0, 0.0, 1.0];
         let mut d = Vec::new();
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn one_document_has_nothing_to_be_told_from() {
+    fn loss_of_one_document_is_zero() {
         let mut d = Vec::new();
         assert_eq!(contrast(&[0.6f32, 1.0, 0.8, 0.0], 2, 0.3, 1.0, &mut d), 0.0);
         assert_eq!(d, [0.0; 4]);

@@ -1,34 +1,31 @@
-//! How well a model's codes find documents, beside exact search by the vectors they were made from.
+//! Quality of search by a model's codes, beside exact search over the embeddings.
 
 use std::time::Instant;
 
-use micpq::model::{Codebooks, Distance, Refine};
-use micpq::search::Flat;
-use micpq::{Error, Matrix, Result, Watch};
+use engine::model::{Codebooks, Distance, Projection};
+use engine::search::Flat;
+use engine::{Error, Matrix, Progress, Result};
 use serde::Serialize;
 
 use crate::float;
-use crate::metrics::{DEPTH, Labels, Precision, Scores, Usage, fidelity};
+use crate::metrics::{DEPTH, Labels, Precision, Scores, Usage, recall_10_at_100};
 use crate::random::{Purpose, Stream};
 
-/// What is searched, for what.
+/// The embeddings and labels of an evaluation.
 pub struct Corpus<'a> {
-    /// Feature vectors of the documents.
     pub documents: &'a Matrix,
-    /// Feature vectors of the queries.
     pub queries: &'a Matrix,
-    /// Labels of queries and of documents, where there are any.
+    /// Labels of the queries and of the documents.
     pub labels: Option<(&'a Labels, &'a Labels)>,
 }
 
-/// What to measure.
 #[derive(Clone, Debug)]
 pub struct EvaluateConfig {
-    /// Distances to rank by; the first is the one the result leads with.
+    /// Distances to rank by; the result leads with the first.
     pub distances: Vec<Distance>,
-    /// Whether to search by the vectors too: slow, and the yardstick.
+    /// Whether to run exact search over the embeddings too. It is slow.
     pub float: bool,
-    /// Decides the order of the database, and with it the order of equal distances.
+    /// Decides the order of the database and thus of equal distances.
     pub seed: u64,
 }
 
@@ -38,69 +35,56 @@ impl Default for EvaluateConfig {
     }
 }
 
-/// One distance's scores.
+/// Scores by one distance.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Ranked {
     /// `norm`, `squared`, `hamming`, `cosine` or `euclidean`.
     pub distance: String,
-    /// Against labels, in percent.
     #[serde(flatten)]
     pub scores: Option<Scores>,
-    /// Share, in percent, of the ten nearest by cosine among the first hundred.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub fidelity: Option<f64>,
+    pub recall_10_at_100: Option<f64>,
 }
 
-/// Scores of exact search by the vectors.
+/// Scores of exact search over the embeddings.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct FloatScores {
-    /// By cosine.
     pub cosine: Scores,
-    /// By Euclidean distance.
     pub euclidean: Scores,
 }
 
-/// Seconds of each part.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct EvaluateSeconds {
-    /// Vectors to codes.
+    /// From embeddings to codes.
     pub encode: f64,
-    /// Search over codes, all distances.
+    /// Search by codes, all distances together.
     pub search: f64,
-    /// Search over vectors.
+    /// Exact search over the embeddings.
     pub float: f64,
 }
 
-/// Everything measured.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Evaluation {
-    /// Against labels, by the first distance, in percent.
+    /// By the first distance.
     #[serde(flatten)]
     pub scores: Option<Scores>,
-    /// The first distance.
     pub distance: Distance,
-    /// Share, in percent, of the ten nearest by cosine among the code's first hundred.
+    /// By the first distance, in percent.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub fidelity: Option<f64>,
-    /// The same for every distance asked for.
+    pub recall_10_at_100: Option<f64>,
+    /// By every requested distance.
     pub distances: Vec<Ranked>,
-    /// Exact search on the same vectors.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub float: Option<FloatScores>,
-    /// How the documents' codes use the books.
     pub codewords: Usage,
-    /// Number of documents.
     pub documents: usize,
-    /// Number of queries.
     pub queries: usize,
-    /// Decides the order of equal distances.
     pub seed: u64,
-    /// Where the time went.
     pub seconds: EvaluateSeconds,
 }
 
 impl Evaluation {
-    /// Precision by the first distance, where there were labels.
+    /// Precision by the first distance; `None` without labels.
     pub fn precision(&self) -> Option<Precision> {
         self.scores.map(|s| s.precision)
     }
@@ -108,56 +92,59 @@ impl Evaluation {
 
 /// Measures a model.
 ///
-/// The database is laid out in an order drawn from the seed, and equal distances go by place in it: a file sorted by label
-/// gains nothing by it, and one seed gives one result.
+/// The seed decides the order of the database, and equal distances go by position in it. So a file sorted by label has no
+/// advantage, and one seed gives one result.
 pub fn evaluate(
-    refine: &Refine,
+    projection: &Projection,
     codebooks: &Codebooks,
     corpus: &Corpus,
     config: &EvaluateConfig,
-    watch: &dyn Watch,
+    progress: &dyn Progress,
 ) -> Result<Evaluation> {
     let Some(&main) = config.distances.first() else {
-        return Err(Error::config("no distance to evaluate by; name norm, squared or hamming"));
+        return Err(Error::config("no distance to evaluate by; give norm, squared or hamming"));
     };
     let (documents, queries) = (corpus.documents.rows(), corpus.queries.rows());
     if documents == 0 || queries == 0 {
         return Err(Error::input(
             "evaluation",
-            format!("{queries} queries against {documents} documents: nothing to measure"),
+            format!("there are {queries} queries and {documents} documents; give at least one of each"),
         ));
     }
-    if let Some((of_queries, of_documents)) = corpus.labels
-        && (of_queries.len() != queries || of_documents.len() != documents)
+    if let Some((query_labels, document_labels)) = corpus.labels
+        && (query_labels.len() != queries || document_labels.len() != documents)
     {
-        let (q, d) = (of_queries.len(), of_documents.len());
+        let (q, d) = (query_labels.len(), document_labels.len());
         return Err(Error::input(
             "labels",
-            format!("{q} queries and {d} documents have labels, {queries} and {documents} have vectors"),
+            format!("{q} queries and {d} documents have labels, {queries} and {documents} have embeddings"),
         ));
     }
     for (what, vectors) in [("document", corpus.documents), ("query", corpus.queries)] {
         if let Some(i) = vectors.iter().position(|row| !row.iter().all(|v| v.is_finite())) {
-            return Err(Error::input(format!("{what} {i}"), "its vector holds a value that is not a finite number"));
+            return Err(Error::input(
+                format!("{what} {i}"),
+                "its embedding holds a value that is not a finite number; encode it again or leave it out",
+            ));
         }
     }
     let order = Stream::new(config.seed, Purpose::Database, &[]).permutation(documents);
-    let places: Vec<usize> = order.iter().map(|&i| i as usize).collect();
-    let database = corpus.documents.select(&places);
+    let rows: Vec<usize> = order.iter().map(|&i| i as usize).collect();
+    let database = corpus.documents.select(&rows);
     let labels = corpus.labels.map(|(q, d)| (q, d.select(&order)));
     let score = |results: &[Vec<u32>]| labels.as_ref().map(|(q, d)| Scores::of(results, q, d)).transpose();
     let mut seconds = EvaluateSeconds::default();
 
-    watch.stage("encoding", None);
+    progress.stage("encoding", None);
     let start = Instant::now();
-    let codes = codebooks.assign(&refine.apply(&database)?);
-    let refined = refine.apply(corpus.queries)?;
+    let codes = codebooks.assign(&projection.apply(&database)?);
+    let projected = projection.apply(corpus.queries)?;
     let codewords = Usage::of(codebooks.shape(), &codes);
     seconds.encode = start.elapsed().as_secs_f64();
 
     let float_results = if config.float {
         let start = Instant::now();
-        let results = float::search(&database, corpus.queries, DEPTH, watch)?;
+        let results = float::search(&database, corpus.queries, DEPTH, progress)?;
         seconds.float = start.elapsed().as_secs_f64();
         Some(results)
     } else {
@@ -168,15 +155,15 @@ pub fn evaluate(
     let flat = Flat::new(codebooks.shape(), codes)?;
     let mut distances = Vec::new();
     for &distance in &config.distances {
-        if watch.interrupted() {
+        if progress.interrupted() {
             return Err(Error::Interrupted);
         }
-        watch.stage(&format!("searching by {distance}"), None);
-        let results = code_search(&flat, codebooks, &refined, distance, DEPTH)?;
+        progress.stage(&format!("searching by {distance}"), None);
+        let results = code_search(&flat, codebooks, &projected, distance, DEPTH)?;
         distances.push(Ranked {
             distance: distance.to_string(),
             scores: score(&results)?,
-            fidelity: float_results.as_ref().map(|f| fidelity(&f.cosine, &results)),
+            recall_10_at_100: float_results.as_ref().map(|f| recall_10_at_100(&f.cosine, &results)),
         });
     }
     seconds.search = start.elapsed().as_secs_f64();
@@ -189,7 +176,7 @@ pub fn evaluate(
     Ok(Evaluation {
         scores: distances[0].scores,
         distance: main,
-        fidelity: distances[0].fidelity,
+        recall_10_at_100: distances[0].recall_10_at_100,
         distances,
         float,
         codewords,
@@ -200,19 +187,19 @@ pub fn evaluate(
     })
 }
 
-/// Document numbers, best first, for every refined query.
+/// Document numbers, best first, for every projected query.
 pub fn code_search(
     flat: &Flat,
     codebooks: &Codebooks,
-    refined: &Matrix,
+    projected: &Matrix,
     distance: Distance,
     k: usize,
 ) -> Result<Vec<Vec<u32>>> {
-    let mut results = Vec::with_capacity(refined.rows());
-    // Tables of 128-bit codes take 2 kB a query: a block at a time keeps them in the cache and the memory bounded.
+    let mut results = Vec::with_capacity(projected.rows());
+    // A distance table of 128-bit codes takes 2 kB per query. Blocks keep the tables in the cache and bound the memory.
     const QUERIES: usize = 1024;
-    for block in refined.as_slice().chunks(QUERIES * refined.cols()) {
-        let tables: Vec<_> = block.chunks_exact(refined.cols()).map(|q| codebooks.table(q, distance)).collect();
+    for block in projected.as_slice().chunks(QUERIES * projected.cols()) {
+        let tables: Vec<_> = block.chunks_exact(projected.cols()).map(|q| codebooks.table(q, distance)).collect();
         let hits = flat.search(&tables, k)?;
         results.extend(hits.into_iter().map(|list| list.into_iter().map(|hit| hit.row as u32).collect::<Vec<_>>()));
     }
@@ -222,14 +209,14 @@ pub fn code_search(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use micpq::Silent;
-    use micpq::model::{CodeShape, Dense};
+    use engine::NoProgress;
+    use engine::model::{CodeShape, Dense};
 
-    /// Two books of two words, one dimension each, words at -1 and +1; the refinement changes nothing.
-    fn sign_model() -> (Refine, Codebooks) {
-        let refine = Refine::new(vec![Dense::new(2, vec![1.0, 0.0, 0.0, 1.0], vec![0.0; 2]).unwrap()]).unwrap();
+    /// Two codebooks of two codewords in one dimension, at -1 and +1, behind an identity projection.
+    fn sign_model() -> (Projection, Codebooks) {
+        let projection = Projection::new(vec![Dense::new(2, vec![1.0, 0.0, 0.0, 1.0], vec![0.0; 2]).unwrap()]).unwrap();
         let shape = CodeShape::new(2, 2, 1).unwrap();
-        (refine, Codebooks::new(shape, vec![-1.0, 1.0, -1.0, 1.0]).unwrap())
+        (projection, Codebooks::new(shape, vec![-1.0, 1.0, -1.0, 1.0]).unwrap())
     }
 
     fn four_corners(each: usize) -> (Matrix, Labels) {
@@ -245,17 +232,17 @@ mod tests {
     }
 
     #[test]
-    fn separable_classes_score_full_marks_under_every_distance() {
-        let (refine, codebooks) = sign_model();
+    fn separable_classes_have_full_precision_under_every_distance() {
+        let (projection, codebooks) = sign_model();
         let (documents, labels) = four_corners(150);
         let queries = Matrix::from_vec(2, vec![0.9, 0.8, -0.7, 0.6]);
-        let of_queries = Labels::single(vec![3, 1]);
-        let corpus = Corpus { documents: &documents, queries: &queries, labels: Some((&of_queries, &labels)) };
+        let query_labels = Labels::single(vec![3, 1]);
+        let corpus = Corpus { documents: &documents, queries: &queries, labels: Some((&query_labels, &labels)) };
         let config = EvaluateConfig {
             distances: vec![Distance::Norm, Distance::Squared, Distance::Hamming],
             ..EvaluateConfig::default()
         };
-        let result = evaluate(&refine, &codebooks, &corpus, &config, &Silent).unwrap();
+        let result = evaluate(&projection, &codebooks, &corpus, &config, &NoProgress).unwrap();
         assert_eq!(result.precision().unwrap().at_100, 100.0);
         assert_eq!(result.distances.len(), 3);
         assert!(result.distances.iter().all(|d| d.scores.unwrap().precision.at_100 == 100.0));
@@ -268,17 +255,17 @@ mod tests {
     }
 
     #[test]
-    fn equal_codes_are_ordered_by_the_seed_and_not_by_the_file() {
-        // Every document has the same code: what is found is a random hundred, whatever the file's order.
-        let (refine, codebooks) = sign_model();
+    fn order_of_equal_codes_depends_on_the_seed_and_not_on_the_file() {
+        // Every document has the same code, so the hits are a random hundred whatever the order of the file.
+        let (projection, codebooks) = sign_model();
         let documents = Matrix::from_vec(2, [1.0, 1.0].repeat(1000));
         let labels = Labels::single((0..1000).map(|i| u32::from(i >= 500)).collect());
         let queries = Matrix::from_vec(2, vec![1.0, 1.0]);
-        let of_queries = Labels::single(vec![0]);
-        let corpus = Corpus { documents: &documents, queries: &queries, labels: Some((&of_queries, &labels)) };
+        let query_labels = Labels::single(vec![0]);
+        let corpus = Corpus { documents: &documents, queries: &queries, labels: Some((&query_labels, &labels)) };
         let run = |seed| {
             let config = EvaluateConfig { seed, float: false, ..EvaluateConfig::default() };
-            evaluate(&refine, &codebooks, &corpus, &config, &Silent).unwrap().precision().unwrap().at_100
+            evaluate(&projection, &codebooks, &corpus, &config, &NoProgress).unwrap().precision().unwrap().at_100
         };
         assert!((30.0..70.0).contains(&run(0)), "{}", run(0));
         assert_eq!(run(0), run(0));
@@ -286,19 +273,19 @@ mod tests {
     }
 
     #[test]
-    fn mismatched_inputs_are_named() {
-        let (refine, codebooks) = sign_model();
+    fn errors_name_mismatched_inputs() {
+        let (projection, codebooks) = sign_model();
         let (documents, labels) = four_corners(2);
         let queries = Matrix::from_vec(2, vec![f32::NAN, 0.8]);
-        let of_queries = Labels::single(vec![3]);
-        let run = |queries: &Matrix, of_queries: &Labels, config: EvaluateConfig| {
-            let corpus = Corpus { documents: &documents, queries, labels: Some((of_queries, &labels)) };
-            evaluate(&refine, &codebooks, &corpus, &config, &Silent).unwrap_err().to_string()
+        let query_labels = Labels::single(vec![3]);
+        let run = |queries: &Matrix, query_labels: &Labels, config: EvaluateConfig| {
+            let corpus = Corpus { documents: &documents, queries, labels: Some((query_labels, &labels)) };
+            evaluate(&projection, &codebooks, &corpus, &config, &NoProgress).unwrap_err().to_string()
         };
-        assert!(run(&queries, &of_queries, EvaluateConfig::default()).contains("query 0"));
+        assert!(run(&queries, &query_labels, EvaluateConfig::default()).contains("query 0"));
         let queries = Matrix::from_vec(2, vec![0.5, 0.8]);
         assert!(run(&queries, &labels, EvaluateConfig::default()).contains("8 queries and 8 documents have labels"));
         let none = EvaluateConfig { distances: vec![], ..EvaluateConfig::default() };
-        assert!(run(&queries, &of_queries, none).contains("no distance"));
+        assert!(run(&queries, &query_labels, none).contains("no distance"));
     }
 }

@@ -1,11 +1,11 @@
-//! The steps of a run on a GPU: the same draws and formulas as [`crate::step`], in f32 and in another order of summation.
+//! Training steps on a GPU: the draws and formulas of [`crate::step`], in f32 and with another order of summation.
 //!
-//! One step of five products of 64 documents is some 4 to 10 ms of a core and a seventh of a millisecond of a GPU, so where
-//! the encoder has a GPU the training takes place there too. A run begun on one does not go on on the other: the bits differ.
+//! One step of five products on 64 documents takes 4 to 10 ms on a CPU core and a seventh of a millisecond on a GPU. So when
+//! the encoder has a GPU, training runs there too. A run does not move between CPU and GPU: the bits differ.
 
 use cuda::{Trainer, TrainingAdam, TrainingObjective, TrainingShape};
-use micpq::model::CodeShape;
-use micpq::{Error, Matrix, Result};
+use engine::model::CodeShape;
+use engine::{Error, Matrix, Result};
 
 use crate::config::TrainConfig;
 use crate::parameters::{Moments, Parameters, Sizes};
@@ -22,13 +22,13 @@ pub(crate) struct Gpu {
 }
 
 impl Gpu {
-    /// Room for a model; an error says why this GPU does not do.
+    /// Allocates a model on the GPU; the error says why this GPU cannot hold it.
     pub fn new(device: &cuda::Device, config: &TrainConfig, sizes: Sizes) -> cuda::Result<Self> {
         let shape = TrainingShape {
             inputs: sizes.inputs,
             hidden: sizes.hidden,
-            books: sizes.code.books(),
-            words: sizes.code.words(),
+            books: sizes.code.num_codebooks(),
+            words: sizes.code.codebook_size(),
             dim: sizes.code.dim(),
             batch: config.batch,
         };
@@ -36,79 +36,77 @@ impl Gpu {
         Ok(Gpu { trainer, shape: sizes.code, name: device.info().name.clone(), keys: Vec::new() })
     }
 
-    /// What it is called.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    fn said<T>(&self, answer: cuda::Result<T>) -> Result<T> {
-        answer.map_err(|problem| {
+    fn device_error<T>(&self, result: cuda::Result<T>) -> Result<T> {
+        result.map_err(|problem| {
             Error::device(format!(
-                "{}: {problem}. Finished epochs are kept: the same command goes on from there",
+                "{}: {problem}. Finished epochs are saved; run the same command again to resume after them",
                 self.name
             ))
         })
     }
 
-    /// Takes up the state of a run.
+    /// Copies the state of a run to the GPU.
     pub fn load(&mut self, parameters: &Parameters<f32>, moments: &Moments<f32>) -> Result<()> {
-        let answer = self.trainer.set_state(&parameters.values, &moments.first, &moments.second);
-        self.said(answer)
+        let result = self.trainer.set_state(&parameters.values, &moments.first, &moments.second);
+        self.device_error(result)
     }
 
-    /// Writes the state after all steps so far.
+    /// Copies the state after all steps so far from the GPU.
     pub fn save(&self, parameters: &mut Parameters<f32>, moments: &mut Moments<f32>) -> Result<()> {
-        self.said(self.trainer.state(&mut parameters.values, &mut moments.first, &mut moments.second))
+        self.device_error(self.trainer.state(&mut parameters.values, &mut moments.first, &mut moments.second))
     }
 
-    /// Queues the gradient of a batch, with the Gumbel noise of this seed and `update`.
-    pub fn step(&mut self, features: &[f32], seed: u64, update: u64, share: f64, number: u64) -> Result<()> {
+    /// Queues the gradient of a batch, with the Gumbel noise of `seed` and `update`. `share` weights the losses of the batch in
+    /// their sum over the epoch; `number` is the step's number in the epoch.
+    pub fn step(&mut self, embeddings: &[f32], seed: u64, update: u64, share: f64, number: u64) -> Result<()> {
         self.keys.clear();
-        let books = 0..self.shape.books() as u64;
-        self.keys.extend(books.map(|m| Stream::new(seed, Purpose::Gumbel, &[update, m]).key()));
-        let answer = self.trainer.step(features, &self.keys, share, number);
-        self.said(answer)
+        let codebooks = 0..self.shape.num_codebooks() as u64;
+        self.keys.extend(codebooks.map(|m| Stream::new(seed, Purpose::Gumbel, &[update, m]).key()));
+        let result = self.trainer.step(embeddings, &self.keys, share, number);
+        self.device_error(result)
     }
 
-    /// Scales the last step's gradient down to length `most` where it is longer.
-    pub fn clip(&mut self, sizes: Sizes, most: f64) -> Result<()> {
+    /// Scales the gradient of the last step down to norm `max_norm` when its norm is larger.
+    pub fn clip(&mut self, sizes: Sizes, max_norm: f64) -> Result<()> {
         let mut gradient = self.gradient(sizes)?;
-        gradient.clip(most);
-        let answer = self.trainer.set_gradient(&gradient.values);
-        self.said(answer)
+        gradient.clip(max_norm);
+        let result = self.trainer.set_gradient(&gradient.values);
+        self.device_error(result)
     }
 
-    /// The gradient of the last step.
     pub fn gradient(&self, sizes: Sizes) -> Result<Parameters<f32>> {
         let mut gradient = Parameters::zeros(sizes);
-        self.said(self.trainer.gradient(&mut gradient.values))?;
+        self.device_error(self.trainer.gradient(&mut gradient.values))?;
         Ok(gradient)
     }
 
-    /// Queues Adam's update of this number, counted from 1.
+    /// Queues the update of this number, counted from 1.
     pub fn update(&mut self, rate: f64, number: u64) -> Result<()> {
-        let answer = self.trainer.update(Adam { rate, number }.on_gpu());
-        self.said(answer)
+        let result = self.trainer.update(Adam { rate, number }.on_gpu());
+        self.device_error(result)
     }
 
-    /// Losses of the steps so far, and the number of the first whose loss is not a finite number; with `clear` the next
-    /// ones begin at 0.
+    /// Sum of the losses so far, and the number of the first step whose loss is not finite. `clear` sets the sum to 0.
     pub fn losses(&mut self, clear: bool) -> Result<(Losses, Option<u64>)> {
-        let answer = self.trainer.losses(clear);
-        let sum = self.said(answer)?;
+        let result = self.trainer.losses(clear);
+        let sum = self.device_error(result)?;
         let losses = Losses { loss: sum.loss, contrastive: sum.contrastive, information: sum.information };
         Ok((losses, sum.failed))
     }
 
-    /// Packed codes of feature vectors by the model as it is now.
-    pub fn codes(&mut self, features: &Matrix) -> Result<Vec<u8>> {
-        let answer = self.trainer.codes(features.as_slice());
-        let words = self.said(answer)?;
-        let (books, bytes) = (self.shape.books(), self.shape.code_bytes());
-        let mut codes = vec![0; features.rows() * bytes];
-        for (code, words) in codes.chunks_exact_mut(bytes).zip(words.chunks_exact(books)) {
-            for (m, &word) in words.iter().enumerate() {
-                self.shape.set_word(code, m, usize::from(word));
+    /// Packed codes of embeddings by the current model.
+    pub fn codes(&mut self, embeddings: &Matrix) -> Result<Vec<u8>> {
+        let result = self.trainer.codes(embeddings.as_slice());
+        let codewords = self.device_error(result)?;
+        let (codebooks, bytes) = (self.shape.num_codebooks(), self.shape.code_bytes());
+        let mut codes = vec![0; embeddings.rows() * bytes];
+        for (code, codewords) in codes.chunks_exact_mut(bytes).zip(codewords.chunks_exact(codebooks)) {
+            for (m, &codeword) in codewords.iter().enumerate() {
+                self.shape.set_codeword(code, m, usize::from(codeword));
             }
         }
         Ok(codes)
@@ -116,15 +114,15 @@ impl Gpu {
 }
 
 impl Adam {
-    /// The update's numbers as a GPU takes them.
+    /// The coefficients of the update for a GPU.
     pub fn on_gpu(&self) -> TrainingAdam {
-        let by = self.numbers();
+        let adam = self.numbers();
         TrainingAdam {
-            keep_first: by.keep_first,
-            keep_second: by.keep_second,
-            rate: by.rate,
-            scale: by.scale,
-            epsilon: by.epsilon,
+            keep_first: adam.keep_first,
+            keep_second: adam.keep_second,
+            rate: adam.rate,
+            scale: adam.scale,
+            epsilon: adam.epsilon,
         }
     }
 }
@@ -149,7 +147,7 @@ mod tests {
 
     type Change = fn(&mut Objective);
 
-    /// A GPU, or a line that says why the test did not run.
+    /// Prints why the test is skipped when there is no GPU.
     fn gpu() -> Option<cuda::Device> {
         match cuda::Device::open(0) {
             Ok(device) => Some(device),
@@ -166,25 +164,26 @@ mod tests {
         values
     }
 
-    /// Largest difference as a share of the largest value.
-    fn apart(found: &[f32], expected: &[f32]) -> f32 {
-        let top = expected.iter().fold(1e-20f32, |top, v| top.max(v.abs()));
-        found.iter().zip(expected).fold(0.0f32, |worst, (a, b)| worst.max((a - b).abs())) / top
+    /// Largest difference, relative to the largest expected value.
+    fn relative_difference(found: &[f32], expected: &[f32]) -> f32 {
+        let scale = expected.iter().fold(1e-20f32, |scale, v| scale.max(v.abs()));
+        found.iter().zip(expected).fold(0.0f32, |worst, (a, b)| worst.max((a - b).abs())) / scale
     }
 
     #[test]
-    fn steps_agree_with_the_cpu_and_repeat_their_bits() {
+    fn gpu_steps_agree_with_the_cpu_and_repeat_bit_for_bit() {
         let Some(device) = gpu() else { return };
         let objectives: [(&str, Change); 4] = [
             ("the authors'", |_| {}),
             ("no noise, no floor", |o| (o.gumbel, o.floor) = (false, 0.0)),
             ("the paper's information", |o| o.information = Information::Posterior),
-            ("contrast alone", |o| o.prob_weight = 0.0),
+            ("contrastive loss only", |o| o.prob_weight = 0.0),
         ];
-        for (bits, words, width, batch) in [(16, 16, 384, 64), (128, 16, 768, 64), (32, 2, 100, 21), (32, 256, 64, 40)]
+        for (bits, codebook_size, width, batch) in
+            [(16, 16, 384, 64), (128, 16, 768, 64), (32, 2, 100, 21), (32, 256, 64, 40)]
         {
             for (name, change) in objectives {
-                let mut config = TrainConfig { words, hidden: 96, batch, ..TrainConfig::new(bits) };
+                let mut config = TrainConfig { codebook_size, hidden: 96, batch, ..TrainConfig::new(bits) };
                 change(&mut config.objective);
                 let sizes = config.sizes(width).unwrap();
                 let (mut parameters, mut moments) = (Parameters::init(sizes, 3), Moments::zeros(sizes.len()));
@@ -192,8 +191,8 @@ mod tests {
                     let mut gpu = Gpu::new(&device, &config, sizes).unwrap();
                     gpu.load(&Parameters::init(sizes, 3), &Moments::zeros(sizes.len())).unwrap();
                     for update in 0..count {
-                        let features = vectors(2 * batch, width, update);
-                        gpu.step(&features, 5, update, 1.0, update + 1).unwrap();
+                        let embeddings = vectors(2 * batch, width, update);
+                        gpu.step(&embeddings, 5, update, 1.0, update + 1).unwrap();
                         if update + 1 < count {
                             gpu.update(1e-3, update + 1).unwrap();
                         }
@@ -205,33 +204,37 @@ mod tests {
                 let (mut workspace, mut gradient) = (Workspace::default(), Parameters::zeros(sizes));
                 let mut total = Losses::default();
                 for update in 0..3 {
-                    let features = vectors(2 * batch, width, update);
+                    let embeddings = vectors(2 * batch, width, update);
                     let noise = Noise::Drawn { seed: 5, step: update };
-                    let own = workspace.step(&parameters, &config.objective, &features, noise, &mut gradient);
-                    total.loss += own.loss;
-                    total.contrastive += own.contrastive;
-                    total.information += own.information;
+                    let losses = workspace.step(&parameters, &config.objective, &embeddings, noise, &mut gradient);
+                    total.loss += losses.loss;
+                    total.contrastive += losses.contrastive;
+                    total.information += losses.information;
                     if update < 2 {
                         moments.update(&mut parameters, &gradient, 1e-3);
                     }
                     if update == 0 {
                         let (_, found, _) = run(1);
-                        let worst = apart(&found.values, &gradient.values);
-                        assert!(worst < 1e-4, "{bits} bits of {words}, {name}: first gradient {worst:e}");
+                        let worst = relative_difference(&found.values, &gradient.values);
+                        assert!(
+                            worst < 1e-4,
+                            "{bits} bits, {codebook_size} codewords, {name}: first gradient {worst:e}"
+                        );
                     }
                 }
-                let (losses, found, mut kept) = run(3);
+                let (losses, found, mut trained) = run(3);
                 let close = |a: f64, b: f64| (a - b).abs() < 1e-3 * (1.0 + b.abs());
                 assert!(
                     close(losses.loss, total.loss) && close(losses.information, total.information),
-                    "{bits} bits of {words}, {name}: {losses:?}, {total:?}"
+                    "{bits} bits, {codebook_size} codewords, {name}: {losses:?}, {total:?}"
                 );
-                assert_eq!(found, run(3).1, "the same bits again");
-                // Codes of the model as it is, against the CPU's of the same parameters.
-                kept.save(&mut parameters, &mut moments).unwrap();
+                assert_eq!(found, run(3).1, "a second run gives the same bits");
+                // Codes of the GPU against those of the CPU with the same parameters.
+                trained.save(&mut parameters, &mut moments).unwrap();
                 let some = Matrix::from_vec(width, vectors(5000, width, 9));
-                let (refine, codebooks) = parameters.model_parts().unwrap();
-                let (codes, expected) = (kept.codes(&some).unwrap(), codebooks.assign(&refine.apply(&some).unwrap()));
+                let (projection, codebooks) = parameters.model_parts().unwrap();
+                let (codes, expected) =
+                    (trained.codes(&some).unwrap(), codebooks.assign(&projection.apply(&some).unwrap()));
                 let other = codes.iter().zip(&expected).filter(|(a, b)| a != b).count();
                 assert!(other * 1000 < codes.len(), "{other} of {} bytes of codes differ", codes.len());
             }
@@ -239,16 +242,16 @@ mod tests {
     }
 
     #[test]
-    fn a_loss_that_is_no_number_names_its_step() {
+    fn losses_name_the_first_step_that_is_not_finite() {
         let Some(device) = gpu() else { return };
         let config = TrainConfig { hidden: 32, batch: 8, ..TrainConfig::new(16) };
         let sizes = config.sizes(20).unwrap();
         let mut gpu = Gpu::new(&device, &config, sizes).unwrap();
         gpu.load(&Parameters::init(sizes, 0), &Moments::zeros(sizes.len())).unwrap();
         for number in 1..=3 {
-            let mut features = vectors(16, 20, number);
-            features[33] = if number > 1 { f32::NAN } else { 0.0 };
-            gpu.step(&features, 0, number, 1.0, number).unwrap();
+            let mut embeddings = vectors(16, 20, number);
+            embeddings[33] = if number > 1 { f32::NAN } else { 0.0 };
+            gpu.step(&embeddings, 0, number, 1.0, number).unwrap();
         }
         assert_eq!(gpu.losses(true).unwrap().1, Some(2));
         assert_eq!(gpu.losses(false).unwrap(), (Losses::default(), None));

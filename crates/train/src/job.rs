@@ -1,15 +1,16 @@
-//! From texts to models: encoder passes, views, training, and the record of it all.
+//! From texts to models: encoder passes, views, training and its metrics.
 //!
-//! Passes and views are prepared once ([`Job::prepare`]); any number of models, of other lengths and seeds, are then
-//! trained from the one copy ([`Prepared::train`]), several side by side where asked ([`Prepared::train_all`]).
+//! [`Job::prepare`] computes embeddings and views once. [`Prepared::train`] then trains any number of models from this one
+//! copy, with other code lengths and seeds. [`Prepared::train_all`] trains several at the same time.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-use micpq::encoder::Features;
-use micpq::model::{Distance, Model};
-use micpq::{Error, Matrix, Result, Silent, Watch};
+use engine::encoder::Embedder;
+use engine::model::{Distance, Model};
+use engine::{Error, Matrix, NoProgress, Progress, Result};
 
 use crate::config::TrainConfig;
 use crate::dataset::Dataset;
@@ -19,88 +20,104 @@ use crate::selection::Validation;
 use crate::trainer::train;
 use crate::views::{ViewChoice, Views};
 
-/// What models are trained on.
+/// Encoder, corpus and cache of training runs.
 pub struct Job<'a> {
-    /// How views are made.
     pub views: ViewChoice,
-    /// Rate of dropout in the encoder's views.
+    /// Dropout rate of the encoder for views.
     pub dropout: f64,
-    /// The encoder and its settings.
-    pub features: &'a Features,
-    /// What to train on.
+    pub embedder: &'a Embedder,
     pub corpus: &'a Dataset,
-    /// Labelled queries by whose P@100 the best epoch is chosen; without them the choice needs no labels.
+    /// Labelled queries whose P@100 selects the best epoch. Without them documents are held out and no labels are needed.
     pub validation: Option<&'a Dataset>,
-    /// Labelled queries every finished model is measured by; they decide nothing.
+    /// Labelled queries for the test scores of every finished model. They influence no training.
     pub test: Option<&'a Dataset>,
-    /// Where vectors, views and checkpoints are kept.
+    /// Directory of embeddings, views and checkpoints.
     pub cache: &'a Path,
 }
 
-/// Vectors and views of a job, ready to train from.
+/// Embeddings and views of a job, ready for training.
 pub struct Prepared<'a> {
     job: &'a Job<'a>,
     passes: Passes<'a>,
     views: Box<dyn Views>,
     validation: Option<Matrix>,
     test: Option<Matrix>,
-    encoding: f64,
-    viewing: f64,
+    encoding_seconds: f64,
+    views_seconds: f64,
 }
 
-/// What a run gives.
+/// The result of a run.
 pub struct Trained {
-    /// The best model of the run.
+    /// Model of the best epoch.
     pub model: Model,
-    /// Curves, scores, codeword usage, seconds.
+    /// Curve, scores, codeword usage and seconds, for `metrics.json`.
     pub metrics: serde_json::Value,
-    /// Whether the user stopped it before its end.
+    /// Whether the user stopped the run before its end.
     pub interrupted: bool,
 }
 
-/// Clean vectors of a corpus, one a text, and the token sequences they are found by: an index of the same texts need not
-/// encode them again.
+impl Trained {
+    /// The run in half a line.
+    pub fn summary(&self) -> String {
+        let metrics = &self.metrics;
+        let text = |name: &str| metrics[name].as_str().unwrap_or("figure").to_owned();
+        let number = |name: &str| metrics[name].as_f64().unwrap_or(f64::NAN);
+        let test = metrics["test"]["precision"]["100"].as_f64();
+        let test = test.map_or_else(String::new, |p| format!(", test P@100 {p:.2}"));
+        match metrics["curve"].as_array() {
+            Some(curve) => format!(
+                "best {} {:.3} at epoch {} of {}{test}",
+                text("selection"),
+                number("best"),
+                metrics["best_epoch"],
+                curve.len()
+            ),
+            // Fitted, not learned.
+            None => format!("{} {:.5}{test}", text("selection"), number("best")),
+        }
+    }
+}
+
+/// Clean embeddings of a corpus, one row per text, and their token sequences. An index of the same texts need not encode them
+/// again.
 pub type Vectors = (Matrix, Vec<Vec<u32>>);
 
 impl<'a> Job<'a> {
-    /// Trains one model and gives the corpus's vectors with it: what whoever indexes the corpus next wants.
-    pub fn fit(&self, config: &TrainConfig, watch: &dyn Watch) -> Result<(Trained, Vectors)> {
-        let prepared = self.prepare(watch)?;
-        let trained = prepared.train(config, watch)?;
+    /// Trains one model and returns it with the embeddings of the corpus, for a caller that indexes the corpus next.
+    pub fn fit(&self, config: &TrainConfig, progress: &dyn Progress) -> Result<(Trained, Vectors)> {
+        let prepared = self.prepare(progress)?;
+        let trained = prepared.train(config, progress)?;
         Ok((trained, prepared.into_vectors()))
     }
 
-    /// Encodes the corpus and makes its views, or takes them from the cache.
-    pub fn prepare(&'a self, watch: &dyn Watch) -> Result<Prepared<'a>> {
+    /// Encodes the corpus and its views, or reads them from the cache.
+    pub fn prepare(&'a self, progress: &dyn Progress) -> Result<Prepared<'a>> {
         if self.corpus.texts.len() < 2 {
             return Err(Error::input(
                 "corpus",
-                format!(
-                    "has {} documents; training compares documents with each other and needs at least 2",
-                    self.corpus.texts.len()
-                ),
+                format!("has {} documents; training compares documents, so give at least 2", self.corpus.texts.len()),
             ));
         }
         self.corpus.check_labels(self.validation, self.test)?;
-        let begun = Instant::now();
-        let passes = Passes::new(self.features, &self.corpus.texts, self.dropout, Some(self.cache), watch)?;
-        let encoding = begun.elapsed().as_secs_f64();
-        let queries = |set: Option<&Dataset>| -> Result<Option<Matrix>> {
-            let vectors = |set: &Dataset| Passes::new(self.features, &set.texts, 0.0, Some(self.cache), watch);
-            Ok(set.map(vectors).transpose()?.map(Passes::into_clean))
+        let start = Instant::now();
+        let passes = Passes::new(self.embedder, &self.corpus.texts, self.dropout, Some(self.cache), progress)?;
+        let encoding_seconds = start.elapsed().as_secs_f64();
+        let embeddings = |set: Option<&Dataset>| -> Result<Option<Matrix>> {
+            let passes = |set: &Dataset| Passes::new(self.embedder, &set.texts, 0.0, Some(self.cache), progress);
+            Ok(set.map(passes).transpose()?.map(Passes::into_clean))
         };
-        let (validation, test) = (queries(self.validation)?, queries(self.test)?);
-        let begun = Instant::now();
-        let views = self.views.prepare(&passes, self.cache, watch)?;
-        let viewing = begun.elapsed().as_secs_f64();
-        Ok(Prepared { job: self, passes, views, validation, test, encoding, viewing })
+        let (validation, test) = (embeddings(self.validation)?, embeddings(self.test)?);
+        let start = Instant::now();
+        let views = self.views.prepare(&passes, self.cache, progress)?;
+        let views_seconds = start.elapsed().as_secs_f64();
+        Ok(Prepared { job: self, passes, views, validation, test, encoding_seconds, views_seconds })
     }
 }
 
 impl Prepared<'_> {
-    /// Trains one model. Stopped by the user after at least one epoch, it gives the best so far; started again with the
-    /// same options, it goes on where it was.
-    pub fn train(&self, config: &TrainConfig, watch: &dyn Watch) -> Result<Trained> {
+    /// Trains one model. When the user stops it after at least one epoch, it returns the best model so far. Started again with
+    /// the same options, it resumes after the last finished epoch.
+    pub fn train(&self, config: &TrainConfig, progress: &dyn Progress) -> Result<Trained> {
         config.validate()?;
         let corpus = self.job.corpus;
         let validation = match (self.job.validation, &self.validation) {
@@ -110,67 +127,68 @@ impl Prepared<'_> {
             _ => Validation::HeldOut,
         };
         let checkpoints = self.job.cache.join("runs");
-        let gpu = self.job.features.gpu();
-        let outcome = train(gpu, config, self.views.as_ref(), validation, Some(&checkpoints), watch)?;
+        let gpu = self.job.embedder.gpu();
+        let outcome = train(gpu, config, self.views.as_ref(), validation, Some(&checkpoints), progress)?;
         let mut metrics = serde_json::to_value(&outcome.metrics).expect("plain data has a JSON form");
-        metrics["encoding_seconds"] = self.encoding.into();
-        metrics["views_seconds"] = self.viewing.into();
+        metrics["encoding_seconds"] = self.encoding_seconds.into();
+        metrics["views_seconds"] = self.views_seconds.into();
         metrics["training_documents"] = corpus.texts.len().into();
-        let mut model = outcome.model(config, Some(self.job.features.config().clone()))?;
+        let mut model = outcome.model(config, Some(self.job.embedder.config().clone()))?;
         model.config.training["dropout"] = self.job.dropout.into();
         if let (Some(set), Some(queries)) = (self.job.test, &self.test) {
             let corpus =
                 Corpus { documents: self.passes.clean(), queries, labels: Some((&set.labels, &corpus.labels)) };
             let mut distances = vec![config.distance];
             distances.extend([Distance::Norm, Distance::Squared].into_iter().filter(|d| *d != config.distance));
-            let how = EvaluateConfig { distances, float: false, seed: config.seed };
-            // Measured to the end even where training was stopped: it takes seconds, and is why one stops and looks.
-            let result = evaluate(model.refine(), model.codebooks(), &corpus, &how, &Silent)?;
+            let evaluation = EvaluateConfig { distances, float: false, seed: config.seed };
+            // Not interruptible: it takes seconds, and a user who stops a run wants these scores.
+            let result = evaluate(model.projection(), model.codebooks(), &corpus, &evaluation, &NoProgress)?;
             metrics["test"] = serde_json::to_value(&result).expect("plain data has a JSON form");
         }
         Ok(Trained { model, metrics, interrupted: outcome.interrupted })
     }
 
-    /// Trains models of several options, `together` at a time, the first given first. `each` is told of every model when
-    /// it is finished, by its place in `configs`, one call at a time.
+    /// Trains a model for each of `configs`, in their order, `parallel_models` at a time. `finished` receives every finished
+    /// model with its position in `configs`, one call at a time.
     ///
-    /// A model gets its share of the threads; its result does not depend on how many they are. An error ends the models
-    /// that were not begun, and is returned when those under way are finished.
+    /// The models share the threads; a result does not depend on the number of threads. After an error no further model is
+    /// started. The error is returned when the running models have finished.
     pub fn train_all(
         &self,
         configs: &[TrainConfig],
-        together: usize,
-        each: &(dyn Fn(usize, Trained) -> Result<()> + Sync),
-        watch: &dyn Watch,
+        parallel_models: usize,
+        finished: &(dyn Fn(usize, Trained) -> Result<()> + Sync),
+        progress: &dyn Progress,
     ) -> Result<()> {
         configs.iter().try_for_each(TrainConfig::validate)?;
-        let together = together.clamp(1, configs.len().max(1));
-        let threads = (rayon::current_num_threads() / together).max(1);
-        watch.stage("training models", Some(configs.len() as u64));
+        let parallel_models = parallel_models.clamp(1, configs.len().max(1));
+        let threads = (rayon::current_num_threads() / parallel_models).max(1);
+        progress.stage("training models", Some(configs.len() as u64));
         let next = AtomicUsize::new(0);
-        let failed = std::sync::Mutex::new(None);
-        let telling = std::sync::Mutex::new(());
+        let first_error = Mutex::new(None);
+        let reporting = Mutex::new(());
         std::thread::scope(|scope| -> Result<()> {
-            for _ in 0..together {
+            for _ in 0..parallel_models {
                 let pool = rayon::ThreadPoolBuilder::new()
                     .num_threads(threads)
                     .build()
-                    .map_err(|e| Error::config(format!("{threads} threads for a model: {e}")))?;
-                let (next, failed, telling) = (&next, &failed, &telling);
+                    .map_err(|e| Error::config(format!("cannot start {threads} threads for a model: {e}")))?;
+                let (next, first_error, reporting) = (&next, &first_error, &reporting);
                 scope.spawn(move || {
                     pool.install(|| {
                         loop {
-                            let place = next.fetch_add(1, Ordering::Relaxed);
-                            let Some(config) = configs.get(place) else { break };
-                            let quiet = OneOf { watch, name: format!("{} bits, seed {}", config.bits, config.seed) };
-                            let ended = self.train(config, &quiet).and_then(|trained| {
-                                let _one = telling.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-                                watch.advance(1);
-                                each(place, trained)
+                            let position = next.fetch_add(1, Ordering::Relaxed);
+                            let Some(config) = configs.get(position) else { break };
+                            let named =
+                                NamedNotes { progress, name: format!("{} bits, seed {}", config.bits, config.seed) };
+                            let result = self.train(config, &named).and_then(|trained| {
+                                let _guard = reporting.lock().unwrap_or_else(PoisonError::into_inner);
+                                progress.advance(1);
+                                finished(position, trained)
                             });
-                            if let Err(problem) = ended {
+                            if let Err(error) = result {
                                 next.store(configs.len(), Ordering::Relaxed);
-                                failed.lock().unwrap_or_else(std::sync::PoisonError::into_inner).get_or_insert(problem);
+                                first_error.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
                             }
                         }
                     });
@@ -178,31 +196,30 @@ impl Prepared<'_> {
             }
             Ok(())
         })?;
-        match failed.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner) {
-            Some(problem) => Err(problem),
+        match first_error.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            Some(error) => Err(error),
             None => Ok(()),
         }
     }
 
-    /// The corpus's own vectors.
     pub fn into_vectors(self) -> Vectors {
         drop(self.views);
         self.passes.into_parts()
     }
 }
 
-/// One of several models: its words carry its name, and the bars are left to the whole.
-struct OneOf<'a> {
-    watch: &'a dyn Watch,
+/// Progress of one of several models: its notes carry its name, and stages and counts are left to the whole.
+struct NamedNotes<'a> {
+    progress: &'a dyn Progress,
     name: String,
 }
 
-impl Watch for OneOf<'_> {
+impl Progress for NamedNotes<'_> {
     fn note(&self, text: &str) {
-        self.watch.note(&format!("{}: {text}", self.name));
+        self.progress.note(&format!("{}: {text}", self.name));
     }
 
     fn interrupted(&self) -> bool {
-        self.watch.interrupted()
+        self.progress.interrupted()
     }
 }

@@ -1,12 +1,12 @@
 //! Training and evaluation of micpq models.
 //!
-//! The modules are declared in the order the data travels: [`views`] of documents become batches, a [`step`] turns a
-//! batch into a loss and gradients (its hard parts are [`quantizer`] and [`contrastive`]) that move the [`parameters`], the
-//! [`trainer`] runs epochs of steps under a [`config`] and keeps the model its [`selection`] finds best, and
-//! [`mod@evaluate`] measures it with the [`metrics`] of the field, beside exact [`float`] search.
+//! The modules follow the data. [`views`] of documents become batches. A [`step`] turns a batch into a loss and gradients;
+//! its hard parts are [`quantizer`] and [`contrastive`]. The gradients update the [`parameters`]. The [`trainer`] runs
+//! epochs of steps under a [`config`] and keeps the model that [`selection`] finds best. [`mod@evaluate`] measures the model
+//! with the [`metrics`] of the field, beside exact [`float`] search.
 //!
-//! One seed gives one model, bit for bit, whatever the number of threads: work is cut into pieces of fixed size, sums over
-//! pieces run in a fixed order, and every random draw is a function of the seed and its address ([`random`]).
+//! One seed gives one model, bit for bit, on any number of threads. Work is cut into pieces of fixed size, sums over pieces
+//! run in a fixed order, and every random draw is a function of the seed and its address ([`random`]).
 
 pub mod config;
 pub mod dataset;
@@ -35,6 +35,7 @@ mod checkpoint;
 mod cholesky;
 mod gpu;
 pub mod product;
+mod vector_cache;
 
 pub use checkpoint::Epoch;
 pub use config::TrainConfig;

@@ -1,15 +1,15 @@
-//! How good a ranking is: precision, mean average precision, overlap, and how a code uses its words.
+//! Quality of rankings (precision, mean average precision, recall 10@100) and usage of codewords.
 
 use std::collections::HashMap;
 
-use micpq::model::CodeShape;
-use micpq::{Error, Result};
+use engine::model::CodeShape;
+use engine::{Error, Result};
 use serde::{Deserialize, Serialize};
 
-/// Results looked at: precision at most here, average precision up to here.
+/// Results that count, per query: the deepest precision, and the cut-off of average precision.
 pub const DEPTH: usize = 100;
 
-/// The labels of documents or queries: none, one or several each.
+/// Labels of documents or queries; each may have none, one or several.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Labels {
     // Sorted within each document.
@@ -35,12 +35,10 @@ impl Labels {
         all
     }
 
-    /// Number of documents.
     pub fn len(&self) -> usize {
         self.ends.len()
     }
 
-    /// Whether there are no documents.
     pub fn is_empty(&self) -> bool {
         self.ends.is_empty()
     }
@@ -51,12 +49,11 @@ impl Labels {
         &self.ids[start..self.ends[i]]
     }
 
-    /// The documents at `order`, in that order.
+    /// Labels of the documents `order`, in that order.
     pub fn select(&self, order: &[u32]) -> Self {
         Labels::several(order.iter().map(|&i| self.get(i as usize).to_vec()))
     }
 
-    /// Bytes that tell them from other labels.
     pub(crate) fn checksum(&self) -> u32 {
         let mut hash = crc32fast::Hasher::new();
         self.ids.iter().for_each(|id| hash.update(&id.to_le_bytes()));
@@ -73,13 +70,10 @@ pub fn relevant(a: &[u32], b: &[u32]) -> bool {
 /// Share of relevant documents among the first 1, 10 and 100, in percent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Precision {
-    /// The first.
     #[serde(rename = "1")]
     pub at_1: f64,
-    /// The first ten.
     #[serde(rename = "10")]
     pub at_10: f64,
-    /// The first hundred.
     #[serde(rename = "100")]
     pub at_100: f64,
 }
@@ -87,21 +81,29 @@ pub struct Precision {
 /// Quality of rankings against labels, in percent, mean over queries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Scores {
-    /// Share of relevant documents; of a database smaller than that, of all of it.
+    /// In a database smaller than the cut-off, the share among all its documents.
     pub precision: Precision,
-    /// Mean over queries of: the sum, over the relevant among the first 100, of the precision at their rank, divided by the
-    /// number of relevant documents there are, or 100 where there are more.
+    /// Mean average precision of the first 100. The average precision of a query is the sum of the precisions at the ranks of
+    /// its relevant hits, divided by the number of relevant documents, at most 100.
     pub map: f64,
 }
 
 impl Scores {
-    /// Scores `results`, document numbers best first, one list a query. A document is relevant when it shares a label.
+    /// Scores `results`: document numbers, best first, one list per query. A document is relevant when it shares a label with
+    /// the query.
     pub fn of(results: &[Vec<u32>], queries: &Labels, documents: &Labels) -> Result<Scores> {
         if results.len() != queries.len() {
-            return Err(Error::config(format!("{} rankings for {} labelled queries", results.len(), queries.len())));
+            return Err(Error::config(format!(
+                "there are {} rankings for {} labelled queries; give one per query",
+                results.len(),
+                queries.len()
+            )));
         }
         if results.is_empty() || documents.is_empty() {
-            return Err(Error::input("evaluation", "there are no queries or no documents to score"));
+            return Err(Error::input(
+                "evaluation",
+                "there are no queries or no documents to score; give at least one of each",
+            ));
         }
         let mut postings: HashMap<u32, Vec<u32>> = HashMap::new();
         for i in 0..documents.len() {
@@ -110,16 +112,17 @@ impl Scores {
         let mut counts: HashMap<&[u32], usize> = HashMap::new();
         let (mut first, mut ten, mut hundred, mut average) = (0.0, 0.0, 0.0, 0.0);
         for (i, result) in results.iter().enumerate() {
-            let own = queries.get(i);
-            let possible = *counts.entry(own).or_insert_with(|| {
-                let mut all: Vec<u32> = own.iter().filter_map(|label| postings.get(label)).flatten().copied().collect();
+            let query_labels = queries.get(i);
+            let possible = *counts.entry(query_labels).or_insert_with(|| {
+                let mut all: Vec<u32> =
+                    query_labels.iter().filter_map(|label| postings.get(label)).flatten().copied().collect();
                 all.sort_unstable();
                 all.dedup();
                 all.len()
             });
             let (mut found, mut sum) = (0usize, 0.0);
             for (rank, &document) in result.iter().take(DEPTH).enumerate() {
-                if relevant(own, documents.get(document as usize)) {
+                if relevant(query_labels, documents.get(document as usize)) {
                     found += 1;
                     sum += found as f64 / (rank + 1) as f64;
                 }
@@ -143,7 +146,7 @@ impl Scores {
 }
 
 /// Share, in percent, of the first 10 of one ranking that are among the first 100 of another; mean over queries.
-pub fn fidelity(exact: &[Vec<u32>], approximate: &[Vec<u32>]) -> f64 {
+pub fn recall_10_at_100(exact: &[Vec<u32>], approximate: &[Vec<u32>]) -> f64 {
     assert_eq!(exact.len(), approximate.len());
     let shares = exact.iter().zip(approximate).map(|(exact, approximate)| {
         let found = &approximate[..approximate.len().min(DEPTH)];
@@ -153,53 +156,53 @@ pub fn fidelity(exact: &[Vec<u32>], approximate: &[Vec<u32>]) -> f64 {
     100.0 * shares.sum::<f64>() / exact.len().max(1) as f64
 }
 
-/// How codes use the words of their books.
+/// How codes use the codewords of their codebooks.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Usage {
-    /// Words a book has.
+    /// Codewords per codebook.
     pub words: usize,
-    /// Words in use, for each book.
+    /// Codewords in use, per codebook.
     pub used: Vec<usize>,
-    /// Entropy of the word numbers in bits, for each book.
+    /// Entropy of the codeword numbers in bits, per codebook.
     pub entropy: Vec<f64>,
-    /// Different codes.
+    /// Number of distinct codes.
     pub distinct: usize,
 }
 
 impl Usage {
-    /// Counts the packed codes.
+    /// Usage by packed codes.
     pub fn of(shape: CodeShape, codes: &[u8]) -> Usage {
         let bytes = shape.code_bytes();
-        let mut counts = vec![0usize; shape.books() * shape.words()];
+        let mut counts = vec![0usize; shape.num_codebooks() * shape.codebook_size()];
         for code in codes.chunks_exact(bytes) {
-            for m in 0..shape.books() {
-                counts[m * shape.words() + shape.word(code, m)] += 1;
+            for m in 0..shape.num_codebooks() {
+                counts[m * shape.codebook_size() + shape.codeword(code, m)] += 1;
             }
         }
         let total = (codes.len() / bytes) as f64;
-        let books = || counts.chunks_exact(shape.words());
-        let entropy = |book: &[usize]| {
-            let shares = book.iter().filter(|&&c| c > 0).map(|&c| c as f64 / total);
-            // Not the negated sum: a book with one word has entropy 0, not -0.
+        let codebooks = || counts.chunks_exact(shape.codebook_size());
+        let entropy = |codebook: &[usize]| {
+            let shares = codebook.iter().filter(|&&c| c > 0).map(|&c| c as f64 / total);
+            // Not a negated sum: a codebook with one codeword in use has entropy 0, not -0.
             shares.map(|p| p * (1.0 / p).log2()).sum()
         };
         let mut all: Vec<&[u8]> = codes.chunks_exact(bytes).collect();
         all.sort_unstable();
         all.dedup();
         Usage {
-            words: shape.words(),
-            used: books().map(|book| book.iter().filter(|&&c| c > 0).count()).collect(),
-            entropy: books().map(entropy).collect(),
+            words: shape.codebook_size(),
+            used: codebooks().map(|codebook| codebook.iter().filter(|&&c| c > 0).count()).collect(),
+            entropy: codebooks().map(entropy).collect(),
             distinct: all.len(),
         }
     }
 
-    /// Words in use, mean over books.
+    /// Codewords in use, mean over codebooks.
     pub fn mean_used(&self) -> f64 {
         self.used.iter().sum::<usize>() as f64 / self.used.len().max(1) as f64
     }
 
-    /// Whether most books give every document the same word.
+    /// Whether most codebooks assign the same codeword to every document.
     pub fn collapsed(&self) -> bool {
         2 * self.used.iter().filter(|&&used| used < 2).count() > self.used.len()
     }
@@ -210,7 +213,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn scores_by_hand() {
+    fn scores_equal_hand_calculation() {
         // Query 0 has label 1; documents 0 and 2 carry it. Query 1 has labels 2 and 3; documents 1, 2 and 3 share one.
         let queries = Labels::several([vec![1], vec![3, 2]]);
         let documents = Labels::several([vec![1], vec![2], vec![1, 3], vec![3], vec![]]);
@@ -228,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn ten_of_a_long_list_are_ten() {
+    fn precision_at_10_counts_only_the_first_ten() {
         let queries = Labels::single(vec![7]);
         let documents = Labels::single((0..200).map(|i| if i < 5 { 7 } else { 0 }).collect());
         let results = vec![(0..150).collect()];
@@ -240,16 +243,16 @@ mod tests {
     }
 
     #[test]
-    fn fidelity_counts_the_float_ten_among_the_code_hundred() {
+    fn recall_10_at_100_counts_the_first_ten_by_float_among_the_first_hundred_by_code() {
         let exact = vec![(0..10).collect::<Vec<u32>>(), vec![5, 6]];
         let approximate = vec![(5..200).collect::<Vec<u32>>(), vec![6, 9]];
-        assert!((fidelity(&exact, &approximate) - 50.0).abs() < 1e-9);
+        assert!((recall_10_at_100(&exact, &approximate) - 50.0).abs() < 1e-9);
     }
 
     #[test]
-    fn usage_by_hand() {
+    fn usage_equals_hand_calculation() {
         let shape = CodeShape::new(2, 16, 1).unwrap();
-        // Book 0 (low nibble): 1, 1, 2, 2. Book 1: always 3.
+        // Codebook 0 (low nibble): 1, 1, 2, 2. Codebook 1: always 3.
         let usage = Usage::of(shape, &[0x31, 0x31, 0x32, 0x32]);
         assert_eq!(usage, Usage { words: 16, used: vec![2, 1], entropy: vec![1.0, 0.0], distinct: 2 });
         assert!(!usage.collapsed());
@@ -258,9 +261,9 @@ mod tests {
     }
 
     #[test]
-    fn selected_labels_move_with_their_documents() {
+    fn select_gives_the_labels_of_the_selected_documents() {
         let labels = Labels::several([vec![1], vec![], vec![9, 2]]);
-        let turned = labels.select(&[2, 0, 1]);
-        assert_eq!((turned.get(0), turned.get(1), turned.get(2)), (&[2, 9][..], &[1][..], &[][..]));
+        let selected = labels.select(&[2, 0, 1]);
+        assert_eq!((selected.get(0), selected.get(1), selected.get(2)), (&[2, 9][..], &[1][..], &[][..]));
     }
 }

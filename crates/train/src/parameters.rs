@@ -1,31 +1,29 @@
-//! What is learned: two dense layers and the codebooks, in one flat vector.
+//! The learned parameters: two dense layers and the codebooks, in one flat vector.
 
 use std::ops::Range;
 
-use micpq::Result;
-use micpq::model::{CodeShape, Codebooks, Dense, Refine};
+use engine::Result;
+use engine::model::{CodeShape, Codebooks, Dense, Projection};
 use rayon::prelude::*;
 
 use crate::random::{Purpose, Stream};
 use crate::real::{Adam, Real};
 
-/// The sizes everything else follows from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sizes {
-    /// Values in a feature vector, d.
+    /// Values in an embedding, d.
     pub inputs: usize,
     /// Width of the hidden layer, H.
     pub hidden: usize,
-    /// Books, words, dimensions.
     pub code: CodeShape,
 }
 
 impl Sizes {
-    /// Where `W1 [H, d]`, `b1 [H]`, `W2 [W, H]`, `b2 [W]`, `C [books, words, dim]` lie in the flat vector.
+    /// Where `W1 [H, d]`, `b1 [H]`, `W2 [W, H]`, `b2 [W]`, `C [codebooks, codewords, dim]` lie in the flat vector.
     pub fn ranges(&self) -> [Range<usize>; 5] {
         let (width, code) = (self.code.width(), self.code);
         let mut end = 0;
-        [self.hidden * self.inputs, self.hidden, width * self.hidden, width, width * code.words()].map(|n| {
+        [self.hidden * self.inputs, self.hidden, width * self.hidden, width, width * code.codebook_size()].map(|n| {
             let start = end;
             end += n;
             start..end
@@ -37,7 +35,7 @@ impl Sizes {
         self.ranges()[4].end
     }
 
-    /// Never: a model has parameters.
+    /// Always false: a model has parameters.
     pub fn is_empty(&self) -> bool {
         false
     }
@@ -46,7 +44,6 @@ impl Sizes {
 /// Parameters, or their gradient.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Parameters<T> {
-    /// Their sizes.
     pub sizes: Sizes,
     /// All values, in the order of [`Sizes::ranges`].
     pub values: Vec<T>,
@@ -62,11 +59,11 @@ pub struct Parts<'a, T> {
     pub w2: &'a [T],
     /// `[W]`.
     pub b2: &'a [T],
-    /// `[books, words, dim]`.
-    pub words: &'a [T],
+    /// `[codebooks, codewords, dim]`.
+    pub codewords: &'a [T],
 }
 
-/// The named parts, to be written.
+/// The named parts of a flat vector, mutable.
 pub struct PartsMut<'a, T> {
     /// `[H, d]`.
     pub w1: &'a mut [T],
@@ -76,47 +73,44 @@ pub struct PartsMut<'a, T> {
     pub w2: &'a mut [T],
     /// `[W]`.
     pub b2: &'a mut [T],
-    /// `[books, words, dim]`.
-    pub words: &'a mut [T],
+    /// `[codebooks, codewords, dim]`.
+    pub codewords: &'a mut [T],
 }
 
 impl<T: Real> Parameters<T> {
-    /// All zero.
     pub fn zeros(sizes: Sizes) -> Self {
         Parameters { sizes, values: vec![T::ZERO; sizes.len()] }
     }
 
-    /// The named parts.
     pub fn parts(&self) -> Parts<'_, T> {
-        let [w1, b1, w2, b2, words] = self.sizes.ranges().map(|r| &self.values[r]);
-        Parts { w1, b1, w2, b2, words }
+        let [w1, b1, w2, b2, codewords] = self.sizes.ranges().map(|r| &self.values[r]);
+        Parts { w1, b1, w2, b2, codewords }
     }
 
-    /// The named parts, to be written.
     pub fn parts_mut(&mut self) -> PartsMut<'_, T> {
         let [r1, r2, r3, r4, _] = self.sizes.ranges();
         let (w1, rest) = self.values.split_at_mut(r1.len());
         let (b1, rest) = rest.split_at_mut(r2.len());
         let (w2, rest) = rest.split_at_mut(r3.len());
-        let (b2, words) = rest.split_at_mut(r4.len());
-        PartsMut { w1, b1, w2, b2, words }
+        let (b2, codewords) = rest.split_at_mut(r4.len());
+        PartsMut { w1, b1, w2, b2, codewords }
     }
 
-    /// Euclidean length of the whole vector.
+    /// Euclidean norm of the flat vector.
     pub fn norm(&self) -> f64 {
         self.values.iter().map(|v| v.wide() * v.wide()).sum::<f64>().sqrt()
     }
 
-    /// Scales the vector down to length `most` where it is longer (`torch.nn.utils.clip_grad_norm_`).
-    pub fn clip(&mut self, most: f64) {
-        let scale = T::of((most / (self.norm() + 1e-6)).min(1.0));
+    /// Scales the flat vector down to norm `max_norm` when its norm is larger (`torch.nn.utils.clip_grad_norm_`).
+    pub fn clip(&mut self, max_norm: f64) {
+        let scale = T::of((max_norm / (self.norm() + 1e-6)).min(1.0));
         self.values.iter_mut().for_each(|v| *v *= scale);
     }
 }
 
 impl Parameters<f32> {
-    /// First values as the authors': `nn.Linear`'s `U(-1/sqrt(inputs), 1/sqrt(inputs))` for weights and biases, N(0, 1)
-    /// for codewords.
+    /// Initial values like the authors': `U(-1/sqrt(inputs), 1/sqrt(inputs))` for weights and biases, as in `nn.Linear`, and
+    /// N(0, 1) for codewords.
     pub fn init(sizes: Sizes, seed: u64) -> Self {
         let mut parameters = Self::zeros(sizes);
         let parts = parameters.parts_mut();
@@ -127,46 +121,44 @@ impl Parameters<f32> {
             let bound = 1.0 / (inputs as f32).sqrt();
             values.iter_mut().for_each(|v| *v = (2.0 * *v - 1.0) * bound);
         }
-        Stream::new(seed, Purpose::Init, &[4]).normal(parts.words);
+        Stream::new(seed, Purpose::Init, &[4]).normal(parts.codewords);
         parameters
     }
 
-    /// The parts of a model that encodes and searches.
-    pub fn model_parts(&self) -> Result<(Refine, Codebooks)> {
+    pub fn model_parts(&self) -> Result<(Projection, Codebooks)> {
         let parts = self.parts();
         let first = Dense::new(self.sizes.inputs, parts.w1.to_vec(), parts.b1.to_vec())?;
         let second = Dense::new(self.sizes.hidden, parts.w2.to_vec(), parts.b2.to_vec())?;
-        Ok((Refine::new(vec![first, second])?, Codebooks::new(self.sizes.code, parts.words.to_vec())?))
+        Ok((Projection::new(vec![first, second])?, Codebooks::new(self.sizes.code, parts.codewords.to_vec())?))
     }
 }
 
 /// Adam's running moments.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Moments<T> {
-    /// Of the gradient.
+    /// Running mean of the gradient.
     pub first: Vec<T>,
-    /// Of its square.
+    /// Running mean of the squared gradient.
     pub second: Vec<T>,
-    /// Updates made so far.
+    /// Number of updates so far.
     pub updates: u64,
 }
 
-/// Values updated by one task.
+/// Values per task of an update.
 const CHUNK: usize = 1 << 15;
 
 impl<T: Real> Moments<T> {
-    /// Before the first update.
     pub fn zeros(n: usize) -> Self {
         Moments { first: vec![T::ZERO; n], second: vec![T::ZERO; n], updates: 0 }
     }
 
-    /// Moves `parameters` against `gradient`.
+    /// Updates `parameters` by one step of Adam with learning rate `rate`.
     pub fn update(&mut self, parameters: &mut Parameters<T>, gradient: &Parameters<T>, rate: f64) {
         self.updates += 1;
-        let by = Adam { rate, number: self.updates };
+        let adam = Adam { rate, number: self.updates };
         let values = parameters.values.par_chunks_mut(CHUNK).zip(gradient.values.par_chunks(CHUNK));
         let moments = self.first.par_chunks_mut(CHUNK).zip(self.second.par_chunks_mut(CHUNK));
-        values.zip(moments).for_each(|((x, g), (m, v))| T::adam_all(x, g, m, v, &by));
+        values.zip(moments).for_each(|((x, g), (m, v))| T::adam_all(x, g, m, v, &adam));
     }
 }
 
@@ -175,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn first_values_are_linears_and_normal() {
+    fn initial_values_have_the_distributions_of_the_authors_code() {
         let sizes = Sizes { inputs: 100, hidden: 64, code: CodeShape::micpq(64).unwrap() };
         let p = Parameters::init(sizes, 5);
         let parts = p.parts();
@@ -186,14 +178,14 @@ mod tests {
             let spread = if values.len() > 1000 { 0.05 } else { 0.4 };
             assert!((square / (bound * bound / 3.0) - 1.0).abs() < spread, "{square} {bound}");
         }
-        let square = parts.words.iter().map(|&v| f64::from(v).powi(2)).sum::<f64>() / parts.words.len() as f64;
+        let square = parts.codewords.iter().map(|&v| f64::from(v).powi(2)).sum::<f64>() / parts.codewords.len() as f64;
         assert!((square - 1.0).abs() < 0.05, "{square}");
         assert_eq!(p, Parameters::init(sizes, 5));
         assert_ne!(p, Parameters::init(sizes, 6));
     }
 
     #[test]
-    fn clipping_bounds_the_length_and_leaves_short_vectors() {
+    fn clipping_bounds_the_norm_and_leaves_shorter_vectors_unchanged() {
         let sizes = Sizes { inputs: 2, hidden: 2, code: CodeShape::new(1, 2, 2).unwrap() };
         let mut g = Parameters::<f64>::zeros(sizes);
         g.values.fill(10.0);

@@ -1,11 +1,11 @@
-//! Matrix products on views of slices: the crate's only `unsafe`, and its only door to `gemm`.
+//! Matrix products on views of slices: the crate's only `unsafe` code and its only use of `gemm`.
 //!
-//! A product runs on the thread that asks for it. Who wants several threads gives each its own rows of the output:
-//! pieces of fixed size, so that the bits do not depend on how many threads there are.
+//! A product runs on the calling thread. A caller that uses several threads gives each its own rows of the output, in pieces
+//! of fixed size. So the bits do not depend on the number of threads.
 
 use crate::real::Real;
 
-/// A matrix read in place: element (i, j) lies at `i * row + j * column`.
+/// A borrowed matrix with strides: element (i, j) is at `i * row + j * column`.
 #[derive(Clone, Copy)]
 pub struct View<'a, T> {
     data: &'a [T],
@@ -19,28 +19,27 @@ impl<'a, T> View<'a, T> {
     /// Row-major `[rows, cols]`.
     ///
     /// # Panics
-    /// When the slice has another length.
+    /// When the slice does not hold `rows * cols` values.
     pub fn new(data: &'a [T], rows: usize, cols: usize) -> Self {
         assert_eq!(data.len(), rows * cols, "{rows} x {cols} values expected");
         View { data, rows, cols, row: cols, column: 1 }
     }
 
-    /// Rows of `cols` values of which one begins every `step` values, as many as there are: below `cols` they overlap.
+    /// Rows of `cols` values, one starting every `step` values up to the end of the slice. Rows overlap when `step` is below
+    /// `cols`.
     ///
     /// # Panics
-    /// When the slice does not end with a row.
+    /// When the slice does not end with a whole row.
     pub fn sliding(data: &'a [T], cols: usize, step: usize) -> Self {
         let beyond = data.len().checked_sub(cols).filter(|beyond| beyond % step == 0);
         let rows = beyond.unwrap_or_else(|| panic!("rows of {cols} values every {step} expected")) / step + 1;
         View { data, rows, cols, row: step, column: 1 }
     }
 
-    /// How many rows.
     pub fn rows(&self) -> usize {
         self.rows
     }
 
-    /// Rows and columns exchanged.
     pub fn transposed(self) -> Self {
         View { data: self.data, rows: self.cols, cols: self.rows, row: self.column, column: self.row }
     }
@@ -52,7 +51,7 @@ impl<'a, T> View<'a, T> {
         View { data: &self.data[offset..], rows: self.rows, cols, row: self.row, column: self.column }
     }
 
-    /// Values from the first to the last element: what the slice must hold.
+    /// Values from the first to the last element, the minimum length of the slice.
     fn extent(&self) -> usize {
         if self.rows == 0 || self.cols == 0 {
             0
@@ -74,7 +73,7 @@ pub fn multiply_add<T: Real>(out: &mut [T], a: View<T>, b: View<T>, scale: T) {
 
 fn product<T: Real>(out: &mut [T], a: View<T>, b: View<T>, scale: T, add: bool) {
     assert_eq!(a.cols, b.rows, "inner sizes differ");
-    assert_eq!(out.len(), a.rows * b.cols, "the output has another size");
+    assert_eq!(out.len(), a.rows * b.cols, "the output has the wrong size");
     assert!(a.extent() <= a.data.len() && b.extent() <= b.data.len());
     if out.is_empty() {
         return;
@@ -85,8 +84,8 @@ fn product<T: Real>(out: &mut [T], a: View<T>, b: View<T>, scale: T, add: bool) 
         }
         return;
     }
-    // SAFETY: the assertions above put every element the strides reach inside its slice, `out` is borrowed
-    // exclusively and dense, and `Real` is f32 or f64, the types `gemm` knows.
+    // SAFETY: by the assertions above every element the strides reach lies inside its slice. `out` is dense and borrowed
+    // exclusively. `Real` is f32 or f64, types that `gemm` supports.
     unsafe {
         gemm::gemm(
             a.rows,
@@ -123,7 +122,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn products_are_sums_of_products(m in 0usize..20, k in 0usize..20, n in 0usize..20, flags in 0u8..8) {
+        fn products_equal_the_plain_sums(m in 0usize..20, k in 0usize..20, n in 0usize..20, flags in 0u8..8) {
             let (ta, tb, add) = (flags & 1 > 0, flags & 2 > 0, flags & 4 > 0);
             let a: Vec<f64> = (0..m * k).map(value).collect();
             let b: Vec<f64> = (0..k * n).map(|i| value(i + 7)).collect();
@@ -144,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn sliding_rows_overlap() {
+    fn product_of_sliding_rows_equals_the_plain_sums() {
         let a: Vec<f64> = (0..10).map(value).collect();
         let (b, mut out) = ([1.0, 10.0, 100.0, 1000.0], [0.0; 4]);
         multiply(&mut out, View::sliding(&a, 4, 2), View::new(&b, 4, 1), 1.0);
@@ -155,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn columns_are_a_part_of_the_matrix() {
+    fn product_with_selected_columns_uses_only_them() {
         let b: Vec<f64> = (0..12).map(value).collect();
         let mut out = vec![0.0; 4];
         let a = [1.0, 0.0, 0.0, 0.0, 0.0, 1.0];

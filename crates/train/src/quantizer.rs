@@ -1,74 +1,73 @@
-//! One book's soft code: forward, its mutual information, and the way back.
+//! The soft code of one codebook: forward pass, mutual information and backward pass.
 //!
-//! Everything here lies column by column: `[dim, n]` and `[words, n]` with one column a view of a document, so that the
-//! sums over words run along whole registers and a book's rows of the batch are one contiguous piece.
+//! Arrays are `[dim, n]` and `[codewords, n]`, with one column per view of a document. So sums over codewords run along whole
+//! registers, and the rows of one codebook are one contiguous slice.
 
 use crate::product::{View, multiply, multiply_add};
 use crate::real::Real;
 use crate::step::{Information, Objective};
 
-/// Added inside the entropies' logarithms, as in the authors' code.
+/// Added inside the logarithms of the entropies, as in the authors' code.
 const ENTROPY_FLOOR: f64 = 1e-12;
 
-/// One codebook.
 #[derive(Clone, Copy)]
-pub struct Book<'a, T> {
-    /// `[words, dim]`.
-    pub words: &'a [T],
-    /// Dimensions of a word.
+pub struct Codebook<'a, T> {
+    /// `[codewords, dim]`.
+    pub codewords: &'a [T],
     pub dim: usize,
 }
 
-impl<'a, T: Real> Book<'a, T> {
-    fn count(&self) -> usize {
-        self.words.len() / self.dim
+impl<'a, T: Real> Codebook<'a, T> {
+    fn size(&self) -> usize {
+        self.codewords.len() / self.dim
     }
 
-    /// `[words, dim]`.
+    /// `[codewords, dim]`.
     fn view(&self) -> View<'a, T> {
-        View::new(self.words, self.count(), self.dim)
+        View::new(self.codewords, self.size(), self.dim)
     }
 }
 
-/// What the forward pass of a book leaves for the way back.
+/// The soft code of one codebook, and the values of its forward pass that the backward pass needs.
 #[derive(Clone, Debug, Default)]
 pub struct SoftCode<T> {
-    /// `p = softmax(-|z - c|^2)`, `[words, n]`; empty when nothing asks for it.
+    /// `p = softmax(-|z - c|^2)`, `[codewords, n]`. Holds the logits instead when neither the floor nor the information uses
+    /// the probabilities.
     pub posterior: Vec<T>,
-    /// The soft code `v`, `[words, n]`.
+    /// The soft code `v`, `[codewords, n]`.
     pub code: Vec<T>,
-    /// `ln(q + 1e-12)` of the probabilities whose information counts, `[words, n]`.
+    /// `ln(q + 1e-12)`, `[codewords, n]`; `q` are the probabilities of the mutual information. The backward pass replaces it
+    /// by the derivative of the information by `q`.
     log: Vec<T>,
-    /// Derivative of `x ln(x + 1e-12)` at the batch mean of `q`, `[2, words]`.
+    /// Derivative of `x ln(x + 1e-12)` at the batch mean of `q`, `[2, codewords]`.
     mean_slope: Vec<T>,
-    /// Derivative of the loss by the logits, `[words, n]`.
+    /// Derivative of the loss by the logits, `[codewords, n]`.
     error: Vec<T>,
-    /// One value a column.
+    /// Scratch space, one value per column.
     column: Vec<T>,
-    /// This book's mutual information.
+    /// Mutual information of codeword and document, in nats.
     pub information: f64,
 }
 
-/// Where the Gumbel noise comes from.
+/// The uniform draws behind the Gumbel noise of one codebook.
 #[derive(Clone, Copy)]
 pub enum Uniform<'a, T> {
-    /// From a stream of its own for every book.
     Drawn(crate::random::Stream),
-    /// Given, `[words, n]`.
+    /// `[codewords, n]`.
     Given(&'a [T]),
 }
 
-/// `x = softmax(x)` down every column of `[words, n]`.
+/// `x = softmax(x)` over every column of `x [codewords, n]`.
 fn softmax<T: Real>(x: &mut [T], column: &mut [T]) {
     let n = column.len();
     column.copy_from_slice(&x[..n]);
     for row in x.chunks_exact(n).skip(1) {
-        for (top, v) in column.iter_mut().zip(row) {
-            *top = if *v > *top { *v } else { *top };
+        for (max, v) in column.iter_mut().zip(row) {
+            *max = if *v > *max { *v } else { *max };
         }
     }
     for row in x.chunks_exact_mut(n) {
-        row.iter_mut().zip(&*column).for_each(|(v, top)| *v -= *top);
+        row.iter_mut().zip(&*column).for_each(|(v, max)| *v -= *max);
     }
     T::exp_all(x);
     column.fill(T::ZERO);
@@ -81,7 +80,7 @@ fn softmax<T: Real>(x: &mut [T], column: &mut [T]) {
     }
 }
 
-/// `column = sum over words of a * b`.
+/// `column = sum over codewords of a * b`.
 fn dot_columns<T: Real>(column: &mut [T], a: &[T], b: &[T]) {
     let n = column.len();
     column.fill(T::ZERO);
@@ -93,23 +92,23 @@ fn dot_columns<T: Real>(column: &mut [T], a: &[T], b: &[T]) {
 }
 
 impl<T: Real> SoftCode<T> {
-    fn prepare(&mut self, words: usize, n: usize) {
+    fn resize(&mut self, codewords: usize, n: usize) {
         for buffer in [&mut self.posterior, &mut self.code, &mut self.log, &mut self.error] {
-            buffer.resize(words * n, T::ZERO);
+            buffer.resize(codewords * n, T::ZERO);
         }
-        self.mean_slope.resize(2 * words, T::ZERO);
+        self.mean_slope.resize(2 * codewords, T::ZERO);
         self.column.resize(n, T::ZERO);
     }
 
-    /// Refined slices `z [dim, n]` to soft codes, and to what they stand for, `h [dim, n]`. The first half of the columns is
-    /// one view of the batch, the second the other.
-    pub fn forward(&mut self, book: Book<T>, objective: &Objective, noise: Uniform<T>, z: &[T], h: &mut [T]) {
-        let (words, n) = (book.count(), z.len() / book.dim);
-        self.prepare(words, n);
-        // Logits 2 z.c - |c|^2: the |z|^2 of the distance is the same for every word and cancels in the softmax.
-        multiply(&mut self.posterior, book.view(), View::new(z, book.dim, n), T::of(2.0));
-        for (row, word) in self.posterior.chunks_exact_mut(n).zip(book.words.chunks_exact(book.dim)) {
-            let square = word.iter().fold(T::ZERO, |sum, c| sum + *c * *c);
+    /// Computes the soft codes of the projected slices `z [dim, n]` and writes their decoded vectors to `h [dim, n]`. The
+    /// first half of the columns is one view of the batch, the second half the other.
+    pub fn forward(&mut self, codebook: Codebook<T>, objective: &Objective, noise: Uniform<T>, z: &[T], h: &mut [T]) {
+        let (codewords, n) = (codebook.size(), z.len() / codebook.dim);
+        self.resize(codewords, n);
+        // Logits 2 z.c - |c|^2: the |z|^2 of the distance is equal for all codewords and cancels in the softmax.
+        multiply(&mut self.posterior, codebook.view(), View::new(z, codebook.dim, n), T::of(2.0));
+        for (row, codeword) in self.posterior.chunks_exact_mut(n).zip(codebook.codewords.chunks_exact(codebook.dim)) {
+            let square = codeword.iter().fold(T::ZERO, |sum, c| sum + *c * *c);
             row.iter_mut().for_each(|l| *l -= square);
         }
         if objective.gumbel {
@@ -128,7 +127,7 @@ impl<T: Real> SoftCode<T> {
             T::ln_all(&mut self.log);
             self.code.iter_mut().zip(&self.log).for_each(|(v, a)| *v += *a);
         } else {
-            // Without a floor ln p is the logit but for a constant, and never underflows.
+            // Without a floor, ln p is the logit plus a constant and never underflows.
             self.code.iter_mut().zip(&self.posterior).for_each(|(v, l)| *v += *l);
             if objective.information == Information::Posterior {
                 softmax(&mut self.posterior, &mut self.column);
@@ -137,12 +136,12 @@ impl<T: Real> SoftCode<T> {
         let sharpness = T::of(1.0 / objective.tau);
         self.code.iter_mut().for_each(|v| *v *= sharpness);
         softmax(&mut self.code, &mut self.column);
-        multiply(h, book.view().transposed(), View::new(&self.code, words, n), T::ONE);
-        self.inform(objective, n);
+        multiply(h, codebook.view().transposed(), View::new(&self.code, codewords, n), T::ONE);
+        self.measure_information(objective, n);
     }
 
-    /// Mutual information of word and document over the batch, for each view, then their mean.
-    fn inform(&mut self, objective: &Objective, n: usize) {
+    /// Mutual information of codeword and document over the batch: the mean of both views.
+    fn measure_information(&mut self, objective: &Objective, n: usize) {
         let (batch, floor) = (n / 2, T::of(ENTROPY_FLOOR));
         let q = match objective.information {
             Information::Code => &self.code,
@@ -150,54 +149,83 @@ impl<T: Real> SoftCode<T> {
         };
         self.log.iter_mut().zip(q).for_each(|(l, q)| *l = *q + floor);
         T::ln_all(&mut self.log);
-        let words = q.len() / n;
+        let codewords = q.len() / n;
         let mut information = 0.0;
         for view in 0..2 {
             let (mut entropy, mut conditional) = (0.0, 0.0);
-            for k in 0..words {
+            for k in 0..codewords {
                 let cells = k * n + view * batch..k * n + (view + 1) * batch;
-                let (mut sum, mut own) = (T::ZERO, T::ZERO);
+                let (mut sum, mut negative_entropy) = (T::ZERO, T::ZERO);
                 for (q, l) in q[cells.clone()].iter().zip(&self.log[cells]) {
                     sum += *q;
-                    own += *q * *l;
+                    negative_entropy += *q * *l;
                 }
                 let mean = sum.wide() / batch as f64;
                 let log = (mean + ENTROPY_FLOOR).ln();
                 entropy -= mean * log;
-                conditional -= own.wide() / batch as f64;
-                self.mean_slope[view * words + k] = T::of(log + mean / (mean + ENTROPY_FLOOR));
+                conditional -= negative_entropy.wide() / batch as f64;
+                self.mean_slope[view * codewords + k] = T::of(log + mean / (mean + ENTROPY_FLOOR));
             }
             information += 0.5 * (entropy - objective.alpha * conditional);
         }
         self.information = information;
     }
 
-    /// From `g [dim, n]`, the derivative by `h`, to `dz [dim, n]` and to the words' gradient `[words, dim]`.
-    pub fn backward(&mut self, book: Book<T>, objective: &Objective, z: &[T], g: &[T], dz: &mut [T], dwords: &mut [T]) {
-        let (words, n) = (book.count(), z.len() / book.dim);
+    /// Takes `g [dim, n]`, the derivative of the loss by `h`. Writes the derivative by `z` to `dz [dim, n]` and the gradient
+    /// of the codewords to `dcodewords [codewords, dim]`.
+    pub fn backward(
+        &mut self,
+        codebook: Codebook<T>,
+        objective: &Objective,
+        z: &[T],
+        g: &[T],
+        dz: &mut [T],
+        dcodewords: &mut [T],
+    ) {
+        let (codewords, n) = (codebook.size(), z.len() / codebook.dim);
+        // s = G.c
+        multiply(&mut self.error, codebook.view(), View::new(g, codebook.dim, n), T::ONE);
+        self.information_slope(objective, n);
+        self.logit_errors(objective, n);
+        let error = View::new(&self.error, codewords, n);
+        multiply(dz, codebook.view().transposed(), error, T::of(2.0));
+        // dC = v G^T + 2 (E z^T - (sum E) c).
+        multiply(dcodewords, View::new(&self.code, codewords, n), View::new(g, codebook.dim, n).transposed(), T::ONE);
+        multiply_add(dcodewords, error, View::new(z, codebook.dim, n).transposed(), T::of(2.0));
+        let rows = dcodewords.chunks_exact_mut(codebook.dim).zip(codebook.codewords.chunks_exact(codebook.dim));
+        for ((gradient, codeword), errors) in rows.zip(self.error.chunks_exact(n)) {
+            let sum = errors.iter().fold(T::ZERO, |sum, e| sum + *e) * T::of(2.0);
+            gradient.iter_mut().zip(codeword).for_each(|(d, c)| *d -= sum * *c);
+        }
+    }
+
+    /// Replaces `log` by U, the derivative of the weighted information by `q`.
+    fn information_slope(&mut self, objective: &Objective, n: usize) {
         let batch = n / 2;
-        // s = G.c, plus the information's own derivative where it is taken on v.
-        multiply(&mut self.error, book.view(), View::new(g, book.dim, n), T::ONE);
-        // From here on `log` holds the derivative of the information by q, U.
         let (weight, alpha) = (T::of(objective.prob_weight / n as f64), T::of(objective.alpha));
         let floor = T::of(ENTROPY_FLOOR);
         let q = match objective.information {
             Information::Code => &self.code,
             Information::Posterior => &self.posterior,
         };
-        for k in 0..words {
+        let codewords = q.len() / n;
+        for k in 0..codewords {
             for view in 0..2 {
                 let cells = k * n + view * batch..k * n + (view + 1) * batch;
-                let slope = self.mean_slope[view * words + k];
+                let slope = self.mean_slope[view * codewords + k];
                 for (l, q) in self.log[cells.clone()].iter_mut().zip(&q[cells]) {
                     *l = weight * (slope - alpha * (*l + *q / (*q + floor)));
                 }
             }
         }
+    }
+
+    /// Turns `error` from `s [codewords, n]` into E, the derivative of the loss by the logits.
+    fn logit_errors(&mut self, objective: &Objective, n: usize) {
         if objective.information == Information::Code {
             self.error.iter_mut().zip(&self.log).for_each(|(s, u)| *s += *u);
         }
-        // A = v (s - sum v s) / tau: back through the tempered softmax.
+        // A = v (s - sum v s) / tau: backward through the softmax with temperature.
         dot_columns(&mut self.column, &self.code, &self.error);
         let sharpness = T::of(1.0 / objective.tau);
         for (errors, codes) in self.error.chunks_exact_mut(n).zip(self.code.chunks_exact(n)) {
@@ -206,7 +234,7 @@ impl<T: Real> SoftCode<T> {
             }
         }
         if objective.floor > 0.0 {
-            // E = r A - p sum r A with r = p / (p + floor): back through the floored logarithm and the softmax.
+            // E = r A - p sum r A with r = p / (p + floor): backward through the floored logarithm and the softmax.
             let floor = T::of(objective.floor);
             for (a, p) in self.error.iter_mut().zip(&self.posterior) {
                 *a *= *p / (*p + floor);
@@ -229,16 +257,6 @@ impl<T: Real> SoftCode<T> {
                     *e += *p * (*u - *mean);
                 }
             }
-        }
-        let error = View::new(&self.error, words, n);
-        multiply(dz, book.view().transposed(), error, T::of(2.0));
-        // dC = v G^T + 2 (E z^T - (sum E) c).
-        multiply(dwords, View::new(&self.code, words, n), View::new(g, book.dim, n).transposed(), T::ONE);
-        multiply_add(dwords, error, View::new(z, book.dim, n).transposed(), T::of(2.0));
-        let rows = dwords.chunks_exact_mut(book.dim).zip(book.words.chunks_exact(book.dim));
-        for ((gradient, word), errors) in rows.zip(self.error.chunks_exact(n)) {
-            let sum = errors.iter().fold(T::ZERO, |sum, e| sum + *e) * T::of(2.0);
-            gradient.iter_mut().zip(word).for_each(|(d, c)| *d -= sum * *c);
         }
     }
 }

@@ -1,31 +1,31 @@
-//! Randomness as a function of what it is for: a draw depends on the seed and its address, never on what was drawn
-//! before. So a run that was killed goes on with the same numbers, and threads cannot change them.
+//! Counter-based randomness: a draw is a function of the seed and its address, never of earlier draws. So a killed run
+//! resumes with the same numbers, and threads cannot change them.
 
 /// 2^64 over the golden ratio, odd: the step between the counters of neighbouring draws.
 const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// What a stream is for. The numbers are part of every trained model: never change one.
+/// What a stream is used for. The numbers decide every trained model: never change one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
-    /// First values of the parameters.
+    /// Initial parameters.
     Init = 1,
     /// Order of the documents in an epoch.
     Shuffle = 2,
     /// Gumbel noise of the soft code.
     Gumbel = 3,
-    /// Which views a document shows, or the noise that makes them.
+    /// The two views drawn for a document, or their noise.
     Views = 4,
-    /// Documents kept out of training to measure it.
+    /// Documents held out for validation.
     HeldOut = 5,
-    /// Order in which evaluation lays out the database.
+    /// Order of the database in an evaluation.
     Database = 6,
     /// Documents the noise model is fitted on.
     Sample = 7,
-    /// Everything the other systems draw; the first number of the address says what for.
-    System = 16,
+    /// Every draw of the other methods; the first number of the address tells them apart.
+    Method = 16,
 }
 
-/// Independent draws, each found by its number.
+/// Independent draws, addressed by number.
 #[derive(Clone, Copy, Debug)]
 pub struct Stream {
     key: u64,
@@ -49,12 +49,11 @@ impl Stream {
         Stream { key }
     }
 
-    /// What its draws follow from, for whoever draws elsewhere.
+    /// The key that decides all draws. A GPU draws from it.
     pub fn key(self) -> u64 {
         self.key
     }
 
-    /// Sixty-four random bits.
     #[inline]
     pub fn bits(self, number: u64) -> u64 {
         mix(self.key.wrapping_add(number.wrapping_add(1).wrapping_mul(GOLDEN)))
@@ -65,7 +64,14 @@ impl Stream {
         ((u128::from(self.bits(number)) * u128::from(n)) >> 64) as u64
     }
 
-    /// Uniform in [0, 1), 24 bits each: two values of every sixty-four bits.
+    /// Two different numbers in `[0, n)`, from the draws 0 and 1.
+    pub fn two_below(self, n: u64) -> (u64, u64) {
+        let one = self.below(0, n);
+        let other = self.below(1, n - 1);
+        (one, other + u64::from(other >= one))
+    }
+
+    /// Uniform in [0, 1) with 24 bits each; 64 random bits give two values.
     pub fn uniform_f32(self, out: &mut [f32]) {
         const SCALE: f32 = 1.0 / (1 << 24) as f32;
         for (i, pair) in out.chunks_mut(2).enumerate() {
@@ -77,14 +83,13 @@ impl Stream {
         }
     }
 
-    /// Uniform in [0, 1), 53 bits each.
+    /// Uniform in [0, 1) with 53 bits each.
     pub fn uniform_f64(self, out: &mut [f64]) {
         for (i, value) in out.iter_mut().enumerate() {
             *value = (self.bits(i as u64) >> 11) as f64 / (1u64 << 53) as f64;
         }
     }
 
-    /// Standard normal draws.
     pub fn normal(self, out: &mut [f32]) {
         let backend = kernels::Backend::active();
         let even = out.len() / 2 * 2;
@@ -113,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_and_purposes_have_their_own_draws() {
+    fn streams_of_different_addresses_or_purposes_share_no_draw() {
         let a = Stream::new(0, Purpose::Views, &[1, 2]);
         let same = Stream::new(0, Purpose::Views, &[1, 2]);
         assert_eq!(a.bits(7), same.bits(7));
@@ -129,12 +134,12 @@ mod tests {
     }
 
     #[test]
-    fn uniform_draws_fill_the_interval_evenly() {
+    fn uniform_draws_are_even_and_uncorrelated() {
         let mut u = vec![0.0f32; 100_001];
         Stream::new(3, Purpose::Gumbel, &[]).uniform_f32(&mut u);
         let mut cells = [0usize; 16];
         u.iter().for_each(|&x| cells[(x * 16.0) as usize] += 1);
-        // Chi-square with 15 degrees of freedom stays below 45 in all but one of ten thousand streams.
+        // Chi-square with 15 degrees of freedom stays below 45 in all but one of 10,000 streams.
         let expected = u.len() as f64 / 16.0;
         let chi: f64 = cells.iter().map(|&c| (c as f64 - expected).powi(2) / expected).sum();
         assert!(chi < 45.0, "{chi}");
@@ -154,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn normal_draws_of_odd_number_are_all_filled() {
+    fn odd_number_of_normal_draws_fills_every_value() {
         let mut x = vec![f32::NAN; 10_001];
         Stream::new(0, Purpose::Init, &[]).normal(&mut x);
         let square: f64 = x.iter().map(|&v| f64::from(v).powi(2)).sum::<f64>() / x.len() as f64;

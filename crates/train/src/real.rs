@@ -1,4 +1,4 @@
-//! The two floating-point types a step runs in: `f32` to train, `f64` to be checked against autograd.
+//! The two floating-point types of a step: `f32` for training, `f64` for tests against autograd.
 
 use std::fmt::Debug;
 use std::ops::{Add, AddAssign, Div, DivAssign, Mul, MulAssign, Neg, Sub, SubAssign};
@@ -26,46 +26,41 @@ pub trait Real:
     + MulAssign
     + DivAssign
 {
-    /// 0.
     const ZERO: Self;
-    /// 1.
     const ONE: Self;
-    /// Nearest value.
+    /// The value nearest to `x`.
     fn of(x: f64) -> Self;
-    /// As `f64`, exactly.
+    /// Converts to `f64`, exactly.
     fn wide(self) -> f64;
-    /// Square root.
     fn root(self) -> Self;
     /// `x = e^x` for all.
     fn exp_all(x: &mut [Self]);
-    /// `x = ln x` for all; they are positive.
+    /// `x = ln x` for all; every `x` must be positive.
     fn ln_all(x: &mut [Self]);
-    /// Uniform draws in [0, 1) to Gumbel noise, as the authors write it: `-ln(-ln(u + 1e-20) + 1e-20)`.
+    /// Turns uniform draws in [0, 1) into Gumbel noise by the authors' formula `-ln(-ln(u + 1e-20) + 1e-20)`.
     fn gumbel_all(u: &mut [Self]);
-    /// Uniform draws of a stream.
     fn uniform_all(stream: Stream, out: &mut [Self]);
-    /// One Adam update.
-    fn adam_all(x: &mut [Self], gradient: &[Self], first: &mut [Self], second: &mut [Self], by: &Adam);
+    fn adam_all(x: &mut [Self], gradient: &[Self], first: &mut [Self], second: &mut [Self], adam: &Adam);
 }
 
-/// The numbers of one Adam update.
+/// One update by Adam.
 #[derive(Clone, Copy, Debug)]
 pub struct Adam {
     /// Learning rate.
     pub rate: f64,
-    /// Which update this is, counted from 1.
+    /// Number of the update, counted from 1.
     pub number: u64,
 }
 
 impl Adam {
-    /// Share of the old first moment.
+    /// Decay of the first moment, beta 1.
     pub const FIRST: f64 = 0.9;
-    /// Share of the old second moment.
+    /// Decay of the second moment, beta 2.
     pub const SECOND: f64 = 0.999;
-    /// Added to the root.
+    /// Added to the root of the second moment.
     pub const EPSILON: f64 = 1e-8;
 
-    /// The update's numbers in single precision.
+    /// The coefficients of the update in single precision.
     pub fn numbers(&self) -> elementwise::Adam {
         let (rate, scale) = self.corrected();
         elementwise::Adam {
@@ -77,10 +72,10 @@ impl Adam {
         }
     }
 
-    /// Rate over the first moment's bias correction, one over the root of the second's.
+    /// The rate divided by the bias correction of the first moment, and the inverse root of the correction of the second.
     fn corrected(&self) -> (f64, f64) {
-        let power = |share: f64| 1.0 - share.powf(self.number as f64);
-        (self.rate / power(Self::FIRST), 1.0 / power(Self::SECOND).sqrt())
+        let correction = |decay: f64| 1.0 - decay.powf(self.number as f64);
+        (self.rate / correction(Self::FIRST), 1.0 / correction(Self::SECOND).sqrt())
     }
 }
 
@@ -116,8 +111,8 @@ impl Real for f32 {
         stream.uniform_f32(out);
     }
 
-    fn adam_all(x: &mut [f32], gradient: &[f32], first: &mut [f32], second: &mut [f32], by: &Adam) {
-        elementwise::adam(Backend::active(), x, gradient, first, second, by.numbers());
+    fn adam_all(x: &mut [f32], gradient: &[f32], first: &mut [f32], second: &mut [f32], adam: &Adam) {
+        elementwise::adam(Backend::active(), x, gradient, first, second, adam.numbers());
     }
 }
 
@@ -153,8 +148,8 @@ impl Real for f64 {
         stream.uniform_f64(out);
     }
 
-    fn adam_all(x: &mut [f64], gradient: &[f64], first: &mut [f64], second: &mut [f64], by: &Adam) {
-        let (rate, scale) = by.corrected();
+    fn adam_all(x: &mut [f64], gradient: &[f64], first: &mut [f64], second: &mut [f64], adam: &Adam) {
+        let (rate, scale) = adam.corrected();
         for (((x, g), m), v) in x.iter_mut().zip(gradient).zip(first).zip(second) {
             *m = Adam::FIRST * *m + (1.0 - Adam::FIRST) * g;
             *v = Adam::SECOND * *v + (1.0 - Adam::SECOND) * g * g;
@@ -167,8 +162,8 @@ impl Real for f64 {
 mod tests {
     use super::*;
 
-    // Three updates worked out by the formulas of Kingma and Ba with the corrections left in place.
-    fn by_the_book(gradients: &[f64], rate: f64) -> f64 {
+    // The updates by the formulas of Kingma and Ba, with the bias corrections not merged into the rate.
+    fn reference(gradients: &[f64], rate: f64) -> f64 {
         let (mut x, mut m, mut v) = (1.0, 0.0, 0.0);
         for (t, g) in gradients.iter().enumerate() {
             m = 0.9 * m + 0.1 * g;
@@ -188,9 +183,9 @@ mod tests {
     }
 
     #[test]
-    fn adam_is_kingma_and_bas() {
+    fn adam_equals_the_published_formulas() {
         let gradients = [0.5, -2.0, 1e-4, 3.0];
-        let expected = by_the_book(&gradients, 1e-3);
+        let expected = reference(&gradients, 1e-3);
         assert!((run::<f64>(&gradients) - expected).abs() < 1e-14);
         assert!((run::<f32>(&gradients) - expected).abs() < 1e-6);
     }

@@ -1,8 +1,8 @@
-//! Which epoch's model is kept: a figure measured after each, through the codes.
+//! Selection of the best epoch by a validation metric on the codes.
 
-use micpq::model::{Codebooks, Distance, Refine, Table};
-use micpq::search::Flat;
-use micpq::{Error, Matrix, Result};
+use engine::model::{Codebooks, Distance, DistanceTable, Projection};
+use engine::search::Flat;
+use engine::{Error, Matrix, Result};
 use rayon::prelude::*;
 
 use crate::config::TrainConfig;
@@ -14,38 +14,30 @@ use crate::views::{Draw, Views};
 /// How epochs are compared.
 #[derive(Clone, Copy)]
 pub enum Validation<'a> {
-    /// Precision of the first hundred results of labelled queries among the training documents, as the authors do.
-    Labelled {
-        /// Feature vectors of the validation queries.
-        queries: &'a Matrix,
-        /// Their labels.
-        query_labels: &'a Labels,
-        /// Labels of the training documents.
-        document_labels: &'a Labels,
-    },
-    /// Without labels: documents are kept out of training, and a noisy view of each must find the document itself through
-    /// its code. The figure is the mean logarithm of its rank.
+    /// P@100 of labelled queries among the training documents, as in the authors' code.
+    Labelled { queries: &'a Matrix, query_labels: &'a Labels, document_labels: &'a Labels },
+    /// Without labels: some documents are held out of training. A noisy view of each is a query for the document itself,
+    /// by its code. The metric is the mean logarithm of the document's rank.
     HeldOut,
 }
 
-/// Documents encoded at a time.
+/// Documents encoded per call.
 const CHUNK: usize = 4096;
-/// The draw of the views that ask for held-out documents: no epoch has this number.
-const QUESTION: u64 = u64::MAX;
+/// Epoch number of the views that are held-out queries; no real epoch reaches it.
+const QUERY_EPOCH: u64 = u64::MAX;
 
-/// Packed codes of vectors.
+/// Computes the packed codes of embeddings.
 pub(crate) type Coder<'a> = dyn FnMut(&Matrix) -> Result<Vec<u8>> + 'a;
 
-/// A figure; `higher` says which way is better.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Figure {
+pub(crate) struct ValidationMetric {
     pub value: f64,
-    /// Precision at 1, 10, 100 and the like, where there are labels.
+    /// `None` without labels.
     pub scores: Option<Scores>,
 }
 
-/// Validation with everything laid out that does not change from epoch to epoch.
-pub(crate) struct Judge<'a> {
+/// Validation after each epoch, with everything prepared that does not change between epochs.
+pub(crate) struct Validator<'a> {
     views: &'a dyn Views,
     distance: Distance,
     kind: Kind<'a>,
@@ -53,10 +45,10 @@ pub(crate) struct Judge<'a> {
 
 enum Kind<'a> {
     Labelled { queries: &'a Matrix, query_labels: &'a Labels, order: Vec<u32>, labels: Labels },
-    HeldOut { documents: Vec<u32>, questions: Matrix },
+    HeldOut { documents: Vec<u32>, queries: Matrix },
 }
 
-impl<'a> Judge<'a> {
+impl<'a> Validator<'a> {
     /// Checks the validation set against the views.
     pub fn new(config: &TrainConfig, views: &'a dyn Views, validation: Validation<'a>) -> Result<Self> {
         let count = views.documents();
@@ -66,20 +58,23 @@ impl<'a> Judge<'a> {
                     let (rows, labels) = (queries.rows(), query_labels.len());
                     return Err(Error::input(
                         "validation",
-                        format!("{rows} queries have vectors, {labels} have labels"),
+                        format!("{rows} queries have embeddings, {labels} have labels; give a label for every query"),
                     ));
                 }
                 if queries.cols() != views.width() {
                     let (found, expected) = (queries.cols(), views.width());
-                    let problem = format!("queries have {found} values, training vectors {expected}; use one encoder");
+                    let problem = format!(
+                        "query embeddings have {found} values, training embeddings {expected}; use one encoder"
+                    );
                     return Err(Error::input("validation", problem));
                 }
                 if document_labels.len() != count {
-                    let problem = format!("{} documents have labels, there are {count}", document_labels.len());
+                    let problem = format!("{} documents have labels, expected {count}", document_labels.len());
                     return Err(Error::input("validation", problem));
                 }
                 if let Some(i) = queries.iter().position(|row| !row.iter().all(|v| v.is_finite())) {
-                    let problem = "its vector holds a value that is not a finite number";
+                    let problem =
+                        "its embedding holds a value that is not a finite number; encode it again or leave it out";
                     return Err(Error::input(format!("validation query {i}"), problem));
                 }
                 let order = Stream::new(config.seed, Purpose::Database, &[]).permutation(count);
@@ -91,15 +86,15 @@ impl<'a> Judge<'a> {
                 documents.truncate(config.held_out.min(count / 10).max(1));
                 documents.sort_unstable();
                 let mut pair = vec![0.0; 2 * documents.len() * views.width()];
-                views.pair(&documents, Draw { seed: config.seed, epoch: QUESTION }, &mut pair);
+                views.pair(&documents, Draw { seed: config.seed, epoch: QUERY_EPOCH }, &mut pair);
                 pair.truncate(documents.len() * views.width());
-                Kind::HeldOut { documents, questions: Matrix::from_vec(views.width(), pair) }
+                Kind::HeldOut { documents, queries: Matrix::from_vec(views.width(), pair) }
             }
         };
-        Ok(Judge { views, distance: config.distance, kind })
+        Ok(Validator { views, distance: config.distance, kind })
     }
 
-    /// The documents to train on.
+    /// All documents that are not held out.
     pub fn training_documents(&self) -> Vec<u32> {
         let all = 0..self.views.documents() as u32;
         match &self.kind {
@@ -108,7 +103,7 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// What the figure is called.
+    /// Name of the metric.
     pub fn name(&self) -> &'static str {
         match self.kind {
             Kind::Labelled { .. } => "P@100",
@@ -124,7 +119,7 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// Tells this validation set from another, for checkpoints.
+    /// Identifies the validation set, for checkpoints.
     pub fn fingerprint(&self) -> String {
         match &self.kind {
             Kind::Labelled { queries, query_labels, labels, .. } => {
@@ -136,73 +131,84 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// Codes of the documents in `order`, by whatever computes them.
-    fn codes(&self, order: &[u32], code: &mut Coder) -> Result<Vec<u8>> {
+    /// Packed codes of the documents in `order`.
+    fn codes(&self, order: &[u32], coder: &mut Coder) -> Result<Vec<u8>> {
         let mut codes = Vec::new();
         for documents in order.chunks(CHUNK) {
             let mut clean = Matrix::zeros(documents.len(), self.views.width());
             self.views.clean(documents, clean.as_mut_slice());
-            codes.extend(code(&clean)?);
+            codes.extend(coder(&clean)?);
         }
         Ok(codes)
     }
 
-    /// The figure of a model, and how its codes use their words; `code` gives the packed codes of clean vectors.
-    pub fn measure(&self, refine: &Refine, codebooks: &Codebooks, code: &mut Coder) -> Result<(Figure, Usage)> {
+    /// The metric of a model and its codeword usage. `coder` encodes the clean embeddings of the documents.
+    pub fn measure(
+        &self,
+        projection: &Projection,
+        codebooks: &Codebooks,
+        coder: &mut Coder,
+    ) -> Result<(ValidationMetric, Usage)> {
         let shape = codebooks.shape();
         match &self.kind {
             Kind::Labelled { queries, query_labels, order, labels } => {
-                let codes = self.codes(order, code)?;
+                let codes = self.codes(order, coder)?;
                 let usage = Usage::of(shape, &codes);
                 let flat = Flat::new(shape, codes)?;
-                let results = code_search(&flat, codebooks, &refine.apply(queries)?, self.distance, DEPTH)?;
+                let results = code_search(&flat, codebooks, &projection.apply(queries)?, self.distance, DEPTH)?;
                 let scores = Scores::of(&results, query_labels, labels)?;
-                Ok((Figure { value: scores.precision.at_100, scores: Some(scores) }, usage))
+                Ok((ValidationMetric { value: scores.precision.at_100, scores: Some(scores) }, usage))
             }
-            Kind::HeldOut { documents, questions } => {
+            Kind::HeldOut { documents, queries } => {
                 let order: Vec<u32> = (0..self.views.documents() as u32).collect();
-                let codes = self.codes(&order, code)?;
+                let codes = self.codes(&order, coder)?;
                 let usage = Usage::of(shape, &codes);
-                let refined = refine.apply(questions)?;
-                let logs: Vec<f64> = documents
+                let projected = projection.apply(queries)?;
+                let log_ranks: Vec<f64> = documents
                     .par_iter()
                     .enumerate()
                     .map(|(i, &document)| {
-                        let sums = byte_sums(&codebooks.table(refined.row(i), self.distance));
-                        let distance =
-                            |code: &[u8]| -> f32 { code.iter().zip(&sums).map(|(&b, s)| s[b as usize]).sum() };
-                        let bytes = shape.code_bytes();
-                        let own = distance(&codes[document as usize * bytes..(document as usize + 1) * bytes]);
-                        let (mut nearer, mut equal) = (0u64, 0u64);
-                        for code in codes.chunks_exact(bytes) {
-                            let other = distance(code);
-                            nearer += u64::from(other < own);
-                            equal += u64::from(other == own);
-                        }
-                        // Its own code is among the equal; a document is as likely first of them as last.
-                        (1.0 + nearer as f64 + (equal as f64 - 1.0) / 2.0).ln()
+                        let table = codebooks.table(projected.row(i), self.distance);
+                        expected_rank(&table, &codes, document as usize).ln()
                     })
                     .collect();
-                let value = logs.iter().sum::<f64>() / logs.len() as f64;
-                Ok((Figure { value, scores: None }, usage))
+                let value = log_ranks.iter().sum::<f64>() / log_ranks.len() as f64;
+                Ok((ValidationMetric { value, scores: None }, usage))
             }
         }
     }
 }
 
-/// For every byte of a code, the sum of the table over the books it holds: half the look-ups of the plain sum with 16 words, an
-/// eighth with 2. The sums are rounded in another order than [`Table::distance`]'s, alike for all codes, which is what a rank
-/// needs: equal codes stay equal.
-fn byte_sums(table: &Table) -> Vec<[f32; 256]> {
+/// Rank of `document` among all packed `codes`, counted from 1; the mean over all orders of the documents at its distance.
+fn expected_rank(table: &DistanceTable, codes: &[u8], document: usize) -> f64 {
+    let sums = byte_sums(table);
+    let distance = |code: &[u8]| -> f32 { code.iter().zip(&sums).map(|(&b, s)| s[b as usize]).sum() };
+    let bytes = table.shape().code_bytes();
+    let target = distance(&codes[document * bytes..(document + 1) * bytes]);
+    let (mut nearer, mut equal) = (0u64, 0u64);
+    for code in codes.chunks_exact(bytes) {
+        let other = distance(code);
+        nearer += u64::from(other < target);
+        equal += u64::from(other == target);
+    }
+    // The document itself is among the equal ones.
+    1.0 + nearer as f64 + (equal as f64 - 1.0) / 2.0
+}
+
+/// For every byte of a code and each of its values, the sum of the distances of the codebooks in that byte. A distance then
+/// takes half the look-ups with 16 codewords and an eighth with 2. The sums round in another order than
+/// [`DistanceTable::distance`], but in the same order for all codes, so equal codes have equal distances and ranks are right.
+fn byte_sums(table: &DistanceTable) -> Vec<[f32; 256]> {
     let shape = table.shape();
-    let each = 8 / shape.word_bits();
+    let per_byte = 8 / shape.codeword_bits();
     (0..shape.code_bytes())
         .map(|byte| {
             std::array::from_fn(|value| {
-                let books = (byte * each..shape.books().min((byte + 1) * each)).enumerate();
-                books
+                let codebooks = (byte * per_byte..shape.num_codebooks().min((byte + 1) * per_byte)).enumerate();
+                codebooks
                     .map(|(i, m)| {
-                        table.values()[m * shape.words() + ((value >> (i * shape.word_bits())) & (shape.words() - 1))]
+                        table.values()[m * shape.codebook_size()
+                            + ((value >> (i * shape.codeword_bits())) & (shape.codebook_size() - 1))]
                     })
                     .sum()
             })
@@ -213,19 +219,20 @@ fn byte_sums(table: &Table) -> Vec<[f32; 256]> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use micpq::model::CodeShape;
+    use engine::model::CodeShape;
 
     #[test]
-    fn sums_by_byte_are_the_tables() {
-        for (books, words) in [(8, 16), (7, 16), (5, 2), (24, 2), (3, 256)] {
-            let shape = CodeShape::new(books, words, 2).unwrap();
-            let table = Table::new(shape, (0..books * words).map(|i| (i * 37 % 101) as f32 / 10.0).collect()).unwrap();
+    fn sums_by_byte_equal_the_distances_of_the_table() {
+        for (codebooks, codewords) in [(8, 16), (7, 16), (5, 2), (24, 2), (3, 256)] {
+            let shape = CodeShape::new(codebooks, codewords, 2).unwrap();
+            let values = (0..codebooks * codewords).map(|i| (i * 37 % 101) as f32 / 10.0).collect();
+            let table = DistanceTable::new(shape, values).unwrap();
             let sums = byte_sums(&table);
             for i in 0..50 {
                 let mut code = vec![0; shape.code_bytes()];
-                (0..books).for_each(|m| shape.set_word(&mut code, m, (i * 7 + m * 5) % words));
+                (0..codebooks).for_each(|m| shape.set_codeword(&mut code, m, (i * 7 + m * 5) % codewords));
                 let by_byte: f32 = code.iter().zip(&sums).map(|(&b, s)| s[b as usize]).sum();
-                assert!((by_byte - table.distance(&code)).abs() < 1e-3, "{books} books of {words}");
+                assert!((by_byte - table.distance(&code)).abs() < 1e-3, "{codebooks} codebooks of {codewords}");
             }
         }
     }

@@ -1,144 +1,164 @@
-//! The run: epochs of steps, a figure after each, the best model kept.
+//! A training run: epochs of steps, validation after each, and the model of the best epoch.
 
 use std::path::Path;
 use std::time::Instant;
 
-use micpq::model::{Codebooks, FeatureConfig, Model, ModelConfig, Refine};
-use micpq::{Error, Result, Watch};
+use engine::model::{Codebooks, EmbeddingConfig, Model, ModelConfig, Projection};
+use engine::{Error, Progress, Result};
 use serde::Serialize;
 
 use crate::checkpoint::{Best, Checkpoint, Epoch, State};
 use crate::config::TrainConfig;
 use crate::gpu::Gpu;
 use crate::metrics::{Precision, Usage};
-use crate::parameters::{Moments, Parameters};
+use crate::parameters::{Moments, Parameters, Sizes};
 use crate::random::{Purpose, Stream};
-use crate::selection::{Judge, Validation};
+use crate::selection::{Validation, ValidationMetric, Validator};
 use crate::step::{Losses, Noise, Workspace};
 use crate::views::{Draw, Views};
 
-/// Length the first gradient is clipped to, where that is asked for.
-const CLIP: f64 = 10.0;
-/// Steps on a GPU after which their losses are looked at.
-const LOOKED_AFTER: usize = 64;
-/// Before so many epochs and updates a code may still be finding its words: at the start nearly all documents share one.
-const SETTLED_EPOCHS: usize = 5;
-const SETTLED_UPDATES: u64 = 500;
+/// Norm that `clip_first_step` clips the first gradient to.
+const FIRST_GRADIENT_NORM: f64 = 10.0;
+/// Steps on the CPU between two reports of the loss.
+const CPU_DETAIL_STEPS: usize = 16;
+/// Steps on the GPU between two readings of the losses.
+const GPU_LOSS_STEPS: usize = 64;
+/// A run counts as collapsed only after this many epochs and updates: at the start nearly all documents share one codeword.
+const MIN_COLLAPSE_EPOCHS: usize = 5;
+const MIN_COLLAPSE_UPDATES: u64 = 500;
 
 /// Why a run ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Stopped {
-    /// The figure had not improved for longer than `patience`.
+    /// The validation metric did not improve for more than `patience` epochs.
     Patience,
-    /// All epochs were run.
     Epochs,
-    /// The user asked.
     Interrupted,
 }
 
-/// Seconds of each part.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct TrainSeconds {
-    /// Steps.
     pub training: f64,
-    /// Measuring after each epoch.
     pub validation: f64,
 }
 
 /// The record of a run, for `metrics.json`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Metrics {
-    /// What epochs were compared by.
+    /// Name of the validation metric.
     pub selection: &'static str,
-    /// The best of it.
+    /// Best value of the validation metric.
     pub best: f64,
-    /// The epoch it was reached in: the model's.
+    /// Epoch of the model, counted from 1.
     pub best_epoch: usize,
-    /// Epochs run.
+    /// Finished epochs.
     pub epochs: usize,
-    /// Precision on the validation queries, in percent, where they had labels.
+    /// Precision on labelled validation queries, in percent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub precision: Option<Precision>,
-    /// Mean average precision of them, in percent.
+    /// Mean average precision on labelled validation queries, in percent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub map: Option<f64>,
-    /// How the documents' codes use the books.
     pub codewords: Usage,
-    /// Documents trained on.
+    /// Training documents.
     pub documents: usize,
-    /// The GPU the steps ran on, where one did.
+    /// Name of the GPU; `None` for a run on the CPU.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gpu: Option<String>,
-    /// Why it ended.
     pub stopped: Stopped,
-    /// Where the time went.
     pub seconds: TrainSeconds,
-    /// Every epoch.
     pub curve: Vec<Epoch>,
 }
 
-/// What a run leaves.
+/// The result of a run.
 pub struct Outcome {
-    /// The learned layers.
-    pub refine: Refine,
-    /// The learned books.
+    pub projection: Projection,
     pub codebooks: Codebooks,
-    /// The record.
     pub metrics: Metrics,
-    /// Whether the user stopped it; the model is then the best of the epochs that were finished.
+    /// Whether the user stopped the run. The model is then the best of the finished epochs.
     pub interrupted: bool,
 }
 
 impl Outcome {
-    /// The model, with how its vectors come about where an encoder made them.
-    pub fn model(&self, config: &TrainConfig, features: Option<FeatureConfig>) -> Result<Model> {
+    /// The model. `embedding` tells how an encoder computes its inputs; `None` for user vectors.
+    pub fn model(&self, config: &TrainConfig, embedding: Option<EmbeddingConfig>) -> Result<Model> {
         let record = ModelConfig {
-            format: micpq::model::FORMAT,
+            format: engine::model::FORMAT,
             method: "micpq".into(),
             shape: self.codebooks.shape(),
             distance: config.distance,
-            features,
+            embedding,
             training: serde_json::to_value(config).expect("options have a JSON form"),
         };
-        Model::new(record, self.refine.clone(), self.codebooks.clone())
+        Model::new(record, self.projection.clone(), self.codebooks.clone())
     }
 }
 
-/// Trains a model, on a GPU where one is given and has room for it.
+/// Trains a model, on the GPU when one is given and the model fits on it.
 ///
-/// With a `checkpoint` directory the state is kept after every epoch, and the same call goes on where a killed one stopped,
-/// to the same model byte for byte. Asked to stop, it returns the best model of the epochs finished, or
-/// [`Error::Interrupted`] when there is none yet.
+/// With a `checkpoint` directory the state is saved after every epoch. The same call then resumes a killed run and ends in the
+/// same model, byte for byte. When interrupted, it returns the best model of the finished epochs, or [`Error::Interrupted`]
+/// when no epoch is finished.
 pub fn train(
     gpu: Option<&cuda::Device>,
     config: &TrainConfig,
     views: &dyn Views,
     validation: Validation,
     checkpoint: Option<&Path>,
-    watch: &dyn Watch,
+    progress: &dyn Progress,
 ) -> Result<Outcome> {
     config.validate()?;
     let sizes = config.sizes(views.width())?;
-    let judge = Judge::new(config, views, validation)?;
-    let documents = judge.training_documents();
+    let validator = Validator::new(config, views, validation)?;
+    let documents = validator.training_documents();
     if documents.len() < 2 {
-        let problem = format!("{} to train on: contrast needs at least two, and one more is held out", documents.len());
+        let problem = format!(
+            "there are {} to train on; the contrastive loss needs at least two, and one more is held out",
+            documents.len()
+        );
         return Err(Error::input("documents", problem));
     }
     let gpu = gpu.and_then(|device| match Gpu::new(device, config, sizes) {
         Ok(gpu) => Some(gpu),
         Err(problem) => {
-            watch.note(&format!("training on the CPU: {problem}"));
+            progress.note(&format!("training on the CPU: {problem}"));
             None
         }
     });
     let checkpoint = match checkpoint {
-        Some(dir) => Some(Checkpoint::open(dir, fingerprint(config, views, &judge, gpu.is_some()))?),
+        Some(dir) => Some(Checkpoint::open(dir, fingerprint(config, views, &validator, gpu.is_some()))?),
         None => None,
     };
-    let fresh = || State {
-        parameters: Parameters::init(sizes, config.seed),
+    let saved = checkpoint.as_ref().map(|c| c.load(sizes)).transpose()?.flatten();
+    if let Some(state) = &saved {
+        progress.note(&format!("resuming after epoch {} of an earlier run", state.epoch));
+    }
+    let state = saved.unwrap_or_else(|| initial_state(sizes, config.seed));
+    let executor = match gpu {
+        None => Executor::Cpu(Box::new(Cpu { gradient: Parameters::zeros(sizes), workspace: Workspace::default() })),
+        Some(mut gpu) => {
+            gpu.load(&state.parameters, &state.moments)?;
+            Executor::Gpu(Box::new(gpu))
+        }
+    };
+    let mut run = Run { config, views, validator, documents, executor, embeddings: Vec::new(), state };
+    let stopped = run.epochs(checkpoint.as_ref(), progress)?;
+    run.finish(stopped, progress)
+}
+
+/// Everything that decides the states of a run. The number of epochs does not.
+fn fingerprint(config: &TrainConfig, views: &dyn Views, validator: &Validator, gpu: bool) -> String {
+    let deciding = TrainConfig { epochs: 0, patience: 0, ..config.clone() };
+    let text = serde_json::to_string(&deciding).expect("options have a JSON form");
+    // A GPU sums in another order.
+    let executor = if gpu { " cuda" } else { "" };
+    format!("{text} {} {}{executor}", views.fingerprint(), validator.fingerprint())
+}
+
+fn initial_state(sizes: Sizes, seed: u64) -> State {
+    State {
+        parameters: Parameters::init(sizes, seed),
         moments: Moments::zeros(sizes.len()),
         epoch: 0,
         stale: 0,
@@ -146,195 +166,156 @@ pub fn train(
         curve: Vec::new(),
         training_seconds: 0.0,
         validation_seconds: 0.0,
-    };
-    let kept = checkpoint.as_ref().map(|c| c.load(sizes)).transpose()?.flatten();
-    if let Some(state) = &kept {
-        watch.note(&format!("going on after epoch {} of an earlier run", state.epoch));
     }
-    let state = kept.unwrap_or_else(fresh);
-    let mut run = Run {
-        config,
-        views,
-        judge,
-        documents,
-        place: match gpu {
-            None => Place::Cpu(Box::new(Cpu { gradient: Parameters::zeros(sizes), workspace: Workspace::default() })),
-            Some(mut gpu) => {
-                gpu.load(&state.parameters, &state.moments)?;
-                Place::Gpu(Box::new(gpu))
-            }
-        },
-        features: Vec::new(),
-        state,
-    };
-    let stopped = loop {
-        if run.state.stale > config.patience {
-            break Stopped::Patience;
-        }
-        if run.state.epoch >= config.epochs {
-            break Stopped::Epochs;
-        }
-        match run.epoch(watch) {
-            Ok(()) => {}
-            Err(Error::Interrupted) => break Stopped::Interrupted,
-            Err(other) => return Err(other),
-        }
-        if let Some(checkpoint) = &checkpoint {
-            checkpoint.save(&run.state)?;
-        }
-    };
-    run.finish(stopped, watch)
-}
-
-/// Everything that decides the states a run passes through; how many of them it makes does not.
-fn fingerprint(config: &TrainConfig, views: &dyn Views, judge: &Judge, gpu: bool) -> String {
-    let deciding = TrainConfig { epochs: 0, patience: 0, ..config.clone() };
-    let text = serde_json::to_string(&deciding).expect("options have a JSON form");
-    // A GPU sums in another order.
-    let place = if gpu { " cuda" } else { "" };
-    format!("{text} {} {}{place}", views.fingerprint(), judge.fingerprint())
 }
 
 struct Run<'a> {
     config: &'a TrainConfig,
     views: &'a dyn Views,
-    judge: Judge<'a>,
+    validator: Validator<'a>,
     documents: Vec<u32>,
-    place: Place,
-    features: Vec<f32>,
+    executor: Executor,
+    // Two views of the current batch, [2, batch, width].
+    embeddings: Vec<f32>,
     state: State,
 }
 
-/// Where steps are computed.
-enum Place {
+/// Computes the steps.
+enum Executor {
     Cpu(Box<Cpu>),
     Gpu(Box<Gpu>),
 }
 
-/// The buffers of steps on the CPU.
+/// Buffers of steps on the CPU.
 struct Cpu {
     gradient: Parameters<f32>,
     workspace: Workspace<f32>,
 }
 
+impl Cpu {
+    /// One step and its update. A loss that is not finite updates nothing.
+    fn step(&mut self, config: &TrainConfig, state: &mut State, embeddings: &[f32]) -> Losses {
+        let noise = Noise::Drawn { seed: config.seed, step: state.moments.updates };
+        let losses = self.workspace.step(&state.parameters, &config.objective, embeddings, noise, &mut self.gradient);
+        if losses.loss.is_finite() {
+            if clips(config, state) {
+                self.gradient.clip(FIRST_GRADIENT_NORM);
+            }
+            state.moments.update(&mut state.parameters, &self.gradient, config.learning_rate);
+        }
+        losses
+    }
+}
+
+/// Queues one step and its update on the GPU. `share` and `number` are those of [`Gpu::step`].
+fn queue_step(
+    gpu: &mut Gpu,
+    config: &TrainConfig,
+    state: &mut State,
+    embeddings: &[f32],
+    share: f64,
+    number: u64,
+) -> Result<()> {
+    gpu.step(embeddings, config.seed, state.moments.updates, share, number)?;
+    if clips(config, state) {
+        gpu.clip(state.parameters.sizes, FIRST_GRADIENT_NORM)?;
+    }
+    state.moments.updates += 1;
+    gpu.update(config.learning_rate, state.moments.updates)
+}
+
+/// Whether the gradient of the next update is clipped.
+fn clips(config: &TrainConfig, state: &State) -> bool {
+    config.clip_first_step && state.moments.updates == 0
+}
+
 impl Run<'_> {
-    /// One epoch and its figure. Interrupted, the epoch is lost: the best model is that of the epochs before.
-    fn epoch(&mut self, watch: &dyn Watch) -> Result<()> {
+    /// Runs epochs until one of the reasons to stop, and saves the state after each.
+    fn epochs(&mut self, checkpoint: Option<&Checkpoint>, progress: &dyn Progress) -> Result<Stopped> {
+        loop {
+            if self.state.stale > self.config.patience {
+                return Ok(Stopped::Patience);
+            }
+            if self.state.epoch >= self.config.epochs {
+                return Ok(Stopped::Epochs);
+            }
+            match self.epoch(progress) {
+                Ok(()) => {}
+                Err(Error::Interrupted) => return Ok(Stopped::Interrupted),
+                Err(other) => return Err(other),
+            }
+            if let Some(checkpoint) = checkpoint {
+                checkpoint.save(&self.state)?;
+            }
+        }
+    }
+
+    /// One epoch and its validation. An interrupted epoch is lost; the best model is then one of the epochs before.
+    fn epoch(&mut self, progress: &dyn Progress) -> Result<()> {
         let number = self.state.epoch + 1;
         let start = Instant::now();
-        watch.stage(&format!("epoch {number} of {}", self.config.epochs), Some(self.documents.len() as u64));
-        let losses = self.steps(number, watch)?;
-        if let Place::Gpu(gpu) = &self.place {
+        progress.stage(&format!("epoch {number} of {}", self.config.epochs), Some(self.documents.len() as u64));
+        let losses = self.steps(number, progress)?;
+        if let Executor::Gpu(gpu) = &self.executor {
             gpu.save(&mut self.state.parameters, &mut self.state.moments)?;
         }
-        let trained = start.elapsed().as_secs_f64();
-        let (refine, codebooks) = self.state.parameters.model_parts().map_err(|e| {
-            Error::input(
-                format!("training, epoch {number}"),
-                format!("{e}: the run has diverged; lower the learning rate"),
-            )
-        })?;
-        let (figure, usage) = self.judge.measure(&refine, &codebooks, &mut |clean| match &mut self.place {
-            Place::Cpu(_) => Ok(codebooks.assign(&refine.apply(clean)?)),
-            Place::Gpu(gpu) => gpu.codes(clean),
-        })?;
-        if watch.interrupted() {
+        let training_seconds = start.elapsed().as_secs_f64();
+        let (metric, usage) = self.validate(number)?;
+        if progress.interrupted() {
             return Err(Error::Interrupted);
         }
         let seconds = start.elapsed().as_secs_f64();
-        let state = &mut self.state;
-        state.epoch = number;
-        state.training_seconds += trained;
-        state.validation_seconds += seconds - trained;
-        let better = state.best.as_ref().is_none_or(|best| self.judge.improves(figure.value, best.figure));
-        state.curve.push(Epoch {
+        self.state.training_seconds += training_seconds;
+        self.state.validation_seconds += seconds - training_seconds;
+        let collapsed =
+            usage.collapsed() && number >= MIN_COLLAPSE_EPOCHS && self.state.moments.updates >= MIN_COLLAPSE_UPDATES;
+        let epoch = Epoch {
             epoch: number,
             losses,
-            validation: figure.value,
+            validation: metric.value,
             codewords: usage.mean_used(),
             distinct: usage.distinct,
             seconds,
-        });
-        let collapsed = usage.collapsed() && number >= SETTLED_EPOCHS && state.moments.updates >= SETTLED_UPDATES;
-        let words = format!("{:.1} of {} words used", usage.mean_used(), usage.words);
-        if better {
-            let (epoch, figure, scores) = (number, figure.value, figure.scores);
-            state.best = Some(Best { epoch, figure, scores, usage, parameters: state.parameters.values.clone() });
-            state.stale = 0;
-        } else {
-            state.stale += 1;
-        }
-        let left =
-            (self.config.epochs - number) as f64 * (state.training_seconds + state.validation_seconds) / number as f64;
-        watch.note(&format!(
-            "epoch {number}: loss {:.3} (contrastive {:.3}, information {:.3}), {} {:.2}{}, {words}, {seconds:.1} s, at most {} left",
-            losses.loss,
-            losses.contrastive,
-            losses.information,
-            self.judge.name(),
-            figure.value,
-            if better { " (best)" } else { "" },
-            duration(left)
-        ));
-        if collapsed {
-            let o = &self.config.objective;
-            return Err(Error::input(
-                format!("training, epoch {number}"),
-                format!(
-                    "the codebooks have collapsed: most books give every document the same word. Raise prob_weight (now {}), \
-                     lower learning_rate (now {}) or tau (now {}), or look whether the vectors differ at all",
-                    o.prob_weight, self.config.learning_rate, o.tau
-                ),
-            ));
-        }
-        Ok(())
+        };
+        let codebook_size = usage.words;
+        let better = self.record(epoch.clone(), metric, usage);
+        progress.note(&self.epoch_note(&epoch, codebook_size, better));
+        if collapsed { Err(self.collapse_error(number)) } else { Ok(()) }
     }
 
     /// The steps of an epoch; returns the mean losses.
-    fn steps(&mut self, number: usize, watch: &dyn Watch) -> Result<Losses> {
+    fn steps(&mut self, number: usize, progress: &dyn Progress) -> Result<Losses> {
         let config = self.config;
         let order = Stream::new(config.seed, Purpose::Shuffle, &[number as u64]).permutation(self.documents.len());
         let order: Vec<u32> = order.into_iter().map(|i| self.documents[i as usize]).collect();
         let mut total = Losses::default();
         for (i, batch) in order.chunks(config.batch).enumerate() {
-            if watch.interrupted() {
+            if progress.interrupted() {
                 return Err(Error::Interrupted);
             }
-            watch.advance(batch.len() as u64);
-            // One document has nothing to be told from: a last batch of one contributes nothing.
+            progress.advance(batch.len() as u64);
+            // One document has no negatives: a last batch of one contributes nothing.
             if batch.len() < 2 {
                 continue;
             }
             self.gather(number, batch);
-            let (state, share) = (&mut self.state, batch.len() as f64 / order.len() as f64);
-            let first = config.clip_first_step && state.moments.updates == 0;
-            let losses = match &mut self.place {
-                Place::Cpu(cpu) => {
-                    let Cpu { gradient, workspace } = &mut **cpu;
-                    let noise = Noise::Drawn { seed: config.seed, step: state.moments.updates };
-                    let losses = workspace.step(&state.parameters, &config.objective, &self.features, noise, gradient);
+            let share = batch.len() as f64 / order.len() as f64;
+            let shown = match &mut self.executor {
+                Executor::Cpu(cpu) => {
+                    let losses = cpu.step(config, &mut self.state, &self.embeddings);
                     if !losses.loss.is_finite() {
-                        return Err(self.diverged(number, i, batch));
+                        return Err(self.divergence_error(number, i, batch));
                     }
-                    if first {
-                        gradient.clip(CLIP);
-                    }
-                    state.moments.update(&mut state.parameters, gradient, config.learning_rate);
                     total.loss += share * losses.loss;
                     total.contrastive += share * losses.contrastive;
                     total.information += share * losses.information;
-                    (i % 16 == 0).then_some(losses)
+                    (i % CPU_DETAIL_STEPS == 0).then_some(losses)
                 }
-                Place::Gpu(gpu) => {
-                    gpu.step(&self.features, config.seed, state.moments.updates, share, i as u64 + 1)?;
-                    if first {
-                        gpu.clip(state.parameters.sizes, CLIP)?;
-                    }
-                    state.moments.updates += 1;
-                    gpu.update(config.learning_rate, state.moments.updates)?;
-                    // Asking waits for the steps on their way, and so is done now and then.
-                    if i % LOOKED_AFTER == LOOKED_AFTER - 1 {
-                        let sums = self.looked_at(number, &order, false)?;
+                Executor::Gpu(gpu) => {
+                    queue_step(gpu, config, &mut self.state, &self.embeddings, share, i as u64 + 1)?;
+                    // Reading the losses waits for the queued steps, so it is done rarely.
+                    if i % GPU_LOSS_STEPS == GPU_LOSS_STEPS - 1 {
+                        let sums = self.gpu_losses(number, &order, false)?;
                         let done = ((i + 1) * config.batch) as f64 / order.len() as f64;
                         Some(Losses {
                             loss: sums.loss / done,
@@ -346,100 +327,169 @@ impl Run<'_> {
                     }
                 }
             };
-            if let Some(losses) = losses {
-                watch.detail(&format!(
+            if let Some(losses) = shown {
+                progress.detail(&format!(
                     "loss {:.3} (contrastive {:.3}, information {:.3})",
                     losses.loss, losses.contrastive, losses.information
                 ));
             }
         }
-        match self.place {
-            Place::Cpu(_) => Ok(total),
-            Place::Gpu(_) => self.looked_at(number, &order, true),
+        match self.executor {
+            Executor::Cpu(_) => Ok(total),
+            Executor::Gpu(_) => self.gpu_losses(number, &order, true),
         }
     }
 
-    /// Losses of an epoch's steps on a GPU so far; of all of them at its `end`.
-    fn looked_at(&mut self, number: usize, order: &[u32], end: bool) -> Result<Losses> {
-        let Place::Gpu(gpu) = &mut self.place else { unreachable!("the CPU's losses are known at once") };
+    /// Sums of the losses of an epoch's steps on the GPU so far. The `end` of the epoch clears them.
+    fn gpu_losses(&mut self, number: usize, order: &[u32], end: bool) -> Result<Losses> {
+        let Executor::Gpu(gpu) = &mut self.executor else { unreachable!("the CPU returns the losses of each step") };
         let (sums, failed) = gpu.losses(end)?;
         let Some(step) = failed else { return Ok(sums) };
         let step = step as usize - 1;
         let batch = order.chunks(self.config.batch).nth(step).expect("a step of this epoch");
         self.gather(number, batch);
-        Err(self.diverged(number, step, batch))
+        Err(self.divergence_error(number, step, batch))
     }
 
-    /// Two views of a batch into `features`.
+    /// Writes two views of a batch to `embeddings`.
     fn gather(&mut self, number: usize, batch: &[u32]) {
         let half = batch.len() * self.views.width();
-        self.features.resize(2 * half, 0.0);
+        self.embeddings.resize(2 * half, 0.0);
         if number == 1 && self.config.clean_first_epoch {
-            let (first, second) = self.features.split_at_mut(half);
+            let (first, second) = self.embeddings.split_at_mut(half);
             self.views.clean(batch, first);
             second.copy_from_slice(first);
         } else {
             let draw = Draw { seed: self.config.seed, epoch: number as u64 };
-            self.views.pair(batch, draw, &mut self.features);
+            self.views.pair(batch, draw, &mut self.embeddings);
         }
     }
 
-    fn diverged(&self, epoch: usize, step: usize, batch: &[u32]) -> Error {
-        let place = format!("training, epoch {epoch}, step {}", step + 1);
+    /// The validation metric of the current parameters, and their codeword usage.
+    fn validate(&mut self, number: usize) -> Result<(ValidationMetric, Usage)> {
+        let (projection, codebooks) = self.state.parameters.model_parts().map_err(|e| {
+            Error::input(
+                format!("training, epoch {number}"),
+                format!("{e}: the run has diverged; lower learning_rate (now {})", self.config.learning_rate),
+            )
+        })?;
+        self.validator.measure(&projection, &codebooks, &mut |clean| match &mut self.executor {
+            Executor::Cpu(_) => Ok(codebooks.assign(&projection.apply(clean)?)),
+            Executor::Gpu(gpu) => gpu.codes(clean),
+        })
+    }
+
+    /// Adds a finished epoch to the state. Returns whether it is the best so far.
+    fn record(&mut self, epoch: Epoch, metric: ValidationMetric, usage: Usage) -> bool {
+        let state = &mut self.state;
+        state.epoch = epoch.epoch;
+        let better = state.best.as_ref().is_none_or(|best| self.validator.improves(metric.value, best.metric));
+        if better {
+            state.best = Some(Best {
+                epoch: epoch.epoch,
+                metric: metric.value,
+                scores: metric.scores,
+                usage,
+                parameters: state.parameters.values.clone(),
+            });
+            state.stale = 0;
+        } else {
+            state.stale += 1;
+        }
+        state.curve.push(epoch);
+        better
+    }
+
+    fn epoch_note(&self, epoch: &Epoch, codebook_size: usize, better: bool) -> String {
+        let seconds_so_far = self.state.training_seconds + self.state.validation_seconds;
+        let seconds_left = (self.config.epochs - epoch.epoch) as f64 * seconds_so_far / epoch.epoch as f64;
+        format!(
+            "epoch {}: loss {:.3} (contrastive {:.3}, information {:.3}), {} {:.2}{}, {:.1} of {codebook_size} codewords used, \
+             {:.1} s, at most {} left",
+            epoch.epoch,
+            epoch.losses.loss,
+            epoch.losses.contrastive,
+            epoch.losses.information,
+            self.validator.name(),
+            epoch.validation,
+            if better { " (best)" } else { "" },
+            epoch.codewords,
+            epoch.seconds,
+            duration(seconds_left)
+        )
+    }
+
+    fn collapse_error(&self, epoch: usize) -> Error {
+        let objective = &self.config.objective;
+        Error::input(
+            format!("training, epoch {epoch}"),
+            format!(
+                "the codebooks have collapsed: most of them assign the same codeword to every document. Raise prob_weight \
+                 (now {}), lower learning_rate (now {}) or tau (now {}), or check whether the embeddings differ at all",
+                objective.prob_weight, self.config.learning_rate, objective.tau
+            ),
+        )
+    }
+
+    /// Why the loss of a batch in `embeddings` is not finite. `step` counts from 0.
+    fn divergence_error(&self, epoch: usize, step: usize, batch: &[u32]) -> Error {
+        let origin = format!("training, epoch {epoch}, step {}", step + 1);
         let width = self.views.width();
-        match self.features.chunks_exact(width).position(|row| !row.iter().all(|v| v.is_finite())) {
+        match self.embeddings.chunks_exact(width).position(|row| !row.iter().all(|v| v.is_finite())) {
             Some(row) => {
                 let document = batch[row % batch.len()];
                 Error::input(
-                    place,
+                    origin,
                     format!(
-                        "the vector of document {document} holds a value that is not a finite number; look at the document, or use another encoder"
+                        "the embedding of document {document} holds a value that is not a finite number; check the \
+                         document, or use another encoder"
                     ),
                 )
             }
             None => Error::input(
-                place,
+                origin,
                 format!(
-                    "the loss is not a finite number: the run has diverged. Lower learning_rate (now {}), or scale the vectors \
-                     to unit length",
+                    "the loss is not a finite number: the run has diverged. Lower learning_rate (now {}), or scale the \
+                     embeddings to unit length",
                     self.config.learning_rate
                 ),
             ),
         }
     }
 
-    fn finish(self, stopped: Stopped, watch: &dyn Watch) -> Result<Outcome> {
+    fn finish(self, stopped: Stopped, progress: &dyn Progress) -> Result<Outcome> {
         let interrupted = stopped == Stopped::Interrupted;
         let state = self.state;
         let Some(best) = state.best else { return Err(Error::Interrupted) };
         let parameters = Parameters { sizes: state.parameters.sizes, values: best.parameters };
-        let (refine, codebooks) = parameters.model_parts()?;
+        let (projection, codebooks) = parameters.model_parts()?;
         if interrupted {
-            watch.note(&format!("stopped in epoch {}; the model is that of epoch {}", state.epoch + 1, best.epoch));
+            progress.note(&format!("stopped in epoch {}; the model is from epoch {}", state.epoch + 1, best.epoch));
         }
         if best.usage.collapsed() {
-            watch.note(
-                "most books give every document the same word: train longer, on more documents, or raise prob_weight",
+            progress.note(
+                "most codebooks assign the same codeword to every document: train longer, on more documents, or raise \
+                 prob_weight",
             );
         }
         let metrics = Metrics {
-            selection: self.judge.name(),
-            best: best.figure,
+            selection: self.validator.name(),
+            best: best.metric,
             best_epoch: best.epoch,
             epochs: state.epoch,
             precision: best.scores.map(|s| s.precision),
             map: best.scores.map(|s| s.map),
             codewords: best.usage,
             documents: self.documents.len(),
-            gpu: match &self.place {
-                Place::Cpu(_) => None,
-                Place::Gpu(gpu) => Some(gpu.name().to_owned()),
+            gpu: match &self.executor {
+                Executor::Cpu(_) => None,
+                Executor::Gpu(gpu) => Some(gpu.name().to_owned()),
             },
             stopped,
             seconds: TrainSeconds { training: state.training_seconds, validation: state.validation_seconds },
             curve: state.curve,
         };
-        Ok(Outcome { refine, codebooks, metrics, interrupted })
+        Ok(Outcome { projection, codebooks, metrics, interrupted })
     }
 }
 

@@ -1,7 +1,7 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use micpq::{Matrix, Silent};
+use engine::{Matrix, NoProgress};
 
 use super::*;
 use crate::evaluate::{Corpus, EvaluateConfig, evaluate};
@@ -11,7 +11,7 @@ use crate::views::{NoiseModel, NoiseViews};
 const WIDTH: usize = 24;
 const CLASSES: usize = 8;
 
-/// Vectors scattered about one centre a class, with isotropic view noise fitted from passes.
+/// Normally distributed vectors around one centre per class.
 fn clustered(documents: usize, first: u64) -> (Matrix, Labels) {
     let mut rows = Matrix::zeros(documents, WIDTH);
     let mut labels = Vec::new();
@@ -50,10 +50,10 @@ fn bytes(outcome: &Outcome, config: &TrainConfig) -> Vec<u8> {
     std::fs::read(dir.path().join("model.safetensors")).unwrap()
 }
 
-/// Stops at the n-th question.
+/// Interrupts at the n-th check.
 struct StopAfter(AtomicI64);
 
-impl Watch for StopAfter {
+impl Progress for StopAfter {
     fn interrupted(&self) -> bool {
         self.0.fetch_sub(1, Ordering::Relaxed) <= 0
     }
@@ -62,14 +62,14 @@ impl Watch for StopAfter {
 #[derive(Default)]
 struct Notes(Mutex<Vec<String>>);
 
-impl Watch for Notes {
+impl Progress for Notes {
     fn note(&self, text: &str) {
         self.0.lock().unwrap().push(text.into());
     }
 }
 
 #[test]
-fn learning_beats_chance_the_untrained_code_and_the_vectors() {
+fn trained_codes_beat_chance_untrained_codes_and_float_search() {
     let (documents, labels) = clustered(1600, 0);
     let (queries, query_labels) = clustered(200, 50_000);
     let (validation, validation_labels) = clustered(100, 90_000);
@@ -77,16 +77,16 @@ fn learning_beats_chance_the_untrained_code_and_the_vectors() {
     let config = TrainConfig { epochs: 12, ..small() };
     let labelled =
         Validation::Labelled { queries: &validation, query_labels: &validation_labels, document_labels: &labels };
-    let measure = |refine: &Refine, codebooks: &Codebooks| {
+    let measure = |projection: &Projection, codebooks: &Codebooks| {
         let corpus = Corpus { documents: &documents, queries: &queries, labels: Some((&query_labels, &labels)) };
-        evaluate(refine, codebooks, &corpus, &EvaluateConfig::default(), &Silent).unwrap()
+        evaluate(projection, codebooks, &corpus, &EvaluateConfig::default(), &NoProgress).unwrap()
     };
-    let (refine, codebooks) = Parameters::init(config.sizes(WIDTH).unwrap(), 0).model_parts().unwrap();
-    let before = measure(&refine, &codebooks).precision().unwrap().at_100;
+    let (projection, codebooks) = Parameters::init(config.sizes(WIDTH).unwrap(), 0).model_parts().unwrap();
+    let before = measure(&projection, &codebooks).precision().unwrap().at_100;
     let mut found = Vec::new();
     for validation in [labelled, Validation::HeldOut] {
-        let outcome = train(None, &config, &views, validation, None, &Silent).unwrap();
-        let after = measure(&outcome.refine, &outcome.codebooks);
+        let outcome = train(None, &config, &views, validation, None, &NoProgress).unwrap();
+        let after = measure(&outcome.projection, &outcome.codebooks);
         let float = after.float.as_ref().unwrap().cosine.precision.at_100;
         let after = after.precision().unwrap().at_100;
         println!("chance 12.5, untrained {before:.1}, trained {after:.1}, float cosine {float:.1}");
@@ -104,17 +104,16 @@ fn learning_beats_chance_the_untrained_code_and_the_vectors() {
 }
 
 #[test]
-fn one_seed_gives_one_model_whatever_the_threads() {
+fn one_seed_gives_one_model_on_any_number_of_threads() {
     let (documents, _) = clustered(200, 0);
     let views = noise_views(&documents);
     let config = TrainConfig { epochs: 2, ..small() };
-    let run = |threads: usize, config: &TrainConfig| {
-        rayon::ThreadPoolBuilder::new()
-            .num_threads(threads)
-            .build()
-            .unwrap()
-            .install(|| bytes(&train(None, config, &views, Validation::HeldOut, None, &Silent).unwrap(), config))
-    };
+    let run =
+        |threads: usize, config: &TrainConfig| {
+            rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap().install(|| {
+                bytes(&train(None, config, &views, Validation::HeldOut, None, &NoProgress).unwrap(), config)
+            })
+        };
     let expected = run(1, &config);
     assert_eq!(run(2, &config), expected);
     assert_eq!(run(4, &config), expected);
@@ -122,36 +121,36 @@ fn one_seed_gives_one_model_whatever_the_threads() {
 }
 
 #[test]
-fn a_killed_run_goes_on_to_the_same_model() {
+fn interrupted_run_resumes_to_the_same_model() {
     let (documents, _) = clustered(200, 0);
     let views = noise_views(&documents);
     let config = small();
-    let whole = train(None, &config, &views, Validation::HeldOut, None, &Silent).unwrap();
+    let whole = train(None, &config, &views, Validation::HeldOut, None, &NoProgress).unwrap();
     let dir = tempfile::tempdir().unwrap();
-    // Killed twice in the middle of an epoch; what was done of it is lost, as with kill -9.
-    for questions in [17, 11] {
-        let watch = StopAfter(AtomicI64::new(questions));
-        let outcome = train(None, &config, &views, Validation::HeldOut, Some(dir.path()), &watch).unwrap();
+    // Stopped twice in the middle of an epoch. The steps of that epoch are lost, as with kill -9.
+    for checks in [17, 11] {
+        let progress = StopAfter(AtomicI64::new(checks));
+        let outcome = train(None, &config, &views, Validation::HeldOut, Some(dir.path()), &progress).unwrap();
         assert!(outcome.interrupted);
     }
-    let resumed = train(None, &config, &views, Validation::HeldOut, Some(dir.path()), &Silent).unwrap();
+    let resumed = train(None, &config, &views, Validation::HeldOut, Some(dir.path()), &NoProgress).unwrap();
     assert!(!resumed.interrupted);
     assert_eq!(resumed.metrics.curve.len(), whole.metrics.curve.len());
     assert_eq!(bytes(&resumed, &config), bytes(&whole, &config));
-    // A finished run is found finished.
-    let watch = Notes::default();
-    let again = train(None, &config, &views, Validation::HeldOut, Some(dir.path()), &watch).unwrap();
-    assert_eq!(bytes(&again, &config), bytes(&whole, &config));
-    assert!(watch.0.lock().unwrap().iter().any(|n| n.contains("after epoch 6")));
+    // A finished run trains no further.
+    let progress = Notes::default();
+    let repeated = train(None, &config, &views, Validation::HeldOut, Some(dir.path()), &progress).unwrap();
+    assert_eq!(bytes(&repeated, &config), bytes(&whole, &config));
+    assert!(progress.0.lock().unwrap().iter().any(|n| n.contains("after epoch 6")));
 }
 
 #[test]
-fn runs_share_a_directory_and_damaged_or_foreign_checkpoints_are_named() {
+fn runs_share_a_directory_and_damaged_or_foreign_checkpoints_are_refused() {
     let (documents, _) = clustered(100, 0);
     let views = noise_views(&documents);
     let config = TrainConfig { epochs: 1, ..small() };
     let dir = tempfile::tempdir().unwrap();
-    let run = |config: &TrainConfig| train(None, config, &views, Validation::HeldOut, Some(dir.path()), &Silent);
+    let run = |config: &TrainConfig| train(None, config, &views, Validation::HeldOut, Some(dir.path()), &NoProgress);
     let files = || {
         let all = std::fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().path());
         all.filter(|p| p.extension().is_some_and(|e| e == "safetensors")).collect::<Vec<_>>()
@@ -162,9 +161,9 @@ fn runs_share_a_directory_and_damaged_or_foreign_checkpoints_are_named() {
     assert_eq!(files().len(), 2, "another seed is another run");
     let other = files().into_iter().find(|p| *p != path).unwrap();
 
-    let fails = |word: &str| {
+    let fails = |expected: &str| {
         let error = run(&config).err().unwrap().to_string();
-        assert!(error.contains(word), "{error}");
+        assert!(error.contains(expected), "{error}");
     };
     let good = std::fs::read(&path).unwrap();
     let mut bad = good.clone();
@@ -176,7 +175,7 @@ fn runs_share_a_directory_and_damaged_or_foreign_checkpoints_are_named() {
     fails("not a usable checkpoint");
     std::fs::copy(&other, &path).unwrap();
     fails("other options");
-    // More epochs are not another run.
+    // More epochs continue the same run.
     std::fs::write(&path, &good).unwrap();
     assert_eq!(run(&TrainConfig { epochs: 2, ..config.clone() }).unwrap().metrics.curve.len(), 2);
     assert_eq!(files().len(), 2);
@@ -187,28 +186,28 @@ fn runs_share_a_directory_and_damaged_or_foreign_checkpoints_are_named() {
 }
 
 #[test]
-fn interruption_keeps_the_best_model_or_says_there_is_none() {
+fn interruption_returns_the_best_model_or_an_error_before_the_first_epoch() {
     let (documents, _) = clustered(200, 0);
     let views = noise_views(&documents);
     let config = small();
-    let watch = StopAfter(AtomicI64::new(3));
-    let error = train(None, &config, &views, Validation::HeldOut, None, &watch).err().unwrap();
+    let progress = StopAfter(AtomicI64::new(3));
+    let error = train(None, &config, &views, Validation::HeldOut, None, &progress).err().unwrap();
     assert!(matches!(error, Error::Interrupted));
-    let watch = StopAfter(AtomicI64::new(10));
-    let outcome = train(None, &config, &views, Validation::HeldOut, None, &watch).unwrap();
+    let progress = StopAfter(AtomicI64::new(10));
+    let outcome = train(None, &config, &views, Validation::HeldOut, None, &progress).unwrap();
     assert!(outcome.interrupted && outcome.metrics.stopped == Stopped::Interrupted);
     let one = TrainConfig { epochs: 1, ..small() };
-    let expected = train(None, &one, &views, Validation::HeldOut, None, &Silent).unwrap();
-    assert_eq!(bytes(&outcome, &config), bytes(&expected, &config), "the model of the one epoch that was finished");
+    let expected = train(None, &one, &views, Validation::HeldOut, None, &NoProgress).unwrap();
+    assert_eq!(bytes(&outcome, &config), bytes(&expected, &config), "the model of the one finished epoch");
 }
 
 #[test]
 fn patience_ends_a_run_that_no_longer_improves() {
     let (documents, _) = clustered(120, 0);
     let views = noise_views(&documents);
-    // Far too small a rate to change a code: no epoch after the first can be strictly better.
+    // The rate is too small to change a code, so no epoch after the first can be strictly better.
     let config = TrainConfig { epochs: 50, patience: 2, learning_rate: 1e-9, ..small() };
-    let outcome = train(None, &config, &views, Validation::HeldOut, None, &Silent).unwrap();
+    let outcome = train(None, &config, &views, Validation::HeldOut, None, &NoProgress).unwrap();
     assert_eq!(outcome.metrics.stopped, Stopped::Patience);
     let metrics = outcome.metrics;
     assert_eq!(metrics.curve.len(), metrics.best_epoch + 3);
@@ -231,8 +230,8 @@ impl Views for Plain {
     }
 
     fn clean(&self, documents: &[u32], out: &mut [f32]) {
-        let places: Vec<usize> = documents.iter().map(|&d| d as usize).collect();
-        out.copy_from_slice(self.0.select(&places).as_slice());
+        let rows: Vec<usize> = documents.iter().map(|&d| d as usize).collect();
+        out.copy_from_slice(self.0.select(&rows).as_slice());
     }
 
     fn pair(&self, documents: &[u32], _draw: Draw, out: &mut [f32]) {
@@ -243,14 +242,14 @@ impl Views for Plain {
 }
 
 #[test]
-fn what_is_not_a_number_stops_the_run_and_names_the_document() {
+fn nan_in_an_embedding_stops_the_run_and_names_the_document() {
     let (mut documents, _) = clustered(100, 0);
     documents.row_mut(42)[3] = f32::NAN;
     let views = Plain(documents);
-    // The held-out documents are drawn by the seed; this one is trained on under at least one of two.
+    // The seed decides which documents are held out. At least one of two seeds trains on document 42.
     let errors: Vec<String> = (0..2)
         .filter_map(|seed| {
-            train(None, &TrainConfig { seed, ..small() }, &views, Validation::HeldOut, None, &Silent).err()
+            train(None, &TrainConfig { seed, ..small() }, &views, Validation::HeldOut, None, &NoProgress).err()
         })
         .map(|e| e.to_string())
         .collect();
@@ -258,63 +257,67 @@ fn what_is_not_a_number_stops_the_run_and_names_the_document() {
 }
 
 #[test]
-fn divergence_is_explained() {
+fn divergence_error_names_the_learning_rate() {
     let (mut documents, _) = clustered(100, 0);
-    // Finite vectors whose products are not.
+    // The vectors are finite, their products are not.
     documents.as_mut_slice().iter_mut().for_each(|v| *v = 3e38 * v.signum());
-    let error = train(None, &small(), &Plain(documents), Validation::HeldOut, None, &Silent).err().unwrap().to_string();
+    let error =
+        train(None, &small(), &Plain(documents), Validation::HeldOut, None, &NoProgress).err().unwrap().to_string();
     assert!(error.contains("diverged") && error.contains("learning_rate"), "{error}");
 }
 
 #[test]
-fn collapse_is_explained() {
-    // All documents alike: no code can tell them apart.
+fn collapse_error_names_epoch_and_option() {
+    // All documents are equal, so no code can tell them apart.
     let documents = Matrix::from_vec(WIDTH, vec![0.25; 800 * WIDTH]);
     let mut config = TrainConfig { batch: 4, epochs: 20, patience: 20, ..small() };
     config.objective.prob_weight = 0.0;
-    let error = train(None, &config, &Plain(documents), Validation::HeldOut, None, &Silent).err().unwrap().to_string();
+    let error =
+        train(None, &config, &Plain(documents), Validation::HeldOut, None, &NoProgress).err().unwrap().to_string();
     assert!(error.contains("collapsed") && error.contains("epoch 5") && error.contains("prob_weight"), "{error}");
 }
 
 #[test]
-fn a_last_batch_of_one_and_the_smallest_corpora_train() {
+fn last_batch_of_one_and_corpus_of_three_train_and_corpus_of_two_is_refused() {
     let (documents, _) = clustered(38, 0);
-    // 38 less 3 held out: batches of 34 and 1.
+    // 38 documents minus 3 held out: batches of 34 and 1.
     let config = TrainConfig { batch: 34, epochs: 2, ..small() };
-    train(None, &config, &noise_views(&documents), Validation::HeldOut, None, &Silent).unwrap();
+    train(None, &config, &noise_views(&documents), Validation::HeldOut, None, &NoProgress).unwrap();
     let (three, _) = clustered(3, 0);
-    train(None, &config, &noise_views(&three), Validation::HeldOut, None, &Silent).unwrap();
+    train(None, &config, &noise_views(&three), Validation::HeldOut, None, &NoProgress).unwrap();
     let (two, _) = clustered(2, 0);
-    let error = train(None, &config, &noise_views(&two), Validation::HeldOut, None, &Silent).err().unwrap().to_string();
+    let error =
+        train(None, &config, &noise_views(&two), Validation::HeldOut, None, &NoProgress).err().unwrap().to_string();
     assert!(error.contains("at least two"), "{error}");
 }
 
 #[test]
-fn a_validation_set_that_does_not_fit_is_refused() {
+fn validation_set_that_does_not_fit_is_refused() {
     let (documents, labels) = clustered(40, 0);
     let views = noise_views(&documents);
     let narrow = Matrix::zeros(3, 5);
     let three = Labels::single(vec![0, 1, 2]);
-    let fails = |queries: &Matrix, query_labels: &Labels, document_labels: &Labels, word: &str| {
+    let fails = |queries: &Matrix, query_labels: &Labels, document_labels: &Labels, expected: &str| {
         let validation = Validation::Labelled { queries, query_labels, document_labels };
-        let error = train(None, &small(), &views, validation, None, &Silent).err().unwrap().to_string();
-        assert!(error.contains(word), "{error}");
+        let error = train(None, &small(), &views, validation, None, &NoProgress).err().unwrap().to_string();
+        assert!(error.contains(expected), "{error}");
     };
     fails(&narrow, &three, &labels, "use one encoder");
-    fails(&documents, &three, &labels, "40 queries have vectors, 3 have labels");
+    fails(&documents, &three, &labels, "40 queries have embeddings, 3 have labels");
     fails(&documents, &labels, &three, "3 documents have labels");
 }
 
 #[test]
-fn the_published_quirks_change_the_run() {
+fn options_of_the_authors_code_change_the_model() {
     let (documents, _) = clustered(150, 0);
     let views = noise_views(&documents);
     let base = TrainConfig { epochs: 1, ..small() };
-    let run =
-        |config: &TrainConfig| bytes(&train(None, config, &views, Validation::HeldOut, None, &Silent).unwrap(), config);
+    let run = |config: &TrainConfig| {
+        bytes(&train(None, config, &views, Validation::HeldOut, None, &NoProgress).unwrap(), config)
+    };
     let expected = run(&base);
     assert_ne!(run(&TrainConfig { clean_first_epoch: false, ..base.clone() }), expected);
-    // A gradient longer than 10 is clipped; its length shows in the moments of the steps that follow.
+    // A gradient of norm above 10 is clipped; its norm shows in the moments of later steps.
     let mut steep = base;
     steep.objective.prob_weight = 200.0;
     assert_ne!(run(&TrainConfig { clip_first_step: true, ..steep.clone() }), run(&steep));

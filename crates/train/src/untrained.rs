@@ -1,51 +1,51 @@
-//! A model for the first day, before there is anything to train on: signs of random projections.
+//! A model without training, for an index that starts empty: signs of random projections.
 //!
-//! Two unit vectors at angle `t` differ in the sign of a random projection with probability `t / pi`, so codes order
-//! documents by angle, roughly: the more bits, the less roughly. It is the field's locality-sensitive hashing, and what
-//! training has to beat.
+//! Two unit vectors at angle `t` differ in the sign of a random projection with probability `t / pi`. So codes order
+//! documents approximately by angle; more bits give a better approximation. This is locality-sensitive hashing, the baseline
+//! that training has to beat.
 
-use micpq::model::{CodeShape, Codebooks, Dense, Distance, FeatureConfig, Model, ModelConfig, Refine};
-use micpq::{Error, Result};
+use engine::model::{CodeShape, Codebooks, Dense, Distance, EmbeddingConfig, Model, ModelConfig, Projection};
+use engine::{Error, Result};
 
 use crate::random::{Purpose, Stream};
 
-/// Spread of a projected unit vector. Words are -1 and +1; well inside them the distance to a word is linear in the
-/// projection, so that a query, which is not rounded to signs, is compared by its inner product with them.
+/// Standard deviation of a projected unit vector. The codewords are -1 and +1. Well between them, the distance to a codeword
+/// is linear in the projection. So a query, which is not rounded to signs, is compared by its inner product with the code.
 const SPREAD: f32 = 0.5;
 
-/// Codes of `bits` bits for features scaled to unit length.
-pub fn model(features: &FeatureConfig, bits: usize) -> Result<Model> {
-    if !features.unit_length {
-        return Err(Error::config("untrained codes need features of unit length; set unit_length"));
+/// A model with codes of `bits` bits. The embeddings must be scaled to unit length.
+pub fn model(embedding: &EmbeddingConfig, bits: usize) -> Result<Model> {
+    if !embedding.unit_length {
+        return Err(Error::config("untrained codes need embeddings of unit length; set unit_length"));
     }
     let shape = CodeShape::new(bits, 2, 1)?;
-    let mut weight = vec![0.0; bits * features.width];
+    let mut weight = vec![0.0; bits * embedding.width];
     Stream::new(0, Purpose::Init, &[bits as u64]).normal(&mut weight);
     weight.iter_mut().for_each(|w| *w *= SPREAD);
-    let refine = Refine::new(vec![Dense::new(features.width, weight, vec![0.0; bits])?])?;
+    let projection = Projection::new(vec![Dense::new(embedding.width, weight, vec![0.0; bits])?])?;
     let codebooks = Codebooks::new(shape, [-1.0, 1.0].repeat(bits))?;
     let config = ModelConfig {
-        format: micpq::model::FORMAT,
+        format: engine::model::FORMAT,
         method: "untrained".into(),
         shape,
         distance: Distance::Norm,
-        features: Some(features.clone()),
+        embedding: Some(embedding.clone()),
         training: serde_json::json!({ "method": "untrained", "seed": 0 }),
     };
-    Model::new(config, refine, codebooks)
+    Model::new(config, projection, codebooks)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use micpq::Matrix;
-    use micpq::encoder::Pooling;
-    use micpq::text::Clean;
+    use engine::Matrix;
+    use engine::encoder::{Pooling, Precision};
+    use engine::text::Clean;
 
     #[test]
-    fn near_vectors_have_near_codes() {
+    fn nearest_code_is_that_of_the_nearest_vector() {
         let width = 64;
-        let features = FeatureConfig {
+        let embedding = EmbeddingConfig {
             encoder: "none".into(),
             encoder_sha256: String::new(),
             width,
@@ -53,15 +53,15 @@ mod tests {
             max_tokens: 16,
             clean: Clean::None,
             unit_length: true,
-            precision: Default::default(),
+            precision: Precision::F32,
             terms: None,
             convolution: None,
         };
-        assert!(model(&FeatureConfig { unit_length: false, ..features.clone() }, 64).is_err());
-        let model = model(&features, 128).unwrap();
+        assert!(model(&EmbeddingConfig { unit_length: false, ..embedding.clone() }, 64).is_err());
+        let model = model(&embedding, 128).unwrap();
         let mut values = vec![0.0; 200 * width];
         Stream::new(1, Purpose::Init, &[]).normal(&mut values);
-        // Every second vector is its neighbour, a little moved.
+        // Every second vector is the one before it with a little noise.
         for pair in values.chunks_exact_mut(2 * width) {
             let (a, b) = pair.split_at_mut(width);
             b.iter_mut().zip(a).for_each(|(b, a)| *b = *a + 0.3 * *b);

@@ -1,65 +1,65 @@
-//! From vectors of any encoder to a model.
+//! Training on user vectors: embeddings of any encoder.
 
 use std::path::Path;
 
-use micpq::{Error, Result, Watch};
+use engine::{Error, Progress, Result};
 
 use crate::config::TrainConfig;
 use crate::job::Trained;
 use crate::selection::Validation;
 use crate::trainer::train;
-use crate::views::{BroughtViews, Views};
+use crate::views::{UserVectorViews, Views};
 
-/// How views of brought vectors come about.
+/// Where the views of user vectors come from.
 #[derive(Clone, Debug)]
 pub enum VectorViews<'a> {
-    /// Noise of so many times the spread of the vectors themselves.
+    /// Noise with this factor times the standard deviation of the vectors.
     Noise(f64),
-    /// Views the user brought too, `[n, width]` each, at least two.
+    /// Views the user computed, `[n, width]` each, at least two.
     Given(Vec<&'a [f32]>),
 }
 
 impl VectorViews<'_> {
-    /// The noise taken unless another is asked for: two views of a document stay nearer to each other than to most other
-    /// documents, and yet differ in every direction the vectors spread in.
+    /// Default noise. Two views of a document stay nearer to each other than to most other documents, and still differ in
+    /// every direction in which the vectors vary.
     pub const NOISE: f64 = 0.5;
 }
 
-/// A training run on vectors.
+/// A training run on user vectors.
 pub struct VectorJob<'a> {
-    /// How to train; its `views` do not apply.
+    /// Its `views` option is ignored.
     pub config: TrainConfig,
-    /// `[n, width]`, one vector a document.
+    /// `[n, width]`, one vector per document.
     pub vectors: &'a [f32],
-    /// Values in a vector.
     pub width: usize,
-    /// What is compared in training.
     pub views: VectorViews<'a>,
-    /// Where checkpoints are kept; without it a run that was stopped begins anew.
+    /// Directory of checkpoints; without it an interrupted run starts from the beginning.
     pub cache: Option<&'a Path>,
 }
 
-/// Runs a job. Its model takes vectors, not text.
-pub fn run(job: &VectorJob, watch: &dyn Watch) -> Result<Trained> {
+/// Trains a model. The model encodes vectors, not text.
+pub fn run(job: &VectorJob, progress: &dyn Progress) -> Result<Trained> {
     job.config.validate()?;
-    watch.stage("preparing views", None);
+    progress.stage("preparing views", None);
     let (views, record) = match &job.views {
-        VectorViews::Noise(scale) => (BroughtViews::noisy(job.vectors, job.width, *scale)?, format!("spread:{scale}")),
+        VectorViews::Noise(scale) => {
+            (UserVectorViews::noisy(job.vectors, job.width, *scale)?, format!("spread:{scale}"))
+        }
         VectorViews::Given(views) => {
-            (BroughtViews::given(job.vectors, job.width, views.clone())?, format!("given:{}", views.len()))
+            (UserVectorViews::given(job.vectors, job.width, views.clone())?, format!("given:{}", views.len()))
         }
     };
     if views.documents() < 3 {
         return Err(Error::input(
             "vectors",
             format!(
-                "there are {}; training compares documents with each other and holds one out, so it needs at least 3",
+                "there are {}; training compares documents and holds one out, so give at least 3",
                 views.documents()
             ),
         ));
     }
     let checkpoints = job.cache.map(|dir| dir.join("runs"));
-    let outcome = train(None, &job.config, &views, Validation::HeldOut, checkpoints.as_deref(), watch)?;
+    let outcome = train(None, &job.config, &views, Validation::HeldOut, checkpoints.as_deref(), progress)?;
     let mut metrics = serde_json::to_value(&outcome.metrics).expect("plain data has a JSON form");
     metrics["training_documents"] = views.documents().into();
     let mut model = outcome.model(&job.config, None)?;

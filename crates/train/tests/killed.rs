@@ -1,17 +1,17 @@
-//! A run killed by the system goes on where its last whole epoch ended, to the same model.
+//! A killed run resumes after its last finished epoch and ends in the same model.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use micpq::{Matrix, Silent, Watch};
+use engine::{Matrix, NoProgress, Progress};
 use train::random::{Purpose, Stream};
 use train::views::{NoiseModel, NoiseViews};
 use train::{Outcome, TrainConfig, Validation};
 
 const WIDTH: usize = 32;
-/// Set for the process that is to be killed: its work directory.
+/// Work directory of the process that is killed; set only for that process.
 const VICTIM: &str = "MICPQ_TEST_VICTIM";
 
 fn views() -> NoiseViews {
@@ -35,34 +35,34 @@ fn config() -> TrainConfig {
     TrainConfig { hidden: 128, epochs: 25, patience: 25, ..TrainConfig::new(32) }
 }
 
-fn run(dir: Option<&Path>, watch: &dyn Watch) -> Outcome {
-    train::train(None, &config(), &views(), Validation::HeldOut, dir, watch).unwrap()
+fn run(dir: Option<&Path>, progress: &dyn Progress) -> Outcome {
+    train::train(None, &config(), &views(), Validation::HeldOut, dir, progress).unwrap()
 }
 
-/// Does nothing unless started by the test below, which kills it.
+/// Runs only in the process that the test below starts and kills.
 #[test]
 fn victim() {
     if let Some(dir) = std::env::var_os(VICTIM) {
-        run(Some(Path::new(&dir)), &Silent);
+        run(Some(Path::new(&dir)), &NoProgress);
     }
 }
 
 #[derive(Default)]
 struct Notes(Mutex<Vec<String>>);
 
-impl Watch for Notes {
+impl Progress for Notes {
     fn note(&self, text: &str) {
         self.0.lock().unwrap().push(text.into());
     }
 }
 
 fn weights(outcome: &Outcome) -> Vec<u32> {
-    let layers = outcome.refine.layers().iter().flat_map(|l| l.weight().iter().chain(l.bias()));
+    let layers = outcome.projection.layers().iter().flat_map(|l| l.weight().iter().chain(l.bias()));
     layers.chain(outcome.codebooks.values()).map(|v| v.to_bits()).collect()
 }
 
 #[test]
-fn a_killed_process_leaves_what_the_next_one_goes_on_from() {
+fn killed_process_is_resumed_to_the_same_model() {
     let dir = tempfile::tempdir().unwrap();
     let mut victim = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "victim"])
@@ -85,7 +85,7 @@ fn a_killed_process_leaves_what_the_next_one_goes_on_from() {
     let notes = Notes::default();
     let resumed = run(Some(dir.path()), &notes);
     let notes = notes.0.into_inner().unwrap();
-    assert!(notes[0].starts_with("going on after epoch "), "{notes:?}");
+    assert!(notes[0].starts_with("resuming after epoch "), "{notes:?}");
     assert!(notes.len() > 1, "the process was killed before its end");
-    assert_eq!(weights(&resumed), weights(&run(None, &Silent)));
+    assert_eq!(weights(&resumed), weights(&run(None, &NoProgress)));
 }

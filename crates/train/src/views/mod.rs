@@ -1,109 +1,101 @@
-//! Where training vectors come from: a clean feature vector a document, and noisy views of it.
+//! Training data: one clean embedding per document, and views of it.
 //!
-//! A faithful view is a pass through the encoder with dropout ([`FullViews`]: all of them made once and kept on disk); a
-//! cheap one is the clean vector with noise of the same shape ([`NoiseViews`], fitted on the passes of a sample).
+//! A full view is a pass through the encoder with dropout ([`FullViews`]: all passes are computed once and cached on disk). A
+//! cheap view is the clean embedding plus noise of the same distribution ([`NoiseViews`], fitted on the passes of a sample).
 
-mod brought;
 mod cache;
 mod noise;
+mod user_vectors;
 
-pub use brought::BroughtViews;
 pub use cache::{CacheKey, ViewCache};
 pub use noise::{NoiseModel, NoiseViews};
+pub use user_vectors::UserVectorViews;
 
 use std::fmt;
 use std::ops::Range;
 use std::path::Path;
 use std::str::FromStr;
 
-use micpq::encoder::Pooling;
-use micpq::{Error, Matrix, Result, Watch};
+use engine::encoder::Pooling;
+use engine::{Error, Matrix, Progress, Result};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
 use crate::random::{Purpose, Stream};
 
-/// Turns documents into feature vectors: what an encoder with its corpus implements.
+/// Encodes the documents of a corpus.
 pub trait Encode: Sync {
-    /// Number of documents.
     fn documents(&self) -> usize;
 
-    /// Values in a feature vector.
+    /// Values in an embedding.
     fn width(&self) -> usize;
 
-    /// What decides every value: corpus, encoder, pooling, dropout rate. Kept views of another fingerprint are refused.
+    /// Identifies everything that decides a value: corpus, encoder, pooling, dropout rate. Cached views of another fingerprint
+    /// are refused.
     fn fingerprint(&self) -> String;
 
-    /// The vectors `[documents.len(), width]` of some documents, for every view. View 0 is clean; every other number is
-    /// a pass with dropout masks of its own. The same document and view give the same vector, whatever they are asked
-    /// together with. Implementations ask `watch.interrupted()`; the caller counts the progress.
-    fn encode_views(&self, documents: &[usize], views: Range<u32>, watch: &dyn Watch) -> Result<Vec<Matrix>>;
+    /// Embeddings `[documents.len(), width]` of `documents`, one matrix per view. View 0 is clean; every other number is a pass
+    /// with its own dropout masks. A document and a view number always give the same embedding, in any batch.
+    /// Implementations check `progress.interrupted()`; the caller counts the progress.
+    fn encode_views(&self, documents: &[usize], views: Range<u32>, progress: &dyn Progress) -> Result<Vec<Matrix>>;
 
-    /// The same with dropout in the last `layers` layers alone, where there are layers.
-    fn in_last(&self, _layers: u32) -> Result<Box<dyn Encode + '_>> {
-        Err(Error::config("these vectors come of no encoder with layers; take full or noise views"))
+    /// The same encoder with dropout only in the last `layers` layers.
+    fn dropout_in_last(&self, _layers: u32) -> Result<Box<dyn Encode + '_>> {
+        Err(Error::config("these embeddings have no encoder with layers; use full or noise views"))
     }
 
-    /// Documents worth encoding in one call; 0 where it does not matter.
+    /// Documents per call that encode fastest; 0 when it does not matter.
     fn documents_at_once(&self) -> usize {
         0
     }
 }
 
-/// Which draw of the views: the same draw of the same document gives the same views.
+/// Seed and epoch of a pair of views. The same draw of the same document gives the same views.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Draw {
-    /// The run's seed.
     pub seed: u64,
-    /// The epoch; measurements use numbers no epoch reaches.
+    /// Validation uses a number that no real epoch reaches.
     pub epoch: u64,
 }
 
-/// Training vectors.
+/// Clean embeddings and views of the training documents.
 pub trait Views: Sync {
-    /// Number of documents.
     fn documents(&self) -> usize;
 
-    /// Values in a vector.
+    /// Values in an embedding.
     fn width(&self) -> usize;
 
-    /// What decides every value, for checkpoints.
+    /// Identifies everything that decides a value, for checkpoints.
     fn fingerprint(&self) -> String;
 
-    /// The clean vectors of some documents, `[documents.len(), width]`.
+    /// Writes the clean embeddings `[documents.len(), width]` of `documents` to `out`.
     fn clean(&self, documents: &[u32], out: &mut [f32]);
 
-    /// Two distinct views of every document: `[2, documents.len(), width]`, the first views before the second.
+    /// Writes two distinct views of every document to `out`, `[2, documents.len(), width]`.
     fn pair(&self, documents: &[u32], draw: Draw, out: &mut [f32]);
 }
 
-/// Documents from which on it is said how long their passes take.
-const MANY: usize = 20_000;
+/// From this many documents on, a note tells how often each is encoded.
+const NOTE_MIN_DOCUMENTS: usize = 20_000;
 
-/// Documents the noise model is fitted on.
-const SAMPLE: usize = 2000;
+/// Documents that the noise model is fitted on.
+const SAMPLE_DOCUMENTS: usize = 2000;
 
-/// How views are made.
+/// How views are computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum ViewChoice {
-    /// Passes with dropout for every document.
+    /// `full:R`: R passes with dropout for every document.
     Full(u32),
-    /// So many passes with dropout in the last layers alone, of so many layers: a document's passes share what comes
-    /// before.
-    Last {
-        /// Layers that drop.
-        layers: u32,
-        /// Passes.
-        passes: u32,
-    },
-    /// One clean pass for every document; passes with dropout for a sample, to fit the noise.
+    /// `lastL:R`: R passes with dropout only in the last L layers. The passes of a document share the layers before.
+    Last { layers: u32, passes: u32 },
+    /// `noise:R`: one clean pass for every document, and R passes with dropout for a sample, to fit the noise.
     Noise(u32),
 }
 
 impl ViewChoice {
-    /// What to take where nothing is said: the fewest passes that lose at most 0.2 points of P@100 against sixteen on both
-    /// corpora they were measured on (docs/tuning.md).
+    /// Default for a pooling: the fewest passes that lose at most 0.2 points of P@100 against sixteen passes, on both measured
+    /// corpora (docs/tuning.md).
     pub fn suited_to(pooling: Pooling) -> ViewChoice {
         if pooling == Pooling::Mean { ViewChoice::default() } else { ViewChoice::Full(16) }
     }
@@ -143,14 +135,14 @@ impl FromStr for ViewChoice {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        let bad = || {
+        let unknown = || {
             Error::config(format!(
-                "unknown views '{text}'; write full:R, noise:R or lastL:R with R passes, 2 to 1000, and dropout in the \
-                 last L layers, or noise"
+                "unknown views '{text}'; use full:R, noise:R, lastL:R or noise, with 2 to 1000 passes R and dropout in the \
+                 last L layers"
             ))
         };
         let (name, passes) = match text.split_once(':') {
-            Some((name, passes)) => (name, passes.parse().map_err(|_| bad())?),
+            Some((name, passes)) => (name, passes.parse().map_err(|_| unknown())?),
             None => (text, 12),
         };
         let choice = match name {
@@ -158,81 +150,83 @@ impl FromStr for ViewChoice {
             "noise" => ViewChoice::Noise(passes),
             _ if text != name => match name.strip_prefix("last").map(str::parse) {
                 Some(Ok(layers @ 1..=1000)) => ViewChoice::Last { layers, passes },
-                _ => return Err(bad()),
+                _ => return Err(unknown()),
             },
-            _ => return Err(bad()),
+            _ => return Err(unknown()),
         };
-        if (2..=1000).contains(&passes) { Ok(choice) } else { Err(bad()) }
+        if (2..=1000).contains(&passes) { Ok(choice) } else { Err(unknown()) }
     }
 }
 
 impl ViewChoice {
-    /// Passes through the encoder that `documents` need.
+    /// Encoder passes for this many documents.
     pub fn passes(self, documents: usize) -> u64 {
         match self {
             ViewChoice::Full(passes) | ViewChoice::Last { passes, .. } => documents as u64 * (1 + u64::from(passes)),
-            ViewChoice::Noise(passes) => documents as u64 + (documents.min(SAMPLE) as u64) * (1 + u64::from(passes)),
+            ViewChoice::Noise(passes) => {
+                documents as u64 + (documents.min(SAMPLE_DOCUMENTS) as u64) * (1 + u64::from(passes))
+            }
         }
     }
 
-    /// Makes the views, or finds them in `dir` where an earlier run with the same corpus and encoder left them.
-    pub fn prepare(self, encoder: &dyn Encode, dir: &Path, watch: &dyn Watch) -> Result<Box<dyn Views>> {
+    /// Computes the views, or opens those that an earlier run with the same corpus and encoder cached in `dir`.
+    pub fn prepare(self, encoder: &dyn Encode, dir: &Path, progress: &dyn Progress) -> Result<Box<dyn Views>> {
         std::fs::create_dir_all(dir).map_err(Error::io(dir))?;
         let all: Vec<usize> = (0..encoder.documents()).collect();
         if all.is_empty() {
-            return Err(Error::input("corpus", "holds no documents; training needs at least two"));
+            return Err(Error::input("corpus", "holds no documents; training needs at least 2"));
         }
-        // One directory serves several corpora and encoders.
+        // Several corpora and encoders share one directory.
         let prefix = format!("{:08x}", crc32fast::hash(encoder.fingerprint().as_bytes()));
         match self {
             ViewChoice::Full(passes) => {
                 let path = dir.join(format!("{prefix}-views-{passes}"));
-                // On a CPU an hour or more: who would rather have it sooner should know.
-                if all.len() >= MANY && encoder.documents_at_once() == 0 && !path.exists() {
+                // It takes an hour or more on a CPU, so the note names the faster options.
+                if all.len() >= NOTE_MIN_DOCUMENTS && encoder.documents_at_once() == 0 && !path.exists() {
                     let (times, texts) = (passes + 1, all.len());
-                    watch.note(&format!(
-                        "every one of {texts} texts is encoded {times} times; views noise:12 encode it once, and lose 0.2 to 0.5 points \
-                         of P@100 with mean pooling, more with CLS; sample takes fewer texts"
+                    progress.note(&format!(
+                        "each of {texts} texts is encoded {times} times; views noise:12 encode each once and lose 0.2 to 0.5 \
+                         points of P@100 with mean pooling, more with CLS; sample trains on fewer texts"
                     ));
                 }
-                Ok(Box::new(FullViews::new(ViewCache::open_or_fill(&path, encoder, &all, passes, watch)?)?))
+                Ok(Box::new(FullViews::new(ViewCache::open_or_fill(&path, encoder, &all, passes, progress)?)?))
             }
             ViewChoice::Last { layers, passes } => {
                 let path = dir.join(format!("{prefix}-last{layers}-{passes}"));
-                let ending = encoder.in_last(layers)?;
-                Ok(Box::new(FullViews::new(ViewCache::open_or_fill(&path, &*ending, &all, passes, watch)?)?))
+                let last_layers = encoder.dropout_in_last(layers)?;
+                Ok(Box::new(FullViews::new(ViewCache::open_or_fill(&path, &*last_layers, &all, passes, progress)?)?))
             }
             ViewChoice::Noise(passes) => {
-                let clean = ViewCache::open_or_fill(&dir.join(format!("{prefix}-clean")), encoder, &all, 0, watch)?;
-                // Always the same sample, so that runs of every seed share it.
+                let clean = ViewCache::open_or_fill(&dir.join(format!("{prefix}-clean")), encoder, &all, 0, progress)?;
+                // The seed of the run does not matter here, so all runs share one sample.
                 let mut sample: Vec<usize> = Stream::new(0, Purpose::Sample, &[])
                     .permutation(all.len())
                     .into_iter()
                     .map(|i| i as usize)
                     .collect();
-                sample.truncate(SAMPLE);
+                sample.truncate(SAMPLE_DOCUMENTS);
                 sample.sort_unstable();
                 let path = dir.join(format!("{prefix}-sample-{passes}"));
-                let passes = ViewCache::open_or_fill(&path, encoder, &sample, passes, watch)?;
-                watch.stage("fitting the noise model", None);
-                let model = NoiseModel::fit_cache(&passes)?;
+                let sample_passes = ViewCache::open_or_fill(&path, encoder, &sample, passes, progress)?;
+                progress.stage("fitting the noise model", None);
+                let model = NoiseModel::fit_cache(&sample_passes)?;
                 Ok(Box::new(NoiseViews::from_cache(clean, model)?))
             }
         }
     }
 }
 
-/// Two of the passes kept for each document, drawn anew every epoch.
+/// Views that are two of a document's cached passes, drawn anew in every epoch.
 pub struct FullViews {
     cache: ViewCache,
 }
 
 impl FullViews {
-    /// Takes kept passes; a document needs two to show two views.
+    /// The cache must hold at least two passes per document.
     pub fn new(cache: ViewCache) -> Result<Self> {
         if cache.passes() < 2 {
             return Err(Error::config(format!(
-                "{} pass with dropout cannot give two distinct views; keep at least 2 (full:2)",
+                "views needs at least 2 passes with dropout for two distinct views, not {}; use full:2",
                 cache.passes()
             )));
         }
@@ -263,9 +257,7 @@ impl Views for FullViews {
         let rows = first.par_chunks_exact_mut(width).zip(second.par_chunks_exact_mut(width));
         documents.par_iter().with_min_len(16).zip(rows).for_each(|(&document, (first, second))| {
             let stream = Stream::new(draw.seed, Purpose::Views, &[draw.epoch, u64::from(document)]);
-            let one = stream.below(0, passes);
-            let other = stream.below(1, passes - 1);
-            let other = other + u64::from(other >= one);
+            let (one, other) = stream.two_below(passes);
             self.cache.read(document as usize, 1 + one as u32, first);
             self.cache.read(document as usize, 1 + other as u32, second);
         });

@@ -1,14 +1,14 @@
-//! Views without the passes: what dropout does to a feature vector, modelled.
+//! Views without encoder passes: a model of the effect of dropout on an embedding.
 //!
 //! ```text
 //! view(x) = x + A [x; 1] + L e,   e ~ N(0, I)
-//! A:    least squares of (mean of a document's passes - x) on [x; 1]: the shift dropout causes
-//! L L': covariance of (pass - mean of that document's passes), times R / (R - 1): one for all documents
+//! A:    least squares of (mean of the document's R passes - x) on [x; 1]: the shift caused by dropout
+//! L L': covariance of (pass - mean of the document's passes), times R / (R - 1), over all documents
 //! ```
-//! On mean-pooled features it gives up nothing against the passes themselves (AGNews and DBpedia, two seeds each); on CLS
-//! vectors one to three points of precision, so there the passes are worth their time.
+//! With mean pooling it loses no precision against the passes themselves (AGNews and DBpedia, two seeds each). With CLS
+//! pooling it loses one to three points of precision, so there the passes are worth their time.
 
-use micpq::{Error, Matrix, Result};
+use engine::{Error, Matrix, Result};
 use rayon::prelude::*;
 
 use super::{Draw, ViewCache, Views};
@@ -16,19 +16,19 @@ use crate::cholesky::Cholesky;
 use crate::product::{View, multiply, multiply_add};
 use crate::random::{Purpose, Stream};
 
-/// Added to the diagonals of both systems, as a share of their mean: it keeps them solvable when the sample has fewer
-/// documents than dimensions, and changes nothing visible when it has more.
+/// Added to the diagonals of both linear systems, relative to their mean. It keeps them solvable when the sample has fewer
+/// documents than dimensions, and has no visible effect when it has more.
 const RIDGE: f64 = 1e-8;
-/// Rows of a symmetric product computed by one task.
+/// Rows of a symmetric product per task.
 const ROWS: usize = 96;
-/// Vectors looked at to see how they spread: their covariance changes little after so many.
-const SPREAD_SAMPLE: usize = 20_000;
+/// Vectors that the covariance is computed from; more change it little.
+const MAX_SPREAD_VECTORS: usize = 20_000;
 
-/// The fitted noise.
+/// Shift and covariance of the noise.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NoiseModel {
     width: usize,
-    // A without its last column [width, width], and that column [width]. No values: nothing is shifted but by the column.
+    // A without its last column [width, width], and that column [width]. An empty `shift` stands for zeros.
     shift: Vec<f32>,
     constant: Vec<f32>,
     // L [width, width], lower triangular.
@@ -48,16 +48,23 @@ fn add_ridge(square: &mut [f64], n: usize) {
     (0..n).for_each(|i| square[i * n + i] += RIDGE * mean);
 }
 
+/// Whether no dimension varies. Rounding of the mean leaves equal vectors with a tiny variance.
+fn is_constant(covariance: &[f64], mean: &[f64], width: usize) -> bool {
+    (0..width).all(|i| covariance[i * width + i] <= 1e-24 * mean[i] * mean[i])
+}
+
 impl NoiseModel {
-    /// Fits the passes `views[r] [n, width]` of documents with clean vectors `clean [n, width]`.
+    /// Fits the passes `views[r] [n, width]` of documents with clean embeddings `clean [n, width]`.
     pub fn fit(clean: &Matrix, views: &[Matrix]) -> Result<Self> {
         let (n, width, passes) = (clean.rows(), clean.cols(), views.len());
         if n < 2 || passes < 2 {
-            let problem = format!("the noise model needs two documents with two passes each, not {n} with {passes}");
+            let problem = format!(
+                "the noise model needs two documents with two passes each, not {n} documents with {passes} passes"
+            );
             return Err(Error::input("views", problem));
         }
         if views.iter().any(|v| v.rows() != n || v.cols() != width) {
-            return Err(Error::input("views", format!("every pass must hold {n} vectors of {width} values")));
+            return Err(Error::input("views", format!("every pass must hold {n} embeddings of {width} values")));
         }
         let mut mean = vec![0.0f64; n * width];
         for view in views {
@@ -66,85 +73,85 @@ impl NoiseModel {
         mean.par_iter_mut().for_each(|m| *m /= passes as f64);
         let mut covariance = vec![0.0; width * width];
         for view in views {
-            let off: Vec<f64> = mean.par_iter().zip(view.as_slice()).map(|(m, &v)| f64::from(v) - m).collect();
-            add_gram(&mut covariance, &off, width);
+            let deviations: Vec<f64> = mean.par_iter().zip(view.as_slice()).map(|(m, &v)| f64::from(v) - m).collect();
+            add_gram(&mut covariance, &deviations, width);
         }
-        // R / (R - 1) for the mean taken from the same passes.
+        // R - 1 and not R, because the mean comes from the same passes.
         let scale = 1.0 / (n * (passes - 1)) as f64;
         covariance.iter_mut().for_each(|c| *c *= scale);
         if !covariance.iter().all(|c| c.is_finite()) {
-            return Err(Error::input("views", "hold values that are not finite numbers"));
+            return Err(Error::input("views", "hold values that are not finite numbers; check the documents"));
         }
-        // A mean that does not come out even leaves equal vectors a rounding apart.
-        let alike = |i: usize| covariance[i * width + i] <= 1e-24 * mean[i] * mean[i];
-        if (0..width).all(alike) {
-            let problem =
-                "all passes of a document are equal: the encoder's dropout is off, and two views would be one";
+        if is_constant(&covariance, &mean, width) {
+            let problem = "all passes of a document are equal, so the encoder's dropout is off; set dropout above 0";
             return Err(Error::input("views", problem));
         }
         add_ridge(&mut covariance, width);
-        let factor = Cholesky::new(covariance, width)
-            .ok_or_else(|| Error::input("views", "the covariance of their noise is not positive definite"))?;
+        let factor = Cholesky::new(covariance, width).ok_or_else(|| {
+            Error::input(
+                "views",
+                "the covariance of their noise is not positive definite; check the embeddings, or use full views",
+            )
+        })?;
         let (shift, constant) = fit_shift(clean, mean)?;
         let factor = factor.lower().iter().map(|&v| v as f32).collect();
         Ok(NoiseModel { width, shift, constant, factor })
     }
 
-    /// Noise for vectors that come without passes: `scale` times the spread of the vectors themselves, in the directions
-    /// they spread in. `vectors` is `[n, width]`; an even sample of them is looked at.
+    /// Noise for vectors without passes: `scale` times the standard deviation of the vectors themselves, with their
+    /// covariance. `vectors` is `[n, width]`; an evenly spaced sample of the rows is used.
     pub fn spread(vectors: &[f32], width: usize, scale: f64) -> Result<Self> {
         let n = vectors.len() / width.max(1);
         if n < 2 {
             return Err(Error::input(
                 "vectors",
-                format!("there are {n}; at least 2 are needed to see how they spread"),
+                format!("there are {n}; give at least 2 to estimate their covariance"),
             ));
         }
-        let step = n.div_ceil(SPREAD_SAMPLE);
+        let step = n.div_ceil(MAX_SPREAD_VECTORS);
         let rows: Vec<&[f32]> = vectors.chunks_exact(width).step_by(step).collect();
         let mut mean = vec![0.0f64; width];
         for row in &rows {
             mean.iter_mut().zip(*row).for_each(|(m, &v)| *m += f64::from(v) / rows.len() as f64);
         }
-        let off: Vec<f64> = rows.iter().flat_map(|row| row.iter().zip(&mean).map(|(&v, m)| f64::from(v) - m)).collect();
+        let deviations: Vec<f64> =
+            rows.iter().flat_map(|row| row.iter().zip(&mean).map(|(&v, m)| f64::from(v) - m)).collect();
         let mut covariance = vec![0.0; width * width];
-        add_gram(&mut covariance, &off, width);
-        let share = scale * scale / rows.len() as f64;
-        covariance.iter_mut().for_each(|c| *c *= share);
-        // A mean that does not come out even leaves equal vectors a rounding apart.
-        let alike = |i: usize| covariance[i * width + i] <= 1e-24 * mean[i] * mean[i];
-        if (0..width).all(alike) {
-            return Err(Error::input("vectors", "are all equal: there is nothing to tell documents apart by"));
+        add_gram(&mut covariance, &deviations, width);
+        let factor = scale * scale / rows.len() as f64;
+        covariance.iter_mut().for_each(|c| *c *= factor);
+        if is_constant(&covariance, &mean, width) {
+            return Err(Error::input("vectors", "are all equal, so documents cannot be told apart; check the vectors"));
         }
         add_ridge(&mut covariance, width);
         let factor = Cholesky::new(covariance, width)
-            .ok_or_else(|| Error::input("vectors", "hold values that are not finite numbers"))?;
+            .ok_or_else(|| Error::input("vectors", "hold values that are not finite numbers; check the vectors"))?;
         let factor = factor.lower().iter().map(|&v| v as f32).collect();
         Ok(NoiseModel { width, shift: Vec::new(), constant: vec![0.0; width], factor })
     }
 
-    /// Two views of every document whose clean vectors are `clean [documents.len(), width]`.
+    /// Writes two views of every document to `out`. `clean [documents.len(), width]` are the clean embeddings.
     pub(super) fn pair(&self, clean: &[f32], documents: &[u32], draw: Draw, out: &mut [f32]) {
         assert_eq!(out.len(), 2 * clean.len());
-        let mut middle = vec![0.0; clean.len()];
-        self.shifted(clean, &mut middle);
+        let mut means = vec![0.0; clean.len()];
+        self.shift_clean(clean, &mut means);
         let streams: Vec<Stream> = (0..2)
             .flat_map(|view| documents.iter().map(move |&document| [draw.epoch, u64::from(document), view]))
             .map(|address| Stream::new(draw.seed, Purpose::Views, &address))
             .collect();
-        self.noise(&streams, out);
+        self.draw_noise(&streams, out);
         for half in out.chunks_exact_mut(clean.len()) {
-            half.iter_mut().zip(&middle).for_each(|(o, m)| *o += m);
+            half.iter_mut().zip(&means).for_each(|(o, m)| *o += m);
         }
     }
 
-    /// A checksum of everything that decides a view.
+    /// Covers everything that decides a view.
     pub(super) fn checksum(&self) -> u32 {
         let values = self.shift.iter().chain(&self.constant).chain(&self.factor);
         crc32fast::hash(&values.flat_map(|v| v.to_le_bytes()).collect::<Vec<u8>>())
     }
 
-    /// Fits the passes of a kept sample.
+    /// Fits the cached passes of a sample.
     pub fn fit_cache(sample: &ViewCache) -> Result<Self> {
         let read = |view: u32| {
             let mut out = Matrix::zeros(sample.documents(), sample.width());
@@ -156,17 +163,17 @@ impl NoiseModel {
         Self::fit(&read(0), &views)
     }
 
-    /// Values in a vector.
+    /// Values in an embedding.
     pub fn width(&self) -> usize {
         self.width
     }
 
-    /// `[width, width]` of the shift, without its constant.
+    /// The linear part of the shift, `[width, width]`.
     pub fn shift(&self) -> &[f32] {
         &self.shift
     }
 
-    /// The constant part of the shift.
+    /// The constant part of the shift, `[width]`.
     pub fn constant(&self) -> &[f32] {
         &self.constant
     }
@@ -176,8 +183,8 @@ impl NoiseModel {
         &self.factor
     }
 
-    /// Clean vectors to where the middle of their views lies: `x + A [x; 1]`.
-    fn shifted(&self, clean: &[f32], out: &mut [f32]) {
+    /// Means of the views of clean embeddings, `x + A [x; 1]`.
+    fn shift_clean(&self, clean: &[f32], out: &mut [f32]) {
         let d = self.width;
         const DOCUMENTS: usize = 32;
         out.par_chunks_mut(DOCUMENTS * d).zip(clean.par_chunks(DOCUMENTS * d)).for_each(|(out, x)| {
@@ -190,8 +197,8 @@ impl NoiseModel {
         });
     }
 
-    /// `L e` for every row, the row's `e` from its stream.
-    fn noise(&self, streams: &[Stream], out: &mut [f32]) {
+    /// `L e` for every row; the stream of the row gives `e`.
+    fn draw_noise(&self, streams: &[Stream], out: &mut [f32]) {
         let d = self.width;
         const VIEWS: usize = 64;
         out.par_chunks_mut(VIEWS * d).zip(streams.par_chunks(VIEWS)).for_each(|(out, streams)| {
@@ -202,7 +209,7 @@ impl NoiseModel {
     }
 }
 
-/// `A` by its normal equations, split into its square part and its last column.
+/// Solves the normal equations of `A`. Returns its square part and its last column.
 fn fit_shift(clean: &Matrix, mean: Vec<f64>) -> Result<(Vec<f32>, Vec<f32>)> {
     let (n, d) = (clean.rows(), clean.cols());
     let e = d + 1;
@@ -220,7 +227,10 @@ fn fit_shift(clean: &Matrix, mean: Vec<f64>) -> Result<(Vec<f32>, Vec<f32>)> {
         multiply(out, xv.columns(chunk * ROWS, out.len() / d).transposed(), yv, 1.0);
     });
     let normal = Cholesky::new(normal, e).ok_or_else(|| {
-        Error::input("views", "the clean vectors hold values that are not finite numbers, or are all zero")
+        Error::input(
+            "views",
+            "the clean embeddings hold values that are not finite numbers, or are all zero; check the documents",
+        )
     })?;
     normal.solve(&mut right, d);
     // right is A' [width + 1, width].
@@ -230,11 +240,11 @@ fn fit_shift(clean: &Matrix, mean: Vec<f64>) -> Result<(Vec<f32>, Vec<f32>)> {
 }
 
 enum Clean {
-    Kept(ViewCache),
+    Cache(ViewCache),
     Memory(Matrix),
 }
 
-/// Clean vectors with modelled noise.
+/// Views that are clean embeddings plus noise of a [`NoiseModel`].
 pub struct NoiseViews {
     clean: Clean,
     model: NoiseModel,
@@ -242,23 +252,25 @@ pub struct NoiseViews {
 }
 
 impl NoiseViews {
-    /// Over vectors in memory.
+    /// Of clean embeddings in memory.
     pub fn new(clean: Matrix, model: NoiseModel) -> Result<Self> {
         let bytes: Vec<u8> = clean.as_slice().iter().flat_map(|v| v.to_le_bytes()).collect();
         let fingerprint = format!("memory/{:08x}", crc32fast::hash(&bytes));
         Self::join(clean.cols(), Clean::Memory(clean), model, fingerprint)
     }
 
-    /// Over kept vectors.
+    /// Of cached clean embeddings.
     pub fn from_cache(clean: ViewCache, model: NoiseModel) -> Result<Self> {
         let fingerprint = clean.fingerprint();
-        Self::join(clean.width(), Clean::Kept(clean), model, fingerprint)
+        Self::join(clean.width(), Clean::Cache(clean), model, fingerprint)
     }
 
     fn join(width: usize, clean: Clean, model: NoiseModel, clean_fingerprint: String) -> Result<Self> {
         if width != model.width {
             let found = model.width;
-            return Err(Error::config(format!("a noise model of {found} values cannot serve vectors of {width}")));
+            return Err(Error::config(format!(
+                "the noise model is fitted on embeddings of {found} values, not {width}; use one encoder"
+            )));
         }
         let fingerprint = format!("{clean_fingerprint}+noise/{:08x}", model.checksum());
         Ok(NoiseViews { clean, model, fingerprint })
@@ -268,7 +280,7 @@ impl NoiseViews {
 impl Views for NoiseViews {
     fn documents(&self) -> usize {
         match &self.clean {
-            Clean::Kept(cache) => cache.documents(),
+            Clean::Cache(cache) => cache.documents(),
             Clean::Memory(matrix) => matrix.rows(),
         }
     }
@@ -283,7 +295,7 @@ impl Views for NoiseViews {
 
     fn clean(&self, documents: &[u32], out: &mut [f32]) {
         match &self.clean {
-            Clean::Kept(cache) => cache.clean(documents, out),
+            Clean::Cache(cache) => cache.clean(documents, out),
             Clean::Memory(matrix) => {
                 for (row, &document) in out.chunks_exact_mut(matrix.cols()).zip(documents) {
                     row.copy_from_slice(matrix.row(document as usize));

@@ -1,10 +1,10 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use micpq::Silent;
+use engine::NoProgress;
 
 use super::*;
 
-/// Features by formula: a clean vector for every document, and a view's own noise upon it.
+/// An encoder by formula: a random clean embedding per document, plus noise per view.
 pub(crate) struct Formula {
     pub documents: usize,
     pub width: usize,
@@ -31,13 +31,13 @@ impl Encode for Formula {
         self.name.into()
     }
 
-    fn encode_views(&self, documents: &[usize], views: Range<u32>, _watch: &dyn Watch) -> Result<Vec<Matrix>> {
-        Ok(views.map(|view| self.one(documents, view)).collect())
+    fn encode_views(&self, documents: &[usize], views: Range<u32>, _progress: &dyn Progress) -> Result<Vec<Matrix>> {
+        Ok(views.map(|view| self.view(documents, view)).collect())
     }
 }
 
 impl Formula {
-    fn one(&self, documents: &[usize], view: u32) -> Matrix {
+    fn view(&self, documents: &[usize], view: u32) -> Matrix {
         self.encoded.fetch_add(documents.len() as u64, Ordering::Relaxed);
         let mut out = Matrix::zeros(documents.len(), self.width);
         for (i, &document) in documents.iter().enumerate() {
@@ -52,17 +52,17 @@ impl Formula {
     }
 }
 
-/// Stops after so many questions.
+/// Interrupts after this many checks.
 struct StopAfter(AtomicU64);
 
-impl Watch for StopAfter {
+impl Progress for StopAfter {
     fn interrupted(&self) -> bool {
         self.0.fetch_sub(1, Ordering::Relaxed) == 0
     }
 }
 
 #[test]
-fn choices_are_read_and_written() {
+fn view_choices_are_parsed_and_displayed() {
     for (text, choice) in [
         ("full:16", ViewChoice::Full(16)),
         ("noise", ViewChoice::Noise(12)),
@@ -81,39 +81,39 @@ fn choices_are_read_and_written() {
 }
 
 #[test]
-fn an_interrupted_cache_goes_on_and_ends_the_same() {
+fn interrupted_cache_is_resumed_to_the_same_file() {
     let dir = tempfile::tempdir().unwrap();
-    let (whole, broken) = (dir.path().join("whole"), dir.path().join("broken"));
+    let (whole, resumed) = (dir.path().join("whole"), dir.path().join("resumed"));
     let encoder = Formula::new(700, 5);
     let all: Vec<usize> = (0..700).collect();
-    ViewCache::open_or_fill(&whole, &encoder, &all, 3, &Silent).unwrap();
+    ViewCache::open_or_fill(&whole, &encoder, &all, 3, &NoProgress).unwrap();
     assert_eq!(encoder.encoded.load(Ordering::Relaxed), 2800);
 
-    // Stopped in the second of three blocks.
+    // Interrupted in the second of three blocks.
     let stopped = Formula::new(700, 5);
-    let error = ViewCache::open_or_fill(&broken, &stopped, &all, 3, &StopAfter(AtomicU64::new(6))).err().unwrap();
+    let error = ViewCache::open_or_fill(&resumed, &stopped, &all, 3, &StopAfter(AtomicU64::new(6))).err().unwrap();
     assert!(matches!(error, Error::Interrupted));
-    assert!(!broken.exists());
+    assert!(!resumed.exists());
     // A killed writer may leave half a block.
-    let partial = dir.path().join("broken.partial");
+    let partial = dir.path().join("resumed.partial");
     let mut bytes = std::fs::read(&partial).unwrap();
     bytes.extend([7; 100]);
     std::fs::write(&partial, bytes).unwrap();
 
     let rest = Formula::new(700, 5);
-    ViewCache::open_or_fill(&broken, &rest, &all, 3, &Silent).unwrap();
-    assert_eq!(rest.encoded.load(Ordering::Relaxed), (700 - 256) * 4, "the finished block is kept");
-    assert_eq!(std::fs::read(&whole).unwrap(), std::fs::read(&broken).unwrap());
+    ViewCache::open_or_fill(&resumed, &rest, &all, 3, &NoProgress).unwrap();
+    assert_eq!(rest.encoded.load(Ordering::Relaxed), (700 - 256) * 4, "the finished block is reused");
+    assert_eq!(std::fs::read(&whole).unwrap(), std::fs::read(&resumed).unwrap());
 }
 
-/// A GPU's manners: many documents and all views in a call, and gone at one of the calls.
-struct Vanishing {
+/// An encoder like a GPU, with many documents and all views per call, that fails at call `failing_call`.
+struct FailingGpu {
     inner: Formula,
     calls: AtomicU64,
-    gone_at: u64,
+    failing_call: u64,
 }
 
-impl Encode for Vanishing {
+impl Encode for FailingGpu {
     fn documents(&self) -> usize {
         self.inner.documents
     }
@@ -126,11 +126,11 @@ impl Encode for Vanishing {
         self.inner.fingerprint()
     }
 
-    fn encode_views(&self, documents: &[usize], views: Range<u32>, watch: &dyn Watch) -> Result<Vec<Matrix>> {
-        if self.calls.fetch_add(1, Ordering::Relaxed) == self.gone_at {
+    fn encode_views(&self, documents: &[usize], views: Range<u32>, progress: &dyn Progress) -> Result<Vec<Matrix>> {
+        if self.calls.fetch_add(1, Ordering::Relaxed) == self.failing_call {
             return Err(Error::device("the GPU has fallen off the bus"));
         }
-        self.inner.encode_views(documents, views, watch)
+        self.inner.encode_views(documents, views, progress)
     }
 
     fn documents_at_once(&self) -> usize {
@@ -139,35 +139,35 @@ impl Encode for Vanishing {
 }
 
 #[test]
-fn views_of_a_gpu_that_vanishes_are_kept_and_the_run_resumes() {
+fn finished_blocks_survive_a_failing_gpu_and_are_reused() {
     let dir = tempfile::tempdir().unwrap();
-    let (whole, broken) = (dir.path().join("whole"), dir.path().join("broken"));
+    let (whole, resumed) = (dir.path().join("whole"), dir.path().join("resumed"));
     let all: Vec<usize> = (0..1500).collect();
-    ViewCache::open_or_fill(&whole, &Formula::new(1500, 5), &all, 3, &Silent).unwrap();
-    let vanishing = |gone_at| Vanishing { inner: Formula::new(1500, 5), calls: AtomicU64::new(0), gone_at };
-    // Two blocks of 256 a call, six blocks in all: gone at the third call.
-    let error = ViewCache::open_or_fill(&broken, &vanishing(2), &all, 3, &Silent).err().unwrap();
+    ViewCache::open_or_fill(&whole, &Formula::new(1500, 5), &all, 3, &NoProgress).unwrap();
+    let gpu = |failing_call| FailingGpu { inner: Formula::new(1500, 5), calls: AtomicU64::new(0), failing_call };
+    // Six blocks of 256, two per call: the third call fails.
+    let error = ViewCache::open_or_fill(&resumed, &gpu(2), &all, 3, &NoProgress).err().unwrap();
     assert!(matches!(error, Error::Device(_)), "{error}");
-    assert!(!broken.exists());
-    let rest = vanishing(u64::MAX);
-    ViewCache::open_or_fill(&broken, &rest, &all, 3, &Silent).unwrap();
-    assert_eq!(rest.inner.encoded.load(Ordering::Relaxed), (1500 - 1024) * 4, "four finished blocks are kept");
-    // In one call or many, the file is the same.
-    assert_eq!(std::fs::read(&whole).unwrap(), std::fs::read(&broken).unwrap());
+    assert!(!resumed.exists());
+    let rest = gpu(u64::MAX);
+    ViewCache::open_or_fill(&resumed, &rest, &all, 3, &NoProgress).unwrap();
+    assert_eq!(rest.inner.encoded.load(Ordering::Relaxed), (1500 - 1024) * 4, "four finished blocks are reused");
+    // The number of calls does not change the file.
+    assert_eq!(std::fs::read(&whole).unwrap(), std::fs::read(&resumed).unwrap());
 }
 
 #[test]
-fn a_finished_cache_encodes_nothing_and_holds_the_vectors() {
+fn finished_cache_is_read_without_encoding() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("views");
     let all: Vec<usize> = (0..300).collect();
-    ViewCache::open_or_fill(&path, &Formula::new(300, 6), &all, 2, &Silent).unwrap();
+    ViewCache::open_or_fill(&path, &Formula::new(300, 6), &all, 2, &NoProgress).unwrap();
     let encoder = Formula::new(300, 6);
-    let cache = ViewCache::open_or_fill(&path, &encoder, &all, 2, &Silent).unwrap();
+    let cache = ViewCache::open_or_fill(&path, &encoder, &all, 2, &NoProgress).unwrap();
     assert_eq!(encoder.encoded.load(Ordering::Relaxed), 0);
     let mut row = [0.0; 6];
     for (document, view) in [(0, 0), (255, 2), (256, 0), (299, 1)] {
-        let expected = encoder.one(&[document], view);
+        let expected = encoder.view(&[document], view);
         cache.read(document, view, &mut row);
         assert!(row.iter().zip(expected.as_slice()).all(|(a, b)| (a - b).abs() <= 1e-3 * b.abs() + 1e-6));
     }
@@ -179,13 +179,13 @@ fn damaged_and_foreign_caches_are_refused() {
     let path = dir.path().join("views");
     let all: Vec<usize> = (0..300).collect();
     let encoder = Formula::new(300, 6);
-    ViewCache::open_or_fill(&path, &encoder, &all, 2, &Silent).unwrap();
+    ViewCache::open_or_fill(&path, &encoder, &all, 2, &NoProgress).unwrap();
     let good = std::fs::read(&path).unwrap();
-    let refused = |bytes: &[u8], encoder: &Formula, word: &str| {
+    let refused = |bytes: &[u8], encoder: &Formula, expected: &str| {
         std::fs::remove_file(&path).unwrap();
         std::fs::write(&path, bytes).unwrap();
-        let error = ViewCache::open_or_fill(&path, encoder, &all, 2, &Silent).err().unwrap().to_string();
-        assert!(error.contains(word), "{error}");
+        let error = ViewCache::open_or_fill(&path, encoder, &all, 2, &NoProgress).err().unwrap().to_string();
+        assert!(error.contains(expected), "{error}");
     };
     let mut bad = good.clone();
     bad[4000] ^= 1;
@@ -202,21 +202,21 @@ fn damaged_and_foreign_caches_are_refused() {
 }
 
 #[test]
-fn a_cache_being_written_is_not_written_twice() {
+fn cache_locked_by_another_writer_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("views");
     let lock = std::fs::File::create(dir.path().join("views.partial")).unwrap();
     lock.lock().unwrap();
-    let error = ViewCache::open_or_fill(&path, &Formula::new(3, 2), &[0, 1, 2], 2, &Silent).err().unwrap();
+    let error = ViewCache::open_or_fill(&path, &Formula::new(3, 2), &[0, 1, 2], 2, &NoProgress).err().unwrap();
     assert!(matches!(error, Error::Busy(_)), "{error}");
 }
 
 #[test]
-fn two_views_of_a_document_differ_from_each_other_and_from_epoch_to_epoch() {
+fn views_differ_from_each_other_and_between_epochs_and_seeds() {
     let dir = tempfile::tempdir().unwrap();
     let encoder = Formula::new(300, 8);
     for choice in [ViewChoice::Full(4), ViewChoice::Noise(4)] {
-        let views = choice.prepare(&encoder, dir.path(), &Silent).unwrap();
+        let views = choice.prepare(&encoder, dir.path(), &NoProgress).unwrap();
         let documents: Vec<u32> = (0..64).collect();
         let draw = |seed, epoch| {
             let mut out = vec![0.0; 2 * 64 * 8];
@@ -229,24 +229,24 @@ fn two_views_of_a_document_differ_from_each_other_and_from_epoch_to_epoch() {
         assert_eq!(a, draw(0, 1), "{choice}");
         assert_ne!(a, draw(0, 2), "{choice}");
         assert_ne!(a, draw(1, 1), "{choice}");
-        // A document's views do not depend on its place in the batch.
-        let mut turned: Vec<u32> = documents.clone();
-        turned.reverse();
+        // The views of a document do not depend on its position in the batch.
+        let mut reversed: Vec<u32> = documents.clone();
+        reversed.reverse();
         let mut out = vec![0.0; 2 * 64 * 8];
-        views.pair(&turned, Draw { seed: 0, epoch: 1 }, &mut out);
+        views.pair(&reversed, Draw { seed: 0, epoch: 1 }, &mut out);
         for (i, row) in out[..64 * 8].chunks(8).enumerate() {
             let expected = &first[(63 - i) * 8..(64 - i) * 8];
             assert!(row.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-5), "{choice}");
         }
         let mut clean = vec![0.0; 8];
         views.clean(&[17], &mut clean);
-        let expected = encoder.one(&[17], 0);
+        let expected = encoder.view(&[17], 0);
         assert!(clean.iter().zip(expected.as_slice()).all(|(a, b)| (a - b).abs() < 2e-3));
     }
 }
 
 #[test]
-fn the_noise_model_recovers_a_known_shift_and_covariance() {
+fn noise_model_recovers_a_known_shift_and_covariance() {
     const D: usize = 6;
     let (n, passes) = (3000, 10);
     let mut clean = Matrix::zeros(n, D);
@@ -281,10 +281,10 @@ fn the_noise_model_recovers_a_known_shift_and_covariance() {
             );
         }
     }
-    // And what it generates has them again.
+    // The generated views have the same shift and covariance.
     let views = NoiseViews::new(clean.clone(), model).unwrap();
     let documents: Vec<u32> = (0..n as u32).collect();
-    let made: Vec<Matrix> = (0..5)
+    let generated: Vec<Matrix> = (0..5)
         .flat_map(|epoch| {
             let mut out = vec![0.0; 2 * n * D];
             views.pair(&documents, Draw { seed: 0, epoch }, &mut out);
@@ -292,24 +292,25 @@ fn the_noise_model_recovers_a_known_shift_and_covariance() {
             [Matrix::from_vec(D, out), Matrix::from_vec(D, second)]
         })
         .collect();
-    let again = NoiseModel::fit(&clean, &made).unwrap();
+    let refitted = NoiseModel::fit(&clean, &generated).unwrap();
     for i in 0..D {
         for j in 0..D {
             assert!(
-                (again.shift()[i * D + j] - a(i, j)).abs() < 0.03 && (again.factor()[i * D + j] - l(i, j)).abs() < 0.03
+                (refitted.shift()[i * D + j] - a(i, j)).abs() < 0.03
+                    && (refitted.factor()[i * D + j] - l(i, j)).abs() < 0.03
             );
         }
     }
 }
 
 #[test]
-fn a_noise_model_without_noise_is_refused() {
+fn noise_model_of_equal_passes_is_refused() {
     let clean = Matrix::from_vec(2, vec![1.0, 2.0, 3.0, 5.0, 1.0, 0.0]);
     let error = NoiseModel::fit(&clean, &[clean.clone(), clean.clone()]).unwrap_err().to_string();
     assert!(error.contains("dropout is off"), "{error}");
     assert!(NoiseModel::fit(&clean, std::slice::from_ref(&clean)).unwrap_err().to_string().contains("two passes"));
     // Fewer documents than dimensions still fit.
     let few = Formula::new(3, 20);
-    let views: Vec<Matrix> = (1..4).map(|v| few.one(&[0, 1, 2], v)).collect();
-    NoiseModel::fit(&few.one(&[0, 1, 2], 0), &views).unwrap();
+    let views: Vec<Matrix> = (1..4).map(|v| few.view(&[0, 1, 2], v)).collect();
+    NoiseModel::fit(&few.view(&[0, 1, 2], 0), &views).unwrap();
 }
