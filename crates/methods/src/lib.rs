@@ -1,0 +1,64 @@
+//! Methods that train a model: MICPQ and its variants, and those the paper compares it with. Each ends in an ordinary model
+//! of dense layers, codebooks and a distance, so that one index and one search serve them all.
+//!
+//! A [`Method`] is found by name in the [`registry`]; [`config`] has its options, [`training`] joins both with the texts to train
+//! on. There are four kinds. [`variants`] change options of MICPQ, whose steps are in the crate `train`. [`quantization`]
+//! is fitted at once: [`pq`], [`opq`] and [`lopq`], on [`kmeans`] and [`rotation`]. [`gradient`] learns by epochs, and each
+//! method is a file that reads like its equations: [`vdsh`], [`nash`], [`wish`], [`bmsh`], [`corrsh`], [`ammi`], [`csh`], [`dhim`],
+//! [`aepq`], [`two_stage`]. [`embedding`] is for methods of users.
+//!
+//! Learning: [`tfidf`] or an encoder gives the [`inputs`], [`entry`] is the first layer, losses are written in [`graph`], [`learn`]
+//! runs the epochs, [`infomax`] has DHIM's steps on a GPU. [`job`] goes from texts to a model. [`recall`], [`clustering`] and
+//! [`yardstick`] measure.
+//!
+//! Search needs none of this: a model reaches the engine as a directory.
+#![deny(unsafe_code)]
+
+pub mod config;
+pub mod embedding;
+pub mod gradient;
+pub mod job;
+pub mod method;
+pub mod quantization;
+pub mod registry;
+pub mod training;
+pub mod variants;
+
+pub mod kmeans;
+pub mod rotation;
+
+pub mod lopq;
+pub mod opq;
+pub mod pq;
+
+pub mod entry;
+pub mod graph;
+pub mod infomax;
+pub mod inputs;
+pub mod learn;
+pub mod scale;
+pub mod tfidf;
+
+pub mod aepq;
+pub mod ammi;
+pub mod bmsh;
+pub mod corrsh;
+pub mod csh;
+pub mod decoder;
+pub mod dhim;
+pub mod nash;
+pub mod two_stage;
+pub mod vdsh;
+pub mod wish;
+
+pub mod clustering;
+pub mod recall;
+pub mod yardstick;
+
+pub use config::MethodConfig;
+pub use embedding::EmbeddingMethod;
+pub use gradient::GradientMethod;
+pub use method::{Fitted, Input, Method, MethodHandle, Prepared, Reads};
+pub use quantization::Quantization;
+pub use registry::{find, register, registry};
+pub use training::Training;

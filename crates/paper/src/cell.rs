@@ -1,0 +1,149 @@
+//! Cells: the smallest pieces of a run. Each is computed once and stored in a file.
+
+use std::path::{Path, PathBuf};
+
+use engine::{Error, Result, disk};
+use serde::{Deserialize, Serialize};
+
+use methods::clustering::Accuracy;
+
+/// Version of a cell's file. A cell of another version runs again. 1: first release.
+const FORMAT: u32 = 1;
+
+/// What a cell measures. The names are part of its file.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "lowercase")]
+pub enum Task {
+    /// A row of the plan on one corpus, with one code length and one seed. `bits` is 0 for exact search.
+    System { corpus: String, system: String, bits: usize, seed: u64 },
+    /// Clustering by codebook and by K-means.
+    Clustering { corpus: String, seed: u64 },
+    /// MICPQ with one option changed.
+    Sensitivity { corpus: String, option: String, value: f64, bits: usize },
+}
+
+impl std::fmt::Display for Task {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Task::System { corpus, system, bits: 0, .. } => write!(f, "{corpus}, {system}"),
+            Task::System { corpus, system, bits, seed } => write!(f, "{corpus}, {system}, {bits} bits, seed {seed}"),
+            Task::Clustering { corpus, .. } => write!(f, "{corpus}, clustering"),
+            Task::Sensitivity { corpus, option, value, bits } => {
+                write!(f, "{corpus}, {option} = {value}, {bits} bits")
+            }
+        }
+    }
+}
+
+/// A query and its first results.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Case {
+    pub query: String,
+    pub class: u32,
+    /// The nearest documents: text, and whether they have the query's class.
+    pub found: Vec<(String, bool)>,
+}
+
+/// The figures of a cell. The names are part of its file.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Figures {
+    /// Precision of the first 1, 10 and 100, in percent.
+    pub precision: [f64; 3],
+    /// Mean average precision of the first 100, in percent.
+    pub map: f64,
+    /// P@100 by other distances.
+    pub others: Vec<(String, f64)>,
+    /// Recall 10@100, in percent.
+    #[serde(rename = "fidelity")]
+    pub recall: Option<f64>,
+    /// Recall and precision at growing depths.
+    pub curve: Vec<(f64, f64)>,
+    /// Documents of each codeword of each codebook: `[num_codebooks, codebook_size]`.
+    pub usage: Vec<Vec<usize>>,
+    /// Some documents on the two principal axes of their decoded codes: x, y, class.
+    pub map_points: Vec<(f32, f32, u32)>,
+    pub cases: Vec<Case>,
+    /// Accuracy by codebooks and by K-means: of the documents, then of the queries.
+    pub clustering: Vec<(Accuracy, Accuracy)>,
+    /// Seconds of training, its validation included.
+    pub training_seconds: f64,
+    /// Number of epochs, and the best one.
+    pub epochs: (usize, usize),
+    /// Microseconds from an embedding to its code, and of a search.
+    pub microseconds: (f64, f64),
+    /// Bytes of a code, and of the model.
+    pub bytes: (usize, usize),
+    /// Number of documents and of queries.
+    pub sizes: (usize, usize),
+}
+
+/// A finished cell.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Cell {
+    format: u32,
+    pub task: Task,
+    /// Every option that decides the figures.
+    pub options: serde_json::Value,
+    pub figures: Figures,
+}
+
+/// The name of a cell's file: its task, and a checksum of its options, so that other options are another cell.
+pub(crate) fn file_name(task: &Task, options: &serde_json::Value) -> String {
+    let keep = |c: char| if c.is_ascii_alphanumeric() || c == '.' { c } else { '-' };
+    let name: String = task.to_string().chars().map(keep).collect();
+    let sum = crc32fast::hash(format!("{FORMAT} {options}").as_bytes());
+    format!("{}-{sum:08x}.json", name.replace("--", "-").to_lowercase())
+}
+
+/// Finished cells in a directory.
+pub struct Store {
+    dir: PathBuf,
+}
+
+impl Store {
+    /// Creates the directory if it is missing.
+    pub fn open(dir: &Path) -> Result<Self> {
+        std::fs::create_dir_all(dir).map_err(Error::io(dir))?;
+        Ok(Store { dir: dir.to_path_buf() })
+    }
+
+    fn path(&self, task: &Task, options: &serde_json::Value) -> PathBuf {
+        self.dir.join(file_name(task, options))
+    }
+
+    /// The cell of a task with these options, if it is done. A damaged file counts as none.
+    pub fn get(&self, task: &Task, options: &serde_json::Value) -> Option<Cell> {
+        let bytes = std::fs::read(self.path(task, options)).ok()?;
+        let cell: Cell = serde_json::from_slice(&bytes).ok()?;
+        (cell.format == FORMAT && cell.task == *task).then_some(cell)
+    }
+
+    pub fn put(&self, task: &Task, options: serde_json::Value, figures: Figures) -> Result<Cell> {
+        let path = self.path(task, &options);
+        let cell = Cell { format: FORMAT, task: task.clone(), options, figures };
+        disk::replace(&path, &serde_json::to_vec_pretty(&cell).expect("plain data has a JSON form"))?;
+        Ok(cell)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stored_cells_are_found_by_task_and_options() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open(dir.path()).unwrap();
+        let task = Task::System { corpus: "AGNews".into(), system: "nash tfidf".into(), bits: 32, seed: 1 };
+        let options = serde_json::json!({ "batch": 32 });
+        assert!(store.get(&task, &options).is_none());
+        let figures = Figures { precision: [1.0, 2.0, 3.0], recall: Some(0.1 + 0.2), ..Figures::default() };
+        store.put(&task, options.clone(), figures.clone()).unwrap();
+        assert_eq!(store.get(&task, &options).unwrap().figures, figures);
+        assert!(store.get(&task, &serde_json::json!({ "batch": 33 })).is_none());
+        let file = std::fs::read_dir(dir.path()).unwrap().next().unwrap().unwrap().path();
+        std::fs::write(&file, "{").unwrap();
+        assert!(store.get(&task, &options).is_none(), "a damaged cell is run again");
+    }
+}

@@ -1,0 +1,235 @@
+//! The run of a plan: the cells that are not done yet, several side by side, each stored as soon as it is finished.
+
+use std::collections::VecDeque;
+use std::path::PathBuf;
+use std::sync::Mutex;
+
+use engine::encoder::Device;
+use engine::{Progress, Result};
+
+use crate::cell::{Cell, Store, Task};
+use crate::plan::Plan;
+use crate::work::Work;
+use crate::workers::{Queue, Workers};
+
+/// A plan and where it runs.
+pub struct Paper {
+    pub plan: Plan,
+    /// Folder of the corpora.
+    pub data: PathBuf,
+    /// Folder of cells and report.
+    pub output: PathBuf,
+    /// Folder of embeddings, views and checkpoints.
+    pub cache: PathBuf,
+    /// Where the encoder computes.
+    pub device: Device,
+    /// Cells at a time.
+    pub jobs: usize,
+    /// Texts; a cell runs only if its name holds one of them. Empty: all cells.
+    pub only: Vec<String>,
+    /// Texts; a cell whose name holds one of them does not run.
+    pub skip: Vec<String>,
+}
+
+/// The state of a cell.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum State {
+    Waiting,
+    Running,
+    /// Finished, with its P@100 where it has one.
+    Done(Option<f64>),
+    /// The files of its corpus are missing.
+    Absent,
+    /// It failed; the others go on.
+    Failed,
+}
+
+/// Display of a run.
+pub trait Board: Sync {
+    /// Called after every change with all cells; `news` describes the change.
+    fn show(&self, all: &[(Task, State)], news: &str);
+
+    /// A note of a running cell, at most one a minute.
+    fn hear(&self, _task: &Task, _note: &str) {}
+}
+
+/// A finished or interrupted run.
+pub struct Results {
+    pub cells: Vec<Cell>,
+    /// Unfinished cells with the reason.
+    pub missing: Vec<(Task, String)>,
+    /// Whether the user stopped it.
+    pub interrupted: bool,
+}
+
+/// All cells of a plan during a run; the lists run in parallel but for `missing`.
+struct Cells<'p> {
+    work: Vec<Work<'p>>,
+    done: Vec<Option<Cell>>,
+    states: Vec<(Task, State)>,
+    missing: Vec<(Task, String)>,
+}
+
+impl<'p> Cells<'p> {
+    fn load(work: Vec<Work<'p>>, store: &Store) -> Self {
+        let done: Vec<Option<Cell>> = work.iter().map(|w| store.get(&w.task, &w.options)).collect();
+        let state = |cell: &Option<Cell>| cell.as_ref().map_or(State::Waiting, |c| State::Done(p_at_100(c)));
+        let states = work.iter().zip(&done).map(|(w, cell)| (w.task.clone(), state(cell))).collect();
+        Cells { work, done, states, missing: Vec::new() }
+    }
+
+    fn results(mut self, interrupted: bool) -> Results {
+        for (work, cell) in self.work.iter().zip(&self.done) {
+            if cell.is_none() && !self.missing.iter().any(|(task, _)| *task == work.task) {
+                self.missing.push((work.task.clone(), "not run yet".into()));
+            }
+        }
+        Results { cells: self.done.into_iter().flatten().collect(), missing: self.missing, interrupted }
+    }
+}
+
+impl Paper {
+    /// Runs the cells that are not done. A cell that fails is reported and the others go on; an interrupted run keeps the
+    /// finished cells.
+    pub fn run(&self, progress: &dyn Progress, board: &dyn Board) -> Result<Results> {
+        let store = Store::open(&self.output.join("cells"))?;
+        let mut cells = Cells::load(self.plan.work()?, &store);
+        let done = cells.done.iter().flatten().count();
+        board.show(&cells.states, &format!("{done} of {} cells are done already", cells.work.len()));
+        let mut interrupted = false;
+        // One corpus at a time: its embeddings are the memory a run needs.
+        for corpus in 0..self.plan.corpus.len() {
+            interrupted = self.run_corpus(corpus, &mut cells, &store, progress, board)?;
+            if interrupted {
+                break;
+            }
+        }
+        Ok(cells.results(interrupted))
+    }
+
+    /// Runs the open cells of one corpus; whether the user stopped them.
+    fn run_corpus(
+        &self,
+        corpus: usize,
+        cells: &mut Cells<'_>,
+        store: &Store,
+        progress: &dyn Progress,
+        board: &dyn Board,
+    ) -> Result<bool> {
+        let Cells { work, done, states, missing } = cells;
+        let mut open: Vec<usize> = (0..work.len())
+            .filter(|&i| work[i].corpus == corpus && done[i].is_none() && self.is_selected(&work[i].task))
+            .collect();
+        if open.is_empty() {
+            return Ok(false);
+        }
+        if progress.interrupted() {
+            return Ok(true);
+        }
+        open.sort_by_key(|&i| work[i].order());
+        let Some(ready) = self.prepare(corpus, open.iter().map(|&i| &work[i]), progress)? else {
+            for i in open {
+                states[i].1 = State::Absent;
+                missing.push((work[i].task.clone(), "its corpus is not there".into()));
+            }
+            return Ok(false);
+        };
+        let queue = Mutex::new(Queue { open: VecDeque::from(open), states, finished: Vec::new() });
+        let workers = Workers { paper: self, work, ready: &ready, store, progress, board, queue };
+        let (finished, interrupted) = workers.run()?;
+        for (i, cell) in finished {
+            match cell {
+                Ok(cell) => done[i] = Some(cell),
+                Err(problem) => missing.push((work[i].task.clone(), problem.to_string())),
+            }
+        }
+        Ok(interrupted)
+    }
+
+    fn is_selected(&self, task: &Task) -> bool {
+        let name = task.to_string();
+        let holds = |texts: &[String]| texts.iter().any(|text| name.contains(text.as_str()));
+        (self.only.is_empty() || holds(&self.only)) && !holds(&self.skip)
+    }
+}
+
+/// P@100 of a cell that has one.
+pub(crate) fn p_at_100(cell: &Cell) -> Option<f64> {
+    matches!(cell.task, Task::System { .. } | Task::Sensitivity { .. }).then_some(cell.figures.precision[2])
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use engine::encoder::Pooling;
+    use methods::Training;
+
+    use super::*;
+    use crate::work::What;
+
+    /// A plan run by one worker, everything under `dir`.
+    fn one_worker(plan: Plan, dir: &Path) -> Paper {
+        Paper {
+            plan,
+            data: dir.to_path_buf(),
+            output: dir.join("out"),
+            cache: dir.join("cache"),
+            device: Device::Cpu,
+            jobs: 1,
+            only: Vec::new(),
+            skip: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn sensitivity_cells_have_the_pooling_of_the_plan_or_their_own() {
+        let mut plan = Plan::open("full").unwrap();
+        // The only row of MICPQ has another pooling.
+        plan.row.retain(|s| s.method != "micpq" || s.pooling == Some(Pooling::Mean));
+        plan.sensitivity[0].pooling = Some(Pooling::Mean);
+        let changed = plan.sensitivity[0].option.clone();
+        let paper = one_worker(plan, Path::new(""));
+        let mut count = 0;
+        for work in paper.plan.work().unwrap() {
+            let Task::Sensitivity { option, .. } = &work.task else { continue };
+            let What::Train { training: Training::Micpq(method, _), pooling, .. } = &work.what else {
+                panic!("{} is no run of MICPQ", work.task)
+            };
+            assert_eq!(method.name(), "micpq");
+            let expected = if *option == changed { Pooling::Mean } else { Pooling::Cls };
+            assert_eq!(*pooling, expected, "{}", work.task);
+            assert_eq!(work.options["pooling"], serde_json::to_value(expected).unwrap());
+            count += 1;
+        }
+        assert!(count > 20, "{count}");
+    }
+
+    #[test]
+    fn rows_with_other_vocabularies_do_not_share_terms() {
+        let dir = tempfile::tempdir().unwrap();
+        let text = |i: usize| format!("{},alpha{} beta{} gamma{} common words here\n", i % 2, i % 2, i % 5, i % 40);
+        std::fs::write(dir.path().join("texts.csv"), (0..200).map(text).collect::<String>()).unwrap();
+        let plan = |vocabulary: usize| {
+            format!(
+                "[[row]]\nmethod = \"nash\"\ninput = \"tfidf\"\nlabel = \"of {vocabulary}\"\n\
+                 set = {{ epochs = 1, vocabulary = {vocabulary}, min_documents = 1, max_share = 1.0 }}\n"
+            )
+        };
+        let head = "title = \"t\"\nencoder = \"none\"\nbits = [16]\nseeds = [0]\n\
+                    [[corpus]]\nname = \"texts\"\ndocuments = \"texts.csv\"\nmax_tokens = 16\n";
+        let file = dir.path().join("plan.toml");
+        std::fs::write(&file, [head, &plan(10), &plan(40)].concat()).unwrap();
+        let paper = one_worker(Plan::open(file.to_str().unwrap()).unwrap(), dir.path());
+        struct NoBoard;
+        impl Board for NoBoard {
+            fn show(&self, _: &[(Task, State)], _: &str) {}
+        }
+        let results = paper.run(&engine::NoProgress, &NoBoard).unwrap();
+        let missing: Vec<String> = results.missing.iter().map(|(task, why)| format!("{task}: {why}")).collect();
+        assert!(missing.is_empty(), "{missing:?}");
+        let bytes: Vec<usize> = results.cells.iter().map(|cell| cell.figures.bytes.1).collect();
+        // Thirty more terms, each with sixteen weights of four bytes.
+        assert_eq!(bytes[1] - bytes[0], 30 * 16 * 4, "{bytes:?}");
+    }
+}

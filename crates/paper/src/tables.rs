@@ -1,0 +1,324 @@
+//! Gathers finished cells into the tables of the report.
+
+use std::collections::BTreeMap;
+
+use crate::cell::{Cell, Task};
+use crate::plan::{Kind, MethodPlan, Plan};
+use crate::published;
+use crate::run::Results;
+use methods::Input;
+
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Entry {
+    /// Mean over seeds.
+    pub mean: Option<f64>,
+    /// Standard deviation over seeds; none for a single seed.
+    pub spread: Option<f64>,
+    pub seeds: usize,
+    pub published: Option<f64>,
+    /// Whether it is the best of its column.
+    pub best: bool,
+    /// Shown in place of a number.
+    pub text: Option<String>,
+}
+
+#[derive(Clone, Debug)]
+pub struct Table {
+    /// Short name for files and anchors.
+    pub name: &'static str,
+    pub title: String,
+    /// A paragraph before the table.
+    pub note: String,
+    /// Names of all columns but the first.
+    pub columns: Vec<String>,
+    /// Name and entries of each row.
+    pub rows: Vec<(String, Vec<Entry>)>,
+}
+
+fn number(value: f64) -> Entry {
+    Entry { mean: Some(value), seeds: 1, ..Entry::default() }
+}
+
+fn text(value: impl Into<String>) -> Entry {
+    Entry { text: Some(value.into()), ..Entry::default() }
+}
+
+/// Entry with the mean and the sample standard deviation.
+fn gather(values: &[f64]) -> Entry {
+    if values.is_empty() {
+        return Entry::default();
+    }
+    let n = values.len() as f64;
+    let mean = values.iter().sum::<f64>() / n;
+    let spread =
+        (values.len() > 1).then(|| (values.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / (n - 1.0)).sqrt());
+    Entry { mean: Some(mean), spread, seeds: values.len(), ..Entry::default() }
+}
+
+/// Marks the largest number of every column among the rows for which `counts` holds.
+fn mark(table: &mut Table, counts: impl Fn(&str) -> bool) {
+    for column in 0..table.columns.len() {
+        let rows = table.rows.iter_mut().filter(|(name, _)| counts(name));
+        let best = rows
+            .filter_map(|(_, entries)| entries[column].mean.is_some().then(|| &mut entries[column]))
+            .max_by(|a, b| a.mean.partial_cmp(&b.mean).expect("figures are numbers"));
+        if let Some(best) = best {
+            best.best = true;
+        }
+    }
+}
+
+/// Finished cells, grouped for the tables.
+pub struct Report<'a> {
+    plan: &'a Plan,
+    /// By corpus, row and bits; one cell per seed.
+    cells: BTreeMap<(String, String, usize), Vec<&'a Cell>>,
+    results: &'a Results,
+}
+
+impl<'a> Report<'a> {
+    pub fn new(plan: &'a Plan, results: &'a Results) -> Self {
+        let mut cells: BTreeMap<(String, String, usize), Vec<&Cell>> = BTreeMap::new();
+        for cell in &results.cells {
+            if let Task::System { corpus, system, bits, .. } = &cell.task {
+                cells.entry((corpus.clone(), system.clone(), *bits)).or_default().push(cell);
+            }
+        }
+        Report { plan, cells, results }
+    }
+
+    /// Cells of one entry, one per seed.
+    pub fn of(&self, corpus: &str, system: &str, bits: usize) -> &[&'a Cell] {
+        self.cells.get(&(corpus.to_owned(), system.to_owned(), bits)).map_or(&[], Vec::as_slice)
+    }
+
+    /// Clustering and sensitivity cells.
+    pub fn others(&self) -> impl Iterator<Item = &'a Cell> {
+        self.results.cells.iter().filter(|c| !matches!(c.task, Task::System { .. }))
+    }
+
+    fn published(&self, system: &MethodPlan, corpus: usize, bits: usize) -> Option<f64> {
+        let column = self.plan.corpus[corpus].published.as_deref()?;
+        published::precision(&system.method, system.input, system.pooling(self.plan), column, bits)
+    }
+
+    /// P@100 of some rows, one column per corpus and code length.
+    fn precision(&self, name: &'static str, title: &str, note: &str, rows: &[&MethodPlan]) -> Table {
+        let mut columns = Vec::new();
+        for corpus in &self.plan.corpus {
+            columns.extend(self.plan.bits.iter().map(|bits| format!("{} {bits}", corpus.name)));
+        }
+        let rows = rows.iter().map(|system| {
+            let label = system.label(self.plan);
+            let mut entries = Vec::new();
+            for (number, corpus) in self.plan.corpus.iter().enumerate() {
+                for &bits in &self.plan.bits {
+                    let own = if matches!(system.kind(), Ok(Kind::Float)) { 0 } else { bits };
+                    let cells = self.of(&corpus.name, &label, own);
+                    let values: Vec<f64> = cells.iter().map(|c| c.figures.precision[2]).collect();
+                    entries.push(Entry { published: self.published(system, number, bits), ..gather(&values) });
+                }
+            }
+            (label, entries)
+        });
+        let mut table = Table { name, title: title.into(), note: note.into(), columns, rows: rows.collect() };
+        mark(&mut table, |name| !name.starts_with("exact float"));
+        table
+    }
+
+    fn rows(&self, wanted: impl Fn(&MethodPlan) -> bool) -> Vec<&MethodPlan> {
+        self.plan.row.iter().filter(|s| wanted(s)).collect()
+    }
+
+    /// All tables that have rows.
+    pub fn tables(&self) -> Vec<Table> {
+        let is = |s: &MethodPlan, wanted: &[&str]| wanted.contains(&s.method.as_str());
+        let main = self.precision(
+            "main",
+            "P@100 of every method",
+            "Share of the first hundred results that have the query's label, in percent; mean and standard deviation over seeds. \
+             Below it the published figure and the difference. The published search splits are larger or other samples.",
+            &self.rows(|_| true),
+        );
+        let ablation = self.precision(
+            "ablation",
+            "What each part of MICPQ gives",
+            "cl: without mutual information; softmax: without Gumbel noise.",
+            &self.rows(|s| is(s, &["micpq", "cl", "softmax"]) && s.pooling.is_none()),
+        );
+        let binary = self.precision(
+            "binary",
+            "Codebooks of two codewords",
+            "micpq-eh compares codes by Hamming distance, micpq-ea compares the query's projected embedding with the codewords; the number of bits is the same.",
+            &self.rows(|s| is(s, &["micpq-eh", "micpq-ea", "csh", "micpq"]) && s.pooling.is_none()),
+        );
+        let pooled: Vec<&str> = self.rows(|s| s.pooling.is_some()).iter().map(|s| s.method.as_str()).collect();
+        let pooling = self.precision(
+            "pooling",
+            "CLS against the mean of all tokens",
+            "",
+            &self.rows(|s| s.input == Input::Encoder && pooled.contains(&s.method.as_str())),
+        );
+        let mut main = main;
+        for system in &self.plan.row {
+            if let Some(note) = &system.note {
+                main.note += &format!(" {}: {note}.", system.label(self.plan));
+            }
+        }
+        let mut all = vec![main];
+        all.extend([ablation, binary].into_iter().filter(|t| t.rows.len() > 1));
+        all.extend((!pooled.is_empty()).then_some(pooling));
+        all.push(self.recall());
+        all.extend(self.clustering());
+        all.extend(self.sensitivity());
+        all.push(self.costs());
+        all
+    }
+
+    fn recall(&self) -> Table {
+        let mut table = self.precision(
+            "recall",
+            "Recall 10@100 of float search",
+            "Share of the ten nearest documents by float cosine that are among the first hundred by code, in percent. It matters to a person who looks for one particular document.",
+            &self.rows(|s| matches!(s.kind(), Ok(Kind::Method(_))) && s.input == Input::Encoder),
+        );
+        for (label, entries) in &mut table.rows {
+            let mut at = 0;
+            for corpus in &self.plan.corpus {
+                for &bits in &self.plan.bits {
+                    let values: Vec<f64> =
+                        self.of(&corpus.name, label, bits).iter().filter_map(|c| c.figures.recall).collect();
+                    entries[at] = gather(&values);
+                    at += 1;
+                }
+            }
+        }
+        mark(&mut table, |_| true);
+        table
+    }
+
+    fn clustering(&self) -> Option<Table> {
+        let mut table = Table {
+            name: "clustering",
+            title: "Clusters by codebook against K-means".into(),
+            note: "Accuracy in percent under the best matching of clusters and classes, over the codebooks; K-means runs on the slices of the same projected vectors.".into(),
+            columns: ["codebooks, mean", "codebooks, best", "K-means, mean", "K-means, best"].map(str::to_owned).to_vec(),
+            rows: Vec::new(),
+        };
+        for cell in self.others() {
+            let Task::Clustering { corpus, .. } = &cell.task else { continue };
+            let column = self.plan.corpus.iter().find(|c| c.name == *corpus).and_then(|c| c.published.as_deref());
+            let known = published::CLUSTERING.iter().find(|(name, _, _)| Some(*name) == column);
+            for (split, (codebooks, means)) in ["documents", "queries"].iter().zip(&cell.figures.clustering) {
+                let values = [codebooks.mean, codebooks.best, means.mean, means.best];
+                let published = known.map(|(_, b, k)| [b[0], b[1], k[0], k[1]]);
+                let entries =
+                    values.iter().enumerate().map(|(i, v)| Entry { published: published.map(|p| p[i]), ..number(*v) });
+                table.rows.push((format!("{corpus}, {split}"), entries.collect()));
+            }
+        }
+        (!table.rows.is_empty()).then_some(table)
+    }
+
+    fn sensitivity(&self) -> Option<Table> {
+        let mut rows: BTreeMap<(String, u64), (String, BTreeMap<String, f64>)> = BTreeMap::new();
+        for cell in self.others() {
+            let Task::Sensitivity { corpus, option, value, bits } = &cell.task else { continue };
+            let row = rows.entry((option.clone(), value.to_bits())).or_default();
+            row.0 = format!("{option} = {value}, {bits} bits");
+            row.1.insert(corpus.clone(), cell.figures.precision[2]);
+        }
+        if rows.is_empty() {
+            return None;
+        }
+        let columns: Vec<String> = self.plan.corpus.iter().map(|c| c.name.clone()).collect();
+        let rows = rows.into_values().map(|(label, figures)| {
+            let entries = columns.iter().map(|c| figures.get(c).map_or_else(Entry::default, |v| number(*v)));
+            (label, entries.collect())
+        });
+        Some(Table {
+            name: "sensitivity",
+            title: "MICPQ with one option changed".into(),
+            note: "P@100; everything else as published.".into(),
+            rows: rows.collect(),
+            columns,
+        })
+    }
+
+    fn costs(&self) -> Table {
+        let bits = self.plan.bits.iter().copied().max().unwrap_or(0);
+        let columns = ["training, s", "epochs", "bytes per document", "model, kB", "encoding, us", "us per query"];
+        let mut table = Table {
+            name: "costs",
+            title: format!("Time and memory at {bits} bits"),
+            note: "Wall time of this run, with other cells beside it: an order of magnitude. Encoding starts from the embedding or the terms; a query searches the whole corpus.".into(),
+            columns: columns.map(str::to_owned).to_vec(),
+            rows: Vec::new(),
+        };
+        for corpus in &self.plan.corpus {
+            for system in &self.plan.row {
+                let label = system.label(self.plan);
+                let own = if matches!(system.kind(), Ok(Kind::Float)) { 0 } else { bits };
+                let Some(cell) = self.of(&corpus.name, &label, own).first() else { continue };
+                let f = &cell.figures;
+                let figures = vec![
+                    text(if own == 0 { "-".into() } else { format!("{:.0}", f.training_seconds) }),
+                    text(if f.epochs.0 == 0 { "-".into() } else { format!("{} (best {})", f.epochs.0, f.epochs.1) }),
+                    text(f.bytes.0.to_string()),
+                    text(if own == 0 { "-".into() } else { format!("{:.0}", f.bytes.1 as f64 / 1e3) }),
+                    text(if own == 0 { "-".into() } else { format!("{:.0}", f.microseconds.0) }),
+                    text(format!("{:.0}", f.microseconds.1)),
+                ];
+                table.rows.push((format!("{}, {label}", corpus.name), figures));
+            }
+        }
+        table
+    }
+
+    /// Corpora without a finished cell.
+    pub fn empty(&self) -> Vec<&str> {
+        let names = self.plan.corpus.iter().map(|c| c.name.as_str());
+        names.filter(|name| !self.cells.keys().any(|(corpus, _, _)| corpus == name)).collect()
+    }
+
+    pub fn plan(&self) -> &'a Plan {
+        self.plan
+    }
+
+    /// Unfinished cells with the reason.
+    pub fn missing(&self) -> &'a [(Task, String)] {
+        &self.results.missing
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gather_gives_mean_and_sample_deviation() {
+        let entry = gather(&[1.0, 2.0, 3.0]);
+        assert_eq!((entry.mean, entry.spread, entry.seeds), (Some(2.0), Some(1.0), 3));
+        assert_eq!(gather(&[5.0]).spread, None);
+        assert_eq!(gather(&[]), Entry::default());
+    }
+
+    #[test]
+    fn best_of_a_column_is_marked_once_and_exact_search_does_not_count() {
+        let mut table = Table {
+            name: "t",
+            title: String::new(),
+            note: String::new(),
+            columns: vec!["a".into()],
+            rows: vec![
+                ("exact float".into(), vec![number(99.0)]),
+                ("x".into(), vec![number(2.0)]),
+                ("y".into(), vec![number(3.0)]),
+                ("z".into(), vec![Entry::default()]),
+            ],
+        };
+        mark(&mut table, |name| !name.starts_with("exact float"));
+        let best: Vec<bool> = table.rows.iter().map(|r| r.1[0].best).collect();
+        assert_eq!(best, [false, false, true, false]);
+    }
+}
