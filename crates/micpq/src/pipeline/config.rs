@@ -1,0 +1,73 @@
+//! Every option of a build, each default once.
+
+use std::path::PathBuf;
+
+use engine::encoder::{EmbedderConfig, pull};
+use engine::index::{IndexConfig, RerankVectors};
+use engine::{Error, Result};
+use methods::Training;
+
+/// How an index is built from a corpus.
+pub struct BuildConfig {
+    pub embedding: EmbedderConfig,
+    /// The method and its options, bits and seed among them.
+    pub training: Training,
+    /// Rate of dropout in the encoder's views. The authors' value by default.
+    pub dropout: f64,
+    /// Documents trained on at most. A larger corpus is sampled evenly by the seed.
+    pub sample: usize,
+    /// Where embeddings, views and checkpoints stay between runs. Default: under the user's cache.
+    pub cache: Option<PathBuf>,
+    pub index: IndexConfig,
+    /// Documents per commit.
+    pub commit_every: usize,
+    /// Where the best model so far is saved when training is interrupted.
+    pub interrupted_model: Option<PathBuf>,
+    /// Compare the trained codes with exact float search and with OPQ on a sample, and record it in the metrics.
+    pub measure_recall: bool,
+}
+
+impl BuildConfig {
+    pub const DROPOUT: f64 = 0.3;
+    pub const SAMPLE: usize = 200_000;
+    pub const COMMIT_EVERY: usize = 200_000;
+
+    pub fn new(training: Training) -> BuildConfig {
+        BuildConfig {
+            embedding: EmbedderConfig::default(),
+            training,
+            dropout: BuildConfig::DROPOUT,
+            sample: BuildConfig::SAMPLE,
+            cache: None,
+            index: IndexConfig { rerank_vectors: RerankVectors::Int8, ..IndexConfig::default() },
+            commit_every: BuildConfig::COMMIT_EVERY,
+            interrupted_model: None,
+            measure_recall: true,
+        }
+    }
+
+    pub fn validate(&self) -> Result<()> {
+        if self.commit_every == 0 {
+            return Err(Error::config("commit_every is 0; take at least one document per commit"));
+        }
+        if self.sample == 0 {
+            return Err(Error::config("sample is 0; training needs documents"));
+        }
+        Ok(())
+    }
+
+    /// The cache directory, created where it is missing.
+    pub fn cache_dir(&self) -> Result<PathBuf> {
+        cache_dir(self.cache.as_deref())
+    }
+}
+
+/// The directory where embeddings, views and checkpoints stay between runs, created where it is missing.
+pub fn cache_dir(given: Option<&std::path::Path>) -> Result<PathBuf> {
+    let dir = match given {
+        Some(dir) => dir.to_path_buf(),
+        None => pull::models_dir()?.parent().map_or_else(|| PathBuf::from("cache"), PathBuf::from).join("train"),
+    };
+    std::fs::create_dir_all(&dir).map_err(Error::io(&dir))?;
+    Ok(dir)
+}

@@ -1,0 +1,249 @@
+//! From a corpus to a searchable index: the one pipeline that the command line and Python call.
+//!
+//! [`build`] reads the corpus once, trains a model on a sample of it, embeds what training did not, and puts the finished
+//! index in its place in one step. With a model given it streams: nothing is held but a chunk.
+
+mod config;
+mod fill;
+mod spool;
+
+use std::path::Path;
+use std::time::Instant;
+
+use engine::corpus::{Corpus, CorpusConfig, Document};
+use engine::encoder::Embedder;
+use engine::index::{Claim, Index, IndexConfig};
+use engine::model::Model;
+use engine::{Error, Matrix, Progress, Result};
+use methods::recall::FloatRecall;
+use methods::training::Task;
+use train::dataset::{Dataset, LabelNames};
+
+pub use config::{BuildConfig, cache_dir};
+pub use fill::{CHUNK, Embeddings, Filled, fill};
+use spool::Spool;
+
+/// What an index is built from.
+pub enum Source<'a> {
+    /// A file or folder; `-` is standard input.
+    Corpus(&'a Path, &'a CorpusConfig),
+    Documents(Box<dyn Iterator<Item = Result<Document>> + 'a>),
+}
+
+/// Where the model comes from.
+pub enum ModelSource<'a> {
+    /// Trained on the documents.
+    Train,
+    /// A finished model, with its metrics, and its encoder where that is loaded already.
+    Given { model: &'a Model, metrics: serde_json::Value, embedder: Option<&'a Embedder> },
+}
+
+/// What a build did.
+pub struct Built {
+    pub index: Index,
+    pub documents: usize,
+    pub metrics: serde_json::Value,
+    /// Seconds of encoding and training, before the first document was indexed.
+    pub training_seconds: f64,
+    pub seconds: f64,
+    /// Recall 10@100 of the trained codes beside OPQ's, where it was measured.
+    pub recall: Option<FloatRecall>,
+    /// Rows of the corpus that were skipped, with the first reasons.
+    pub skipped: Vec<String>,
+    /// The encoder, for the first query.
+    pub embedder: Option<Embedder>,
+}
+
+/// Builds an index at `output`. What is there must be an index, and `config.index.replace` set, or an empty place; it stays
+/// until the new one is whole.
+pub fn build(
+    source: Source,
+    output: &Path,
+    model: ModelSource,
+    config: &BuildConfig,
+    progress: &dyn Progress,
+) -> Result<Built> {
+    let begun = Instant::now();
+    config.validate()?;
+    // What can be refused is refused before an hour is spent on encoding.
+    let claim = Claim::new(output, config.index.replace)?;
+    let mut reader = Reader::open(source)?;
+    let mut built = match model {
+        ModelSource::Given { model, metrics, embedder } => {
+            let loaded = match embedder {
+                Some(_) => None,
+                None => Some(Embedder::for_model(model, None, progress)?.on(config.embedding.device, progress)?),
+            };
+            let embedder = embedder.or(loaded.as_ref()).expect("one of them is there");
+            let training_seconds = begun.elapsed().as_secs_f64();
+            let embeddings = Embeddings::Encode(embedder);
+            let documents = index(&claim.path(), model, &metrics, &mut reader, &embeddings, config, progress)?;
+            Outcome { documents, metrics, training_seconds, recall: None, embedder: loaded }
+        }
+        ModelSource::Train => train_and_index(&claim, &mut reader, config, progress)?,
+    };
+    claim.finish()?;
+    let opened = Index::open(output, progress)?;
+    Ok(Built {
+        index: opened,
+        documents: built.documents,
+        metrics: std::mem::take(&mut built.metrics),
+        training_seconds: built.training_seconds,
+        seconds: begun.elapsed().as_secs_f64(),
+        recall: built.recall,
+        embedder: built.embedder,
+        skipped: reader.skipped(progress),
+    })
+}
+
+/// Builds an index from documents whose embeddings the user gives, one per document in order.
+pub fn build_from_vectors(
+    source: Source,
+    vectors: &Matrix,
+    output: &Path,
+    model: &Model,
+    metrics: &serde_json::Value,
+    config: &BuildConfig,
+    progress: &dyn Progress,
+) -> Result<Index> {
+    config.validate()?;
+    let claim = Claim::new(output, config.index.replace)?;
+    let mut reader = Reader::open(source)?;
+    index(&claim.path(), model, metrics, &mut reader, &Embeddings::Given(vectors), config, progress)?;
+    claim.finish()?;
+    reader.skipped(progress);
+    Index::open(output, progress)
+}
+
+struct Outcome {
+    documents: usize,
+    metrics: serde_json::Value,
+    training_seconds: f64,
+    recall: Option<FloatRecall>,
+    embedder: Option<Embedder>,
+}
+
+fn train_and_index(
+    claim: &Claim,
+    reader: &mut Reader,
+    config: &BuildConfig,
+    progress: &dyn Progress,
+) -> Result<Outcome> {
+    let begun = Instant::now();
+    let encoder = match config.training.needs_encoder() {
+        true => Some(Embedder::load(&config.embedding, progress)?),
+        false => None,
+    };
+    let spool = Spool::read(reader.by_ref(), claim.folder(), progress)?;
+    let seed = config.training.seed();
+    let sample = Dataset::sample_of(spool.iter()?, config.sample, seed, &mut LabelNames::default(), progress)?;
+    if sample.seen > sample.texts.len() {
+        progress.note(&format!("training on {} of {} documents", sample.texts.len(), sample.seen));
+    }
+    let cache = config.cache_dir()?;
+    let task = Task {
+        embedder: encoder.as_ref(),
+        clean: config.embedding.clean,
+        dropout: config.dropout,
+        corpus: &sample,
+        validation: None,
+        test: None,
+        cache: &cache,
+    };
+    let (mut trained, (rows, _)) = task.fit(&config.training, progress)?;
+    if trained.interrupted {
+        if let Some(path) = &config.interrupted_model {
+            trained.model.save(path, &trained.metrics)?;
+        }
+        return Err(Error::Interrupted);
+    }
+    progress.note(&trained.summary());
+    let recall = match config.measure_recall {
+        true => measure(&trained.model, &rows, seed, progress)?,
+        false => None,
+    };
+    if let Some(recall) = recall {
+        progress.note(&recall.summary(&trained.model.config.method, trained.model.shape().bits()));
+        trained.metrics["float_recall"] = serde_json::to_value(recall).expect("plain data has a JSON form");
+    }
+    let embedder = match encoder {
+        Some(embedder) if trained.model.config.embedding.as_ref() == Some(embedder.config()) => embedder,
+        // Terms, or a pooling that was learned: the model holds them.
+        _ => Embedder::for_model(&trained.model, Some(config.embedding.precision), progress)?
+            .on(config.embedding.device, progress)?,
+    };
+    let training_seconds = begun.elapsed().as_secs_f64();
+    let embeddings = Embeddings::Trained { embedder: &embedder, positions: &sample.positions, rows: &rows };
+    let (model, metrics) = (&trained.model, &trained.metrics);
+    let documents = index(&claim.path(), model, metrics, &mut spool.iter()?, &embeddings, config, progress)?;
+    Ok(Outcome { documents, metrics: trained.metrics, training_seconds, recall, embedder: Some(embedder) })
+}
+
+/// Terms have no float vectors to compare with.
+fn measure(model: &Model, rows: &Matrix, seed: u64, progress: &dyn Progress) -> Result<Option<FloatRecall>> {
+    if model.config.embedding.as_ref().is_some_and(|embedding| embedding.terms.is_some()) {
+        return Ok(None);
+    }
+    FloatRecall::measure(model, rows, seed, progress)
+}
+
+fn index(
+    path: &Path,
+    model: &Model,
+    metrics: &serde_json::Value,
+    documents: &mut dyn Iterator<Item = Result<Document>>,
+    embeddings: &Embeddings,
+    config: &BuildConfig,
+    progress: &dyn Progress,
+) -> Result<usize> {
+    let settings = IndexConfig { metrics: metrics.clone(), replace: false, ..config.index.clone() };
+    let index = Index::create(path, model, settings)?;
+    progress.stage("indexing", None);
+    let filled = fill(&index, documents, embeddings, config.commit_every, progress)?;
+    // Half an index never takes its place.
+    if filled.interrupted { Err(Error::Interrupted) } else { Ok(filled.documents) }
+}
+
+/// The documents of a source, read once.
+enum Reader<'a> {
+    Corpus(Box<Corpus>),
+    Documents(Box<dyn Iterator<Item = Result<Document>> + 'a>),
+}
+
+impl<'a> Reader<'a> {
+    fn open(source: Source<'a>) -> Result<Reader<'a>> {
+        Ok(match source {
+            Source::Corpus(path, config) => Reader::Corpus(Box::new(Corpus::open(path, config)?)),
+            Source::Documents(documents) => Reader::Documents(documents),
+        })
+    }
+
+    /// Reports rows that were skipped, and gives the first reasons.
+    fn skipped(&self, progress: &dyn Progress) -> Vec<String> {
+        let Reader::Corpus(corpus) = self else { return Vec::new() };
+        report_skipped(corpus, progress);
+        corpus.skipped().reasons().to_vec()
+    }
+}
+
+impl Iterator for Reader<'_> {
+    type Item = Result<Document>;
+
+    fn next(&mut self) -> Option<Result<Document>> {
+        match self {
+            Reader::Corpus(corpus) => corpus.next(),
+            Reader::Documents(documents) => documents.next(),
+        }
+    }
+}
+
+/// Notes rows of a corpus that were skipped, with the first reasons.
+pub fn report_skipped(corpus: &Corpus, progress: &dyn Progress) {
+    let skipped = corpus.skipped();
+    if skipped.count() > 0 {
+        for reason in skipped.reasons() {
+            progress.note(&format!("skipped: {reason}"));
+        }
+        progress.note(&format!("{} rows skipped in all", skipped.count()));
+    }
+}
