@@ -1,4 +1,4 @@
-"""Lets schemathesis send streams: a made-up text goes as it is."""
+"""Lets schemathesis send streams: a generated text is sent unchanged."""
 
 import schemathesis
 

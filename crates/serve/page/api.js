@@ -1,9 +1,9 @@
-// The one place that knows how the server speaks.
+// The HTTP API of the server. No other file calls it.
 
 import { bytes, count } from "./dom.js";
 
 let askForKey = async () => "";
-export const onKeyWanted = (ask) => { askForKey = ask; };
+export const onKeyNeeded = (ask) => { askForKey = ask; };
 
 const key = () => sessionStorage.getItem("micpq-key") ?? "";
 
@@ -32,7 +32,7 @@ const at = (index, rest = "") => `v1/indexes/${encodeURIComponent(index)}${rest}
 export const api = {
   indexes: async () => (await get("v1/indexes")).indexes.map(({ name }) => name),
 
-  // Attributes worth a row of chips: few values, each of many documents. Ids and free texts are not.
+  // Only attributes with few values, each of many documents, get a row of chips. Ids and free texts do not.
   facets: async (index) => (await get(at(index, "/facets?values=8"))).facets
     .filter(({ distinct, documents, values }) => values.length && distinct > 1 && distinct * 2 <= documents)
     .map(({ name, values }) => ({
@@ -67,8 +67,8 @@ export const api = {
 
   usage: async (index) => (await get(at(index, "/codebooks"))).usage,
 
-  word: async (index, book, word) => {
-    const { documents, marks } = await get(at(index, `/codebooks/${book}/${word}?documents=10`));
+  codeword: async (index, codebook, codeword) => {
+    const { documents, marks } = await get(at(index, `/codebooks/${codebook}/${codeword}?documents=10`));
     return { terms: marks.map((mark) => mark.word), examples: documents };
   },
 
@@ -77,7 +77,7 @@ export const api = {
     return { points, documents, explained: shares[0] + shares[1] };
   },
 
-  // Every number the trainer kept of an epoch is a curve.
+  // Every number in the metrics of an epoch is a curve.
   curves: async (index) => {
     const { metrics } = await get(at(index, "/training"));
     const epochs = metrics?.curve ?? [];
@@ -89,12 +89,12 @@ export const api = {
     const [about, version, measured] = await Promise.all([get(at(index)), get("v1/version"), get("metrics")]);
     const resident = /^process_resident_memory_bytes ([\d.e+]+)/m.exec(measured);
     return [
-      { name: "Documents", rows: [["can be found", count(about.documents)], ["deleted, still on disk", count(about.deleted)],
-        ["segments", count(about.segments)], ["bits a document", String(about.bits)]] },
+      { name: "Documents", rows: [["searchable", count(about.documents)], ["deleted, still on disk", count(about.deleted)],
+        ["segments", count(about.segments)], ["bits per document", String(about.bits)]] },
       { name: "Disk", rows: Object.entries(about.bytes).map(([part, size]) => [part, bytes(size)]) },
-      { name: "Model", rows: [["method", about.method], ["encoder", about.encoder ?? "vectors of the caller"],
-        ["fingerprint", about.model.slice(0, 16)], ["features kept", about.keep]] },
-      { name: "Server", rows: [["version", version.version], ["resident memory", resident ? bytes(Number(resident[1])) : "not told"],
+      { name: "Model", rows: [["method", about.method], ["encoder", about.encoder ?? "user vectors"],
+        ["fingerprint", about.model.slice(0, 16)], ["rerank vectors", about.rerank_vectors]] },
+      { name: "Server", rows: [["version", version.version], ["resident memory", resident ? bytes(Number(resident[1])) : "unknown"],
         ["queries waiting", count(about.queries_waiting)], ["writes waiting", count(about.writes_waiting)],
         ["job running", about.job_running ? "yes" : "no"]] },
     ];

@@ -1,6 +1,6 @@
-// The page: five views of one index, chosen by the address, driven by keys.
+// The page: five views of one index. The address selects the view, and keys work everywhere.
 
-import { api, onKeyWanted } from "./api.js";
+import { api, onKeyNeeded } from "./api.js";
 import { byId, element } from "./dom.js";
 import * as codebooks from "./codebooks.js";
 import * as documents from "./document.js";
@@ -36,14 +36,14 @@ function onKey(event) {
   if (event.key === "/") {
     event.preventDefault();
     location.hash = "#search";
-    // The section is shown by the hash's own event; focus after it.
+    // The hashchange event shows the section first; the focus comes after it.
     setTimeout(search.focus);
   } else if (event.key === "?") byId("help").showModal();
   else if (view) location.hash = `#${view}`;
 }
 
-// A server with keys: asked once, kept for this tab.
-onKeyWanted(() => new Promise((answer) => {
+// A server with keys: the page asks once and stores the key for this tab.
+onKeyNeeded(() => new Promise((answer) => {
   const dialog = byId("key");
   dialog.addEventListener("close", () => answer(byId("key-value").value), { once: true });
   dialog.showModal();
@@ -59,7 +59,7 @@ try {
   const names = await api.indexes();
   picker.replaceChildren(...names.map((name) => element("option", { value: name }, name)));
   if (names.length) await show();
-  else byId("status").textContent = "This server holds no index yet. Make one: PUT /v1/indexes/NAME";
+  else byId("status").textContent = "This server has no index yet. Create one: PUT /v1/indexes/NAME";
 } catch (problem) {
   byId("status").textContent = problem.message;
   byId("status").classList.add("wrong");

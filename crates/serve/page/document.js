@@ -1,4 +1,4 @@
-// One document in full, and the two things to do with it.
+// The dialog of one document: its text, and buttons to find similar documents and to delete it.
 
 import { api } from "./api.js";
 import { byId, element } from "./dom.js";
@@ -14,9 +14,9 @@ export function start() {
 
 export async function openDocument(index, id, then) {
   actions = { index, id, ...then };
-  const question = byId("document-delete");
-  question.textContent = "Delete document";
-  question.dataset.sure = "";
+  const button = byId("document-delete");
+  button.textContent = "Delete document";
+  button.dataset.sure = "";
   byId("document-title").textContent = `Document ${id}`;
   const body = byId("document-body");
   body.replaceChildren("...");
@@ -25,7 +25,7 @@ export async function openDocument(index, id, then) {
     const found = await api.document(index, id);
     const about = [["labels", found.labels.join(", ")], ["code", found.code], ...found.attributes]
       .filter(([, value]) => value !== "" && value !== undefined);
-    body.replaceChildren(found.text ?? "This index keeps no texts.",
+    body.replaceChildren(found.text ?? "This index stores no texts.",
       element("table", {}, element("tbody", {}, ...about.map(([name, value]) =>
         element("tr", {}, element("th", { scope: "row" }, name), element("td", {}, String(value)))))));
   } catch (problem) {
@@ -33,7 +33,7 @@ export async function openDocument(index, id, then) {
   }
 }
 
-// The first press asks, the second deletes: no other window to answer in.
+// The first press asks, the second deletes. This needs no second dialog.
 async function remove() {
   const button = byId("document-delete");
   if (!button.dataset.sure) {

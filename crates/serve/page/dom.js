@@ -1,34 +1,34 @@
-// Elements in one line each. Text goes in as text, never as markup: documents are strangers' words.
+// Creates elements. Text is never parsed as markup: documents come from strangers.
 
 export const byId = (id) => document.getElementById(id);
 
 export function element(tag, properties = {}, ...children) {
-  const made = document.createElement(tag);
+  const created = document.createElement(tag);
   for (const [name, value] of Object.entries(properties)) {
-    if (name === "class") made.className = value;
-    else if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
-    else if (name.startsWith("aria-") || name === "role") made.setAttribute(name, value);
-    else made[name] = value;
+    if (name === "class") created.className = value;
+    else if (name.startsWith("on")) created.addEventListener(name.slice(2), value);
+    else if (name.startsWith("aria-") || name === "role") created.setAttribute(name, value);
+    else created[name] = value;
   }
-  made.append(...children.filter((child) => child !== null && child !== undefined));
-  return made;
+  created.append(...children.filter((child) => child !== null && child !== undefined));
+  return created;
 }
 
 const SVG = "http://www.w3.org/2000/svg";
 
 export function drawn(tag, attributes = {}, ...children) {
-  const made = document.createElementNS(SVG, tag);
+  const created = document.createElementNS(SVG, tag);
   for (const [name, value] of Object.entries(attributes)) {
-    if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
-    else made.setAttribute(name, value);
+    if (name.startsWith("on")) created.addEventListener(name.slice(2), value);
+    else created.setAttribute(name, value);
   }
-  made.append(...children);
-  return made;
+  created.append(...children);
+  return created;
 }
 
-// Ten colours that stay apart for most colour-blind readers, in light and dark; more labels than that share a grey.
+// Ten colours that most colour-blind readers can distinguish, in light and dark. Further labels share a grey.
 const COLOURS = ["#0a7abf", "#e8862e", "#2f9e5b", "#c23b4a", "#8a5fc7", "#8c6446", "#d667a9", "#7b7f87", "#a8a32a", "#1ba6b8"];
-export const colour = (place) => COLOURS[place] ?? "#9a9a9a";
+export const colour = (i) => COLOURS[i] ?? "#9a9a9a";
 
 export const count = (n) => n.toLocaleString("en");
 

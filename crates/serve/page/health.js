@@ -1,4 +1,4 @@
-// What an operator looks at first.
+// Figures for operators.
 
 import { api } from "./api.js";
 import { byId, element } from "./dom.js";

@@ -1,11 +1,11 @@
-// The search view: as you type, with filters, "more like this", and why a hit is near.
+// The search view: results while you type, filters, "more like this", and the distance codebook by codebook.
 
 import { api } from "./api.js";
 import { byId, count, element, milliseconds } from "./dom.js";
 import { openDocument } from "./document.js";
 
 const PAGE = 20;
-// Long enough that a fast typist sends one request a word, short enough to feel immediate.
+// Milliseconds. Long enough that a fast typist sends one request per word, short enough to feel immediate.
 const PAUSE = 120;
 
 const state = { index: null, like: null, filters: new Map(), next: null, running: null, timer: null };
@@ -27,7 +27,7 @@ export async function show(index) {
     state.index = index;
     state.like = null;
     state.filters.clear();
-    await chips();
+    await showChips();
   }
   run();
 }
@@ -47,13 +47,13 @@ function soon() {
   state.timer = setTimeout(run, PAUSE);
 }
 
-async function chips() {
-  const place = byId("chips");
-  place.replaceChildren();
+async function showChips() {
+  const chips = byId("chips");
+  chips.replaceChildren();
   for (const facet of await api.facets(state.index)) {
-    place.append(element("span", { class: "name" }, facet.name));
+    chips.append(element("span", { class: "name" }, facet.name));
     for (const { value, documents, filter } of facet.values) {
-      place.append(element("button", {
+      chips.append(element("button", {
         type: "button", class: "chip", "aria-pressed": "false",
         onclick: (event) => {
           const chosen = !state.filters.delete(filter);
@@ -66,7 +66,7 @@ async function chips() {
   }
 }
 
-// Values of one attribute are alternatives, attributes narrow each other.
+// Values of one attribute are alternatives (OR), different attributes combine (AND).
 function filter() {
   const groups = Map.groupBy([...state.filters], ([, name]) => name);
   const parts = [...groups.values()].map((group) => `(${group.map(([text]) => text).join(" OR ")})`);
@@ -76,7 +76,7 @@ function filter() {
 async function run(after = null) {
   clearTimeout(state.timer);
   state.running?.abort();
-  const asked = (state.running = new AbortController());
+  const request = (state.running = new AbortController());
   const text = byId("query").value.trim();
   likeLine();
   if (!text && state.like === null) {
@@ -87,12 +87,12 @@ async function run(after = null) {
   try {
     const answer = await api.search(state.index, {
       text, like: state.like, filter: filter(), hybrid: Number(byId("hybrid").value), k: PAGE, after,
-    }, asked.signal);
-    if (asked !== state.running) return;
+    }, request.signal);
+    if (request !== state.running) return;
     const hits = answer.hits.map(hitItem);
     if (after) byId("hits").append(...hits);
     else byId("hits").replaceChildren(...hits);
-    // Which question the list answers: while someone types, it is the one before.
+    // The query of these hits. While someone types, the field already has another.
     byId("hits").dataset.query = text;
     state.next = answer.next;
     byId("more").hidden = !answer.next;
@@ -105,10 +105,10 @@ async function run(after = null) {
 }
 
 function likeLine() {
-  const place = byId("like");
-  place.hidden = state.like === null;
+  const line = byId("like");
+  line.hidden = state.like === null;
   if (state.like !== null) {
-    place.replaceChildren("Like document ", element("strong", {}, String(state.like)),
+    line.replaceChildren("Like document ", element("strong", {}, String(state.like)),
       element("button", { type: "button", class: "chip", onclick: () => { state.like = null; run(); focus(); } }, "clear"));
   }
 }
@@ -121,7 +121,7 @@ function say(text, wrong = false) {
 function hitItem(hit) {
   const item = element("li", { class: "hit", tabIndex: -1, "aria-label": `Document ${hit.id}` },
     element("p", {}, ...marked(hit.snippet ?? { text: hit.text ?? `document ${hit.id}`, ranges: [] })),
-    why(hit.shares),
+    distanceCells(hit.codebook_distances),
     element("div", { class: "about" },
       element("span", {}, `id ${hit.id}`),
       element("span", {}, `distance ${hit.distance.toFixed(3)}`),
@@ -134,7 +134,7 @@ function hitItem(hit) {
   return item;
 }
 
-// Ranges are in characters of the text, as the server counts them.
+// Ranges count Unicode characters, as the server does.
 function marked({ text, ranges }) {
   const characters = [...text];
   const parts = [];
@@ -147,17 +147,17 @@ function marked({ text, ranges }) {
   return parts;
 }
 
-// One cell a book: the nearer to the query's slice its word lies, the more it has of the near colour.
-function why(shares) {
-  if (!shares?.length) return null;
-  const most = Math.max(...shares, Number.MIN_VALUE);
-  const far = shares.indexOf(most);
+// One cell per codebook. The smaller its distance, the more it has of the near colour.
+function distanceCells(distances) {
+  if (!distances?.length) return null;
+  const max = Math.max(...distances, Number.MIN_VALUE);
+  const far = distances.indexOf(max);
   return element("div", {
-    class: "why", role: "img",
-    "aria-label": `Shares of the distance in ${shares.length} books; book ${far + 1} lies farthest`,
-  }, ...shares.map((share, book) => element("span", {
-    title: `book ${book + 1}: ${share.toFixed(3)}`,
-    style: `background: color-mix(in oklab, var(--near), var(--far) ${Math.round((100 * share) / most)}%)`,
+    class: "distances", role: "img",
+    "aria-label": `Distances in ${distances.length} codebooks; codebook ${far + 1} has the greatest`,
+  }, ...distances.map((distance, codebook) => element("span", {
+    title: `codebook ${codebook + 1}: ${distance.toFixed(3)}`,
+    style: `background: color-mix(in oklab, var(--near), var(--far) ${Math.round((100 * distance) / max)}%)`,
   })));
 }
 
@@ -174,19 +174,19 @@ function open(item, hit) {
   });
 }
 
-function move(place) {
+function move(position) {
   const items = byId("hits").children;
-  if (place < 0) return focus();
-  items[Math.min(place, items.length - 1)]?.focus();
+  if (position < 0) return focus();
+  items[Math.min(position, items.length - 1)]?.focus();
 }
 
 function onHitKey(event) {
   const item = event.target.closest(".hit");
   if (!item) return;
-  const place = [...byId("hits").children].indexOf(item);
+  const position = [...byId("hits").children].indexOf(item);
   const onItem = event.target === item;
   const act = {
-    ArrowDown: () => move(place + 1), ArrowUp: () => move(place - 1),
+    ArrowDown: () => move(position + 1), ArrowUp: () => move(position - 1),
     Enter: onItem && (() => open(item, item.hit)), m: () => moreLike(item.hit.id),
     Delete: () => open(item, item.hit), Escape: focus,
   }[event.key];

@@ -1,4 +1,4 @@
-// How the model of this index was trained, as curves.
+// The training curves of the model.
 
 import { api } from "./api.js";
 import { byId, colour, drawn, element } from "./dom.js";
@@ -10,8 +10,8 @@ export const start = () => {};
 export async function show(index) {
   const curves = await api.curves(index);
   byId("curves").replaceChildren(...(curves.length
-    ? curves.map(({ name, values }, place) => figure(name, values, colour(place)))
-    : [element("p", {}, "The model of this index brings no training curves.")]));
+    ? curves.map(({ name, values }, i) => figure(name, values, colour(i)))
+    : [element("p", {}, "The model of this index has no training curves.")]));
 }
 
 function figure(name, values, ink) {

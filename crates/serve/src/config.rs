@@ -1,76 +1,91 @@
-//! Every option of the server, each default once, and the three places it may come from.
+//! The options of the server, their defaults, and their three sources: file, environment, flags.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use micpq::{Error, Result};
+use engine::{Error, Result};
 use serde::{Deserialize, Serialize};
 
-/// How the server runs. A TOML file holds these names; the environment holds them as `MICPQ_SERVE_NAME`; flags win over
-/// the environment, and the environment over the file.
+/// The options of the server. A TOML file has these names, the environment has `MICPQ_SERVE_NAME`. Flags override the
+/// environment, and the environment overrides the file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ServeConfig {
-    /// Address and port; port 0 takes a free one.
+    /// Address and port. Port 0 chooses a free one. Default: 127.0.0.1:6380.
     pub listen: SocketAddr,
-    /// Indexes by name.
+    /// Paths of indexes by name.
     pub indexes: BTreeMap<String, PathBuf>,
-    /// Where indexes and snapshots made over HTTP lie; indexes found here are served too. Without it none can be made.
+    /// Directory of indexes and backups created over HTTP. Indexes in it are served too. Without it none can be created.
     pub data: Option<PathBuf>,
-    /// Who may do what. Without keys everybody who reaches the address may do everything.
+    /// API keys. Without keys everybody who reaches the address may do everything.
     pub keys: Vec<KeyConfig>,
-    /// Listens without keys on an address others can reach.
+    /// Allows an address that other machines can reach without keys. Default: false.
     pub open: bool,
-    /// PEM file with the certificate chain; with `tls_key` the server speaks TLS.
+    /// PEM file with the certificate chain. With `tls_key` it enables TLS.
     pub tls_certificate: Option<PathBuf>,
     /// PEM file with the private key.
     pub tls_key: Option<PathBuf>,
-    /// Origins whose pages may call from a browser; `*` is all. None unless said.
+    /// Origins whose pages may call the server from a browser; `*` is all. Default: none.
     pub cors_origins: Vec<String>,
-    /// Names in the Host header that are answered beside those of `listen`; `*` is any. Without keys a page elsewhere
-    /// could otherwise reach a local server under a name of its own.
+    /// Accepted names in the Host header beside those of `listen`; `*` is any. The check stops DNS rebinding: without keys
+    /// a foreign page could reach a local server under a name of its own.
     pub hosts: Vec<String>,
 
-    /// Most bytes of a JSON body.
+    /// Maximum size of a JSON body, in bytes. Default: 32 MiB.
     pub max_body_bytes: usize,
-    /// Most bytes of one document's or query's text, and of one line of a stream.
+    /// Maximum size of all bodies in memory, in bytes; further requests get 429. The same limit holds for the waiting
+    /// writes of an index. Default: 256 MiB.
+    pub max_bodies_bytes: usize,
+    /// Maximum size of an answer, in bytes; a longer answer is refused. Default: 64 MiB.
+    pub max_answer_bytes: usize,
+    /// Maximum size of all answers that wait to be read, in bytes; further requests get 429. Default: 256 MiB.
+    pub max_answers_bytes: usize,
+    /// Maximum size of the text of a document or query, and of a line of a stream, in bytes. Default: 1 MiB.
     pub max_text_bytes: usize,
-    /// Most documents of one JSON upsert.
+    /// Maximum number of documents in a JSON upsert. Default: 10000.
     pub max_documents: usize,
-    /// Most queries of one batch, and texts of one embedding request.
+    /// Maximum number of queries in a batch, and of texts in an embedding request. Default: 1000.
     pub max_queries: usize,
-    /// Requests that may wait for an index; the next one gets 429.
+    /// Maximum number of requests that wait for an index; further requests get 429. Default: 1024.
     pub queue: usize,
-    /// Connections served at once; more wait to be accepted.
+    /// Maximum number of open connections. The limit of open files may lower it. A new connection closes the one that has
+    /// been idle longest; if none is idle, it waits. Default: 1024.
     pub max_connections: usize,
-    /// Streams of documents read at once; the next one gets 429.
+    /// Embedding requests encoded at once; up to `queue` others wait. Default: 2.
+    pub max_embeddings: usize,
+    /// Streams of documents read at once; further streams get 429. Default: 8.
     pub max_streams: usize,
-    /// Seconds a request may take, and a stream may be silent.
+    /// Time limit of a request, and of silence in a stream, in seconds. Default: 30.
     pub timeout_seconds: f64,
-    /// Seconds a stop waits for what was accepted.
+    /// Time until the server closes a connection whose client does not read its answer, in seconds. Default: 30.
+    pub answer_timeout_seconds: f64,
+    /// Time that a stop waits for accepted requests, in seconds. Default: 30.
     pub shutdown_seconds: f64,
 
-    /// Queries answered in one encoder pass and one scan, at most.
+    /// Maximum number of queries in one encoder pass and one scan. Default: 64.
     pub batch: usize,
-    /// Milliseconds a batch waits for queries that have arrived but are not read yet. A query alone never waits.
+    /// Time that a batch waits for requests whose body is still being read, in milliseconds. A single query never waits.
+    /// Default: 2.
     pub batch_window_ms: f64,
-    /// Documents of one commit, at most: a commit takes what is waiting.
+    /// Maximum number of documents in a commit. A commit takes what is waiting. Default: 4096.
     pub commit_documents: usize,
-    /// Seconds without a write after which the writer's lock is given back, so that other programs can write.
+    /// Time without a write until the server releases the writer lock for other programs, in seconds. Default: 10.
     pub writer_idle_seconds: f64,
-    /// Seconds between looks for commits of other programs.
+    /// Time between two checks for commits of other programs, in seconds. Default: 1.
     pub reload_seconds: f64,
+    /// Whether `/readyz` answers 503 while an index cannot be opened. Default: false, `/readyz` names the index and answers
+    /// 200, so that the other indexes stay reachable behind a load balancer.
+    pub ready_needs_all: bool,
 
-    /// `text` for people, `json` for programs.
+    /// `text` for people, `json` for programs. Default: `text`.
     pub log_format: LogFormat,
-    /// What is logged, in the syntax of tracing: `info`, `warn,serve=debug`.
+    /// Log filter in the syntax of tracing: `info`, `warn,serve=debug`. Default: `info`.
     pub log: String,
-    /// OTLP/HTTP address of an OpenTelemetry collector that gets a trace of every request, like
-    /// `http://127.0.0.1:4318/v1/traces`. None unless said.
+    /// OTLP/HTTP address of an OpenTelemetry collector for traces, such as `http://127.0.0.1:4318/v1/traces`. Default: none.
     pub telemetry: Option<String>,
-    /// Where vectors and checkpoints of training are kept; under the user's cache unless said.
+    /// Directory that caches vectors and checkpoints of training. Default: below the user's cache directory.
     pub cache: Option<PathBuf>,
 }
 
@@ -87,19 +102,25 @@ impl Default for ServeConfig {
             cors_origins: Vec::new(),
             hosts: Vec::new(),
             max_body_bytes: 32 << 20,
+            max_bodies_bytes: 256 << 20,
+            max_answer_bytes: 64 << 20,
+            max_answers_bytes: 256 << 20,
             max_text_bytes: 1 << 20,
             max_documents: 10_000,
             max_queries: 1000,
             queue: 1024,
             max_connections: 1024,
+            max_embeddings: 2,
             max_streams: 8,
             timeout_seconds: 30.0,
+            answer_timeout_seconds: 30.0,
             shutdown_seconds: 30.0,
             batch: 64,
             batch_window_ms: 2.0,
             commit_documents: 4096,
             writer_idle_seconds: 10.0,
             reload_seconds: 1.0,
+            ready_needs_all: false,
             log_format: LogFormat::Text,
             log: "info".into(),
             telemetry: None,
@@ -108,38 +129,35 @@ impl Default for ServeConfig {
     }
 }
 
-/// How log lines look.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LogFormat {
-    /// A line for people.
     #[default]
     Text,
-    /// A JSON object a line.
+    /// One JSON object per line.
     Json,
 }
 
-/// One API key.
+/// An API key.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KeyConfig {
-    /// Who it was given to, for the log.
+    /// Shown in the log.
     pub name: String,
-    /// SHA-256 of the key in hex; the key itself is nowhere kept.
+    /// SHA-256 of the key in hex. The key itself is never stored.
     pub sha256: String,
-    /// What it may do.
     pub role: Role,
 }
 
-/// What a key may do; each includes those before it.
+/// What a key may do. Each role includes the ones before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
-    /// Search and look.
+    /// Search and read.
     Read,
     /// Add and delete documents.
     Write,
-    /// Make and drop indexes, snapshots, training.
+    /// Create and drop indexes, back up, train.
     Admin,
 }
 
@@ -156,11 +174,12 @@ impl std::str::FromStr for Role {
     }
 }
 
-/// What the environment names options by.
+/// Prefix of the options in the environment.
 pub const ENVIRONMENT: &str = "MICPQ_SERVE_";
 
 impl ServeConfig {
-    /// Joins a file, the environment and flags, the later winning, and checks the whole.
+    /// Merges the file, the environment and the flags, and validates the result. Flags override the environment, and the
+    /// environment overrides the file.
     pub fn load(
         file: Option<&Path>,
         environment: impl Iterator<Item = (String, String)>,
@@ -179,7 +198,7 @@ impl ServeConfig {
         }
         for (name, value) in flags {
             match (table.get_mut(&name), value) {
-                // Indexes named by flags stand beside those of the file.
+                // Indexes of flags are added to those of the file.
                 (Some(toml::Value::Table(old)), toml::Value::Table(new)) => old.extend(new),
                 (_, value) => drop(table.insert(name, value)),
             }
@@ -192,7 +211,7 @@ impl ServeConfig {
         Ok(config)
     }
 
-    /// Refuses what cannot be honoured.
+    /// Refuses options that are out of range or contradict each other.
     pub fn validate(&self) -> Result<()> {
         let refuse = |problem: String| Err(Error::Config(problem));
         for name in self.indexes.keys() {
@@ -200,7 +219,7 @@ impl ServeConfig {
         }
         if !self.listen.ip().is_loopback() && self.keys.is_empty() && !self.open {
             return refuse(format!(
-                "{} can be reached from elsewhere and there are no keys; add some (micpq serve --new-key admin), listen on 127.0.0.1, or allow everybody with open = true",
+                "other machines can reach {} and there are no keys; add a key (micpq serve --new-key admin), listen on 127.0.0.1, or allow everybody with open = true",
                 self.listen
             ));
         }
@@ -211,7 +230,7 @@ impl ServeConfig {
             self.telemetry.as_deref().filter(|a| !a.starts_with("http://") && !a.starts_with("https://"))
         {
             return refuse(format!(
-                "telemetry = {address:?} is no address of a collector; write it like http://127.0.0.1:4318/v1/traces"
+                "telemetry = {address:?} is not the address of a collector; write it like http://127.0.0.1:4318/v1/traces"
             ));
         }
         let mut names = BTreeSet::new();
@@ -223,16 +242,20 @@ impl ServeConfig {
                 ));
             }
             if !names.insert(&key.name) {
-                return refuse(format!("two keys are named \"{}\"; a name tells them apart in the log", key.name));
+                return refuse(format!("two keys are named \"{}\"; give each key its own name", key.name));
             }
         }
         for (name, value) in [
             ("max_body_bytes", self.max_body_bytes),
+            ("max_bodies_bytes", self.max_bodies_bytes),
+            ("max_answer_bytes", self.max_answer_bytes),
+            ("max_answers_bytes", self.max_answers_bytes),
             ("max_text_bytes", self.max_text_bytes),
             ("max_documents", self.max_documents),
             ("max_queries", self.max_queries),
             ("queue", self.queue),
             ("max_connections", self.max_connections),
+            ("max_embeddings", self.max_embeddings),
             ("max_streams", self.max_streams),
             ("batch", self.batch),
             ("commit_documents", self.commit_documents),
@@ -241,27 +264,37 @@ impl ServeConfig {
                 return refuse(format!("{name} is 0; it must be at least 1"));
             }
         }
-        for (name, value, least, most) in [
+        for (total_name, total, name, value) in [
+            ("max_bodies_bytes", self.max_bodies_bytes, "max_body_bytes", self.max_body_bytes),
+            ("max_answers_bytes", self.max_answers_bytes, "max_answer_bytes", self.max_answer_bytes),
+        ] {
+            if total < value {
+                return refuse(format!(
+                    "{total_name} is {total}, less than {name}, which is {value}; raise {total_name} or lower {name}"
+                ));
+            }
+        }
+        for (name, value, min, max) in [
             ("timeout_seconds", self.timeout_seconds, 0.001, 86_400.0),
+            ("answer_timeout_seconds", self.answer_timeout_seconds, 0.001, 86_400.0),
             ("shutdown_seconds", self.shutdown_seconds, 0.0, 86_400.0),
             ("batch_window_ms", self.batch_window_ms, 0.0, 1000.0),
             ("writer_idle_seconds", self.writer_idle_seconds, 0.0, 1e9),
             ("reload_seconds", self.reload_seconds, 0.01, 1e9),
         ] {
-            if !(least..=most).contains(&value) {
-                return refuse(format!("{name} is {value}; it must lie between {least} and {most}"));
+            if !(min..=max).contains(&value) {
+                return refuse(format!("{name} is {value}; it must be between {min} and {max}"));
             }
         }
         Ok(())
     }
 
-    /// How long a request may take.
     pub fn timeout(&self) -> Duration {
         Duration::from_secs_f64(self.timeout_seconds)
     }
 }
 
-/// The value an environment variable or a `--set` flag holds: TOML where it is that, a string otherwise.
+/// The value of an environment variable or `--set` flag. What is not TOML is a string.
 pub fn value_of(text: &str) -> toml::Value {
     match format!("value = {text}").parse::<toml::Table>() {
         Ok(mut table) if table.len() == 1 => table.remove("value").expect("the only name"),
@@ -269,16 +302,16 @@ pub fn value_of(text: &str) -> toml::Value {
     }
 }
 
-/// Most characters of an index's name.
-pub const LONGEST_NAME: usize = 64;
+/// Maximum length of an index name, in characters.
+pub const MAX_NAME_CHARS: usize = 64;
 
-/// Refuses a name that could not be part of an address and of a path.
+/// Refuses a name that is not safe in a URL and in a file path.
 pub fn check_name(name: &str) -> Result<()> {
-    let good = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-' | b'.');
-    let begins = name.bytes().next().is_some_and(|b| b.is_ascii_alphanumeric());
-    if !begins || name.len() > LONGEST_NAME || !name.bytes().all(good) {
+    let allowed = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-' | b'.');
+    let begins_well = name.bytes().next().is_some_and(|b| b.is_ascii_alphanumeric());
+    if !begins_well || name.len() > MAX_NAME_CHARS || !name.bytes().all(allowed) {
         return Err(Error::config(format!(
-            "\"{}\" cannot name an index; a name has 1 to {LONGEST_NAME} letters, digits, '_', '-' and '.', and begins with a letter or digit",
+            "\"{}\" cannot name an index; use 1 to {MAX_NAME_CHARS} letters, digits, '_', '-' and '.', beginning with a letter or digit",
             name.chars().take(80).collect::<String>()
         )));
     }
@@ -298,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_win_over_the_environment_and_that_over_the_file() {
+    fn flags_override_the_environment_and_it_overrides_the_file() {
         let file = "queue = 5\nbatch = 7\nlog = \"warn\"\n[indexes]\na = \"/a\"\n";
         let environment = [("MICPQ_SERVE_BATCH", "8"), ("MICPQ_SERVE_LISTEN", "127.0.0.1:0"), ("HOME", "/root")];
         let config = load(file, &environment, "batch = 9\n[indexes]\nb = \"/b\"").unwrap();
@@ -310,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_honoured_is_named() {
+    fn wrong_options_are_refused_by_name() {
         let hash = "0".repeat(64);
         for (file, word) in [
             ("quue = 5".into(), "quue"),
@@ -319,6 +352,8 @@ mod tests {
             ("listen = \"0.0.0.0:80\"".into(), "--new-key"),
             ("tls_key = \"k.pem\"".into(), "tls_certificate"),
             ("timeout_seconds = nan".into(), "timeout_seconds"),
+            ("max_bodies_bytes = 1000".into(), "max_body_bytes"),
+            ("max_answers_bytes = 1000".into(), "max_answer_bytes"),
             ("telemetry = \"localhost:4317\"".into(), "4318/v1/traces"),
             ("[indexes]\n\"../a\" = \"/a\"".into(), "cannot name an index"),
             ("[[keys]]\nname = \"a\"\nsha256 = \"12\"\nrole = \"read\"".into(), "64 hex digits"),
@@ -335,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn values_of_the_environment_have_types() {
+    fn environment_values_are_toml_or_strings() {
         assert_eq!(value_of("5"), toml::Value::Integer(5));
         assert_eq!(value_of("true"), toml::Value::Boolean(true));
         assert_eq!(value_of("/a/b"), toml::Value::String("/a/b".into()));

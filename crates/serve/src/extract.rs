@@ -1,4 +1,4 @@
-//! From a request to what a handler needs, each refusal in the one documented form.
+//! Extractors of requests. Every refusal has the documented form of a problem.
 
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -11,6 +11,7 @@ use serde::de::value::MapAccessDeserializer;
 use serde::de::{DeserializeOwned, Error as _, MapAccess, Unexpected, Visitor};
 use serde::{Deserialize, Deserializer};
 
+use crate::bounds::BodyBytes;
 use crate::config::Role;
 use crate::hosted::Hosted;
 use crate::problem::{Code, Problem};
@@ -24,18 +25,14 @@ impl<T: DeserializeOwned> FromRequest<Arc<Server>> for Body<T> {
 
     async fn from_request(request: Request, server: &Arc<Server>) -> Result<Self, Problem> {
         if !is_json(request.headers()) {
-            return Err(Problem::new(
-                StatusCode::UNSUPPORTED_MEDIA_TYPE,
-                Code::WrongMediaType,
-                "the body must be JSON; send it with \"Content-Type: application/json\"",
-            ));
+            return Err(wrong_media_type());
         }
-        let bytes = read(request, server.config.max_body_bytes).await?;
+        let bytes = read(request, server).await?;
         parse(&bytes).map(Body)
     }
 }
 
-/// A JSON body that may be left out, which is the same as `{}`.
+/// An optional JSON body. A missing body is `{}`.
 pub struct OptionalBody<T>(pub T);
 
 impl<T: DeserializeOwned> FromRequest<Arc<Server>> for OptionalBody<T> {
@@ -46,9 +43,34 @@ impl<T: DeserializeOwned> FromRequest<Arc<Server>> for OptionalBody<T> {
         if typed {
             return Body::from_request(request, server).await.map(|Body(value)| OptionalBody(value));
         }
-        let bytes = read(request, server.config.max_body_bytes).await?;
-        parse(if bytes.is_empty() { b"{}" } else { &bytes }).map(OptionalBody)
+        let bytes = read(request, server).await?;
+        // A browser sends a body without media type to other sites without a preflight request.
+        if bytes.is_empty() { parse(b"{}").map(OptionalBody) } else { Err(wrong_media_type()) }
     }
+}
+
+/// A request without body. A body that comes anyway is not read and must be JSON: this refuses everything that a form of
+/// another site can send.
+pub struct NoBody;
+
+impl FromRequestParts<Arc<Server>> for NoBody {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _: &Arc<Server>) -> Result<Self, Problem> {
+        let headers = &parts.headers;
+        let empty = headers.get(header::CONTENT_LENGTH).is_none_or(|length| length == "0")
+            && !headers.contains_key(header::TRANSFER_ENCODING);
+        let untyped = !headers.contains_key(header::CONTENT_TYPE);
+        if empty && untyped || is_json(headers) { Ok(NoBody) } else { Err(wrong_media_type()) }
+    }
+}
+
+fn wrong_media_type() -> Problem {
+    Problem::new(
+        StatusCode::UNSUPPORTED_MEDIA_TYPE,
+        Code::WrongMediaType,
+        "the body must be JSON; send it with \"Content-Type: application/json\"",
+    )
 }
 
 fn is_json(headers: &HeaderMap) -> bool {
@@ -57,20 +79,31 @@ fn is_json(headers: &HeaderMap) -> bool {
     kind == "application/json" || kind.starts_with("application/") && kind.ends_with("+json")
 }
 
-async fn read(request: Request, most: usize) -> Result<Bytes, Problem> {
-    match Limited::new(request.into_body(), most).collect().await {
-        Ok(body) => Ok(body.to_bytes()),
-        Err(error) if error.downcast_ref::<LengthLimitError>().is_some() => Err(too_large(most)),
-        Err(_) => Err(Problem::bad_request("the body ended before its announced length; send it again")),
+async fn read(request: Request, server: &Server) -> Result<Bytes, Problem> {
+    let max_bytes = server.config.max_body_bytes;
+    let counted = request.extensions().get::<BodyBytes>().cloned().unwrap_or_else(|| BodyBytes::of(&server.bodies));
+    let mut body = Limited::new(request.into_body(), max_bytes);
+    let mut bytes = Vec::new();
+    while let Some(frame) = body.frame().await {
+        match frame {
+            Ok(frame) => {
+                if let Some(piece) = frame.data_ref() {
+                    counted.add(piece.len())?;
+                    bytes.extend_from_slice(piece);
+                }
+            }
+            Err(error) if error.downcast_ref::<LengthLimitError>().is_some() => return Err(too_large(max_bytes)),
+            Err(_) => return Err(Problem::bad_request("the body ended before its announced length; send it again")),
+        }
     }
+    Ok(bytes.into())
 }
 
-/// A body over the limit.
-pub fn too_large(most: usize) -> Problem {
+fn too_large(max_bytes: usize) -> Problem {
     Problem::new(
         StatusCode::PAYLOAD_TOO_LARGE,
         Code::TooLarge,
-        format!("the body is longer than {most} bytes; send less at once, or many documents as a stream"),
+        format!("the body is longer than {max_bytes} bytes; send less at once, or send documents as a stream"),
     )
 }
 
@@ -89,7 +122,7 @@ fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
     Ok(value)
 }
 
-/// A value that stands as a JSON object: serde would also take the fields of a struct as a list, in their order.
+/// A value from a JSON object. Without it, serde would also accept a list of the fields in order.
 struct Object<T>(T);
 
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
@@ -110,7 +143,7 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
     }
 }
 
-/// A whole number from 0 on. JSON has one kind of number, so `10.0` is 10.
+/// A whole number, 0 or more. JSON has one number type, so `10.0` is 10.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(transparent)]
 pub struct Whole(pub u64);
@@ -122,7 +155,7 @@ impl<'de> Deserialize<'de> for Whole {
             type Value = Whole;
 
             fn expecting(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
-                f.write_str("a whole number from 0 on")
+                f.write_str("a whole number, 0 or more")
             }
 
             fn visit_u64<E: serde::de::Error>(self, number: u64) -> Result<Whole, E> {
@@ -137,14 +170,14 @@ impl<'de> Deserialize<'de> for Whole {
     }
 }
 
-/// The whole number a float is, where it is one from 0 on that floats hold exactly or that fits into 64 bits.
+/// The float as a whole number from 0 to 2^64 - 1; `None` for every other float.
 pub fn whole(number: f64) -> Option<u64> {
     (number.fract() == 0.0 && (0.0..18_446_744_073_709_551_616.0).contains(&number)).then_some(number as u64)
 }
 
-/// A whole number of any width, or null.
+/// A whole number of any integer type, or null.
 pub fn some_whole<'de, D: Deserializer<'de>, T: TryFrom<u64>>(deserializer: D) -> Result<Option<T>, D::Error> {
-    let refuse = |number| D::Error::custom(format!("{number} is more than this field holds"));
+    let refuse = |number| D::Error::custom(format!("{number} is too large for this field"));
     let number = Option::<Whole>::deserialize(deserializer)?;
     number.map(|Whole(number)| T::try_from(number).map_err(|_| refuse(number))).transpose()
 }
@@ -167,44 +200,44 @@ fn not_json(error: &serde_json::Error) -> Problem {
     Problem::new(StatusCode::BAD_REQUEST, Code::NotJson, format!("the body is not JSON: {error}"))
 }
 
-/// Parts of the path.
-pub struct At<T>(pub T);
+/// Parameters in the path.
+pub struct PathPart<T>(pub T);
 
-impl<T: DeserializeOwned + Send> FromRequestParts<Arc<Server>> for At<T> {
+impl<T: DeserializeOwned + Send> FromRequestParts<Arc<Server>> for PathPart<T> {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, server: &Arc<Server>) -> Result<Self, Problem> {
         let path = axum::extract::Path::<T>::from_request_parts(parts, server).await;
-        path.map(|axum::extract::Path(value)| At(value)).map_err(|e| Problem::bad_request(e.body_text()))
+        path.map(|axum::extract::Path(value)| PathPart(value)).map_err(|e| Problem::bad_request(e.body_text()))
     }
 }
 
-/// Options behind the question mark.
-pub struct Ask<T>(pub T);
+/// Parameters in the query string.
+pub struct QueryString<T>(pub T);
 
-impl<T: DeserializeOwned> FromRequestParts<Arc<Server>> for Ask<T> {
+impl<T: DeserializeOwned> FromRequestParts<Arc<Server>> for QueryString<T> {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, server: &Arc<Server>) -> Result<Self, Problem> {
         let query = axum::extract::Query::<T>::from_request_parts(parts, server).await;
-        query.map(|axum::extract::Query(value)| Ask(value)).map_err(|e| Problem::bad_request(e.body_text()))
+        query.map(|axum::extract::Query(value)| QueryString(value)).map_err(|e| Problem::bad_request(e.body_text()))
     }
 }
 
-/// The index a path names.
-pub struct Of(pub Arc<Hosted>);
+/// The index that the path names.
+pub struct NamedIndex(pub Arc<Hosted>);
 
 #[derive(serde::Deserialize)]
 struct Named {
     index: String,
 }
 
-impl FromRequestParts<Arc<Server>> for Of {
+impl FromRequestParts<Arc<Server>> for NamedIndex {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, server: &Arc<Server>) -> Result<Self, Problem> {
-        let At(Named { index }) = At::from_request_parts(parts, server).await?;
-        server.index(&index).map(Of)
+        let PathPart(Named { index }) = PathPart::from_request_parts(parts, server).await?;
+        server.index(&index).map(NamedIndex)
     }
 }
 
@@ -226,6 +259,6 @@ macro_rules! may {
     };
 }
 
-may!(MayRead, Role::Read, "A caller who may search and look.");
+may!(MayRead, Role::Read, "A caller who may search and read.");
 may!(MayWrite, Role::Write, "A caller who may add and delete documents.");
-may!(MayAdmin, Role::Admin, "A caller who may make and drop indexes.");
+may!(MayAdmin, Role::Admin, "A caller who may create and drop indexes.");

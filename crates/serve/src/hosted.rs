@@ -1,14 +1,14 @@
-//! An index being served: what it is searched with, and the two queues before it.
+//! A served index: its searcher, and its queues of queries and writes.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::SystemTime;
 
-use micpq::encoder::Features;
-use micpq::index::Index;
-use micpq::model::Model;
-use micpq::query::Searcher;
-use micpq::{Error, Result, Silent, Watch};
+use engine::encoder::Embedder;
+use engine::index::Index;
+use engine::model::Model;
+use engine::query::Searcher;
+use engine::{Error, NoProgress, Progress, Result};
 
 use crate::config::ServeConfig;
 use crate::insight::Map;
@@ -16,41 +16,39 @@ use crate::metrics::Metrics;
 use crate::queries::QueryQueue;
 use crate::writes::WriteQueue;
 
-/// Encoders in use: indexes whose models were trained with the same one share it.
+/// The loaded encoders. Indexes with equal encoders share one.
 #[derive(Default)]
 pub struct Encoders {
-    loaded: Mutex<Vec<Arc<Features>>>,
+    loaded: Mutex<Vec<Arc<Embedder>>>,
 }
 
 impl Encoders {
-    /// The encoder of a model, loaded where it is not yet. `None` for a model of vectors the user brings.
-    pub fn of(&self, model: &Model, watch: &dyn Watch) -> Result<Option<Arc<Features>>> {
-        let Some(config) = &model.config.features else { return Ok(None) };
-        // Held while it is loaded, so that two indexes load it once.
+    /// The encoder of a model, loaded on first use. `None` for a model of user vectors.
+    pub fn of(&self, model: &Model, progress: &dyn Progress) -> Result<Option<Arc<Embedder>>> {
+        let Some(config) = &model.config.embedding else { return Ok(None) };
+        // Locked during the load, so that two indexes load it once.
         let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(features) = loaded.iter().find(|features| features.config() == config) {
-            return Ok(Some(features.clone()));
+        if let Some(embedder) = loaded.iter().find(|embedder| embedder.config() == config) {
+            return Ok(Some(embedder.clone()));
         }
-        let features = Arc::new(Features::for_model(model, None, watch)?);
-        loaded.push(features.clone());
-        Ok(Some(features))
+        let embedder = Arc::new(Embedder::for_model(model, None, progress)?);
+        loaded.push(embedder.clone());
+        Ok(Some(embedder))
     }
 }
 
-/// An index by its name.
+/// A served index.
 pub struct Hosted {
     name: String,
     dir: PathBuf,
     searcher: Arc<RwLock<Arc<Searcher>>>,
-    /// Made over HTTP: it may be dropped over HTTP.
+    /// Created over HTTP, so that HTTP may drop it.
     pub ours: bool,
-    /// The writer's commit that the last look found.
+    /// Time of the newest commit that the server knows.
     seen: Mutex<Option<SystemTime>>,
-    /// A map of the documents, of the commit it was made from.
+    /// The cached document map and its commit number.
     pub map: Mutex<Option<(u64, Arc<Map>)>>,
-    /// Queries.
     pub queries: QueryQueue,
-    /// Writes.
     pub writes: WriteQueue,
 }
 
@@ -69,8 +67,8 @@ impl Hosted {
             let searcher = searcher.clone();
             move || searcher.read().unwrap_or_else(PoisonError::into_inner).clone()
         };
-        let queries = QueryQueue::start(name, current(), config, metrics.clone());
-        let writes = WriteQueue::start(name, current(), config, metrics);
+        let queries = QueryQueue::start(name, current(), config, metrics.clone())?;
+        let writes = WriteQueue::start(name, current(), config, metrics)?;
         let hosted = Hosted {
             name: name.to_owned(),
             dir: dir.to_path_buf(),
@@ -85,27 +83,24 @@ impl Hosted {
         Ok(hosted)
     }
 
-    /// Its name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Where it lies.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// What it is searched with now.
+    /// The current searcher. Training replaces it.
     pub fn searcher(&self) -> Arc<Searcher> {
         self.searcher.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The index.
     pub fn index(&self) -> Index {
         self.searcher().index().clone()
     }
 
-    /// Opens the directory anew, after another index was put in its place.
+    /// Opens the directory again after another index replaced it.
     pub fn reopen(&self, encoders: &Encoders) -> Result<()> {
         let new = Arc::new(open(&self.dir, encoders)?);
         *self.searcher.write().unwrap_or_else(PoisonError::into_inner) = new;
@@ -113,14 +108,14 @@ impl Hosted {
         Ok(())
     }
 
-    /// Turns to commits of other programs. Looking costs one call to the file system.
+    /// Loads commits of other programs. A check costs one file system call.
     pub fn follow(&self) {
         let time = self.commit_time();
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         if *seen != time {
-            match self.index().reload(&Silent) {
+            match self.index().reload(&NoProgress) {
                 Ok(_) => *seen = time,
-                Err(error) => tracing::warn!(index = self.name, %error, "a newer commit cannot be read"),
+                Err(error) => tracing::warn!(index = self.name, %error, "cannot read a newer commit"),
             }
         }
     }
@@ -130,16 +125,16 @@ impl Hosted {
     }
 }
 
-/// An index that cannot find its encoder still answers vectors and examples.
+/// Opens an index. Without its encoder an index still answers vector and document queries.
 fn open(dir: &Path, encoders: &Encoders) -> Result<Searcher> {
-    let index = Index::open(dir, &Silent)?;
-    let features = match encoders.of(index.model(), &Silent) {
-        Ok(features) => features,
+    let index = Index::open(dir, &NoProgress)?;
+    let embedder = match encoders.of(index.model(), &NoProgress) {
+        Ok(embedder) => embedder,
         Err(error @ (Error::Format { .. } | Error::Io { .. } | Error::Config(_))) => {
             tracing::warn!(index = %dir.display(), %error, "served without its encoder: texts will be refused");
             None
         }
         Err(error) => return Err(error),
     };
-    Searcher::new(index, features)
+    Searcher::new(index, embedder)
 }

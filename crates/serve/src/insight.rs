@@ -1,62 +1,65 @@
-//! What an index looks like from inside: a map of its documents, and the words that mark a codeword.
+//! Views into an index: a map of its documents, and the terms that characterise a codeword.
 
 use std::collections::{HashMap, HashSet};
 
-use micpq::Result;
-use micpq::corpus::DocId;
-use micpq::index::{Hit, Index, SearchConfig};
-use micpq::model::Table;
-use micpq::query::Rerank;
+use engine::Result;
+use engine::index::{Hit, Index, SearchConfig};
+use engine::model::DistanceTable;
+use engine::query::Rerank;
+use serde::Serialize;
+use utoipa::ToSchema;
 
-/// Documents in the plane.
+use crate::routes::Id;
+
+/// Documents on a plane.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Map {
-    /// The points.
     pub points: Vec<Point>,
-    /// Share of the spread of codes that each axis shows.
+    /// Share of the codes' variance on each axis.
     pub shares: [f64; 2],
 }
 
-/// One document in the plane.
-#[derive(Clone, Debug, PartialEq)]
+/// A document on the map.
+#[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
+#[schema(as = MapPoint)]
 pub struct Point {
-    /// Its id.
-    pub id: DocId,
-    /// Along the first axis.
+    /// Id of the document.
+    pub id: Id,
+    /// Coordinate on the first axis.
     pub x: f64,
-    /// Along the second.
+    /// Coordinate on the second axis.
     pub y: f64,
-    /// Its first label.
+    /// First label of the document.
     pub label: Option<String>,
-    /// The beginning of its text.
+    /// Beginning of the text.
     pub text: Option<String>,
 }
 
-/// Characters of a text on the map.
-const TITLE: usize = 100;
+/// Characters of a document's text on the map.
+const TEXT_CHARS: usize = 100;
 
-/// Places an even sample of at most `most` documents by the two main axes of what their codes stand for.
-pub fn map(index: &Index, most: usize) -> Result<Map> {
+/// Maps an even sample of at most `max_points` documents to the two principal axes of their decoded codes.
+pub fn map(index: &Index, max_points: usize) -> Result<Map> {
     let walk = index.walk()?;
-    let count = walk.len().min(most);
-    let books = index.model().codebooks();
-    let shape = books.shape();
-    let words: Vec<Vec<&[f32]>> = (0..shape.books()).map(|m| books.book(m).collect()).collect();
+    let count = walk.len().min(max_points);
+    let codebooks = index.model().codebooks();
+    let shape = codebooks.shape();
+    let codewords: Vec<Vec<&[f32]>> = (0..shape.num_codebooks()).map(|m| codebooks.book(m).collect()).collect();
     let (mut points, mut vectors) = (Vec::with_capacity(count), Vec::with_capacity(count));
     for i in 0..count {
         let record = walk.get(i * walk.len() / count)?;
-        let vector: Vec<f64> = (0..shape.books())
-            .flat_map(|m| words[m][shape.word(&record.code, m)].iter().map(|v| f64::from(*v)))
+        let vector: Vec<f64> = (0..shape.num_codebooks())
+            .flat_map(|m| codewords[m][shape.codeword(&record.code, m)].iter().map(|v| f64::from(*v)))
             .collect();
         vectors.push(vector);
-        let text = record.text.map(|text| text.chars().take(TITLE).collect());
-        points.push(Point { id: record.id, x: 0.0, y: 0.0, label: record.labels.into_iter().next(), text });
+        let text = record.text.map(|text| text.chars().take(TEXT_CHARS).collect());
+        points.push(Point { id: Id(record.id), x: 0.0, y: 0.0, label: record.labels.into_iter().next(), text });
     }
     let shares = project(&mut vectors, |i, x, y| (points[i].x, points[i].y) = (x, y));
     Ok(Map { points, shares })
 }
 
-/// Hands over the coordinates of every row on the two main axes, and returns the share of the spread each shows.
+/// Calls `place` with the coordinates of every row on the two principal axes. Returns the share of variance of each axis.
 fn project(rows: &mut [Vec<f64>], mut place: impl FnMut(usize, f64, f64)) -> [f64; 2] {
     let Some(width) = rows.first().map(Vec::len) else { return [0.0; 2] };
     for j in 0..width {
@@ -67,12 +70,12 @@ fn project(rows: &mut [Vec<f64>], mut place: impl FnMut(usize, f64, f64)) -> [f6
     let mut coordinates = vec![[0.0; 2]; rows.len()];
     let mut shares = [0.0; 2];
     for axis in 0..2 {
-        let direction = main_axis(rows, width);
-        for (row, place) in rows.iter_mut().zip(&mut coordinates) {
+        let direction = principal_axis(rows, width);
+        for (row, coordinate) in rows.iter_mut().zip(&mut coordinates) {
             let along: f64 = row.iter().zip(&direction).map(|(a, b)| a * b).sum();
-            place[axis] = along;
+            coordinate[axis] = along;
             shares[axis] += along * along;
-            // What is left is spread across this axis: its main axis is the second.
+            // The rest is orthogonal to this axis. Its principal axis is the second one.
             row.iter_mut().zip(&direction).for_each(|(v, d)| *v -= along * d);
         }
     }
@@ -80,8 +83,8 @@ fn project(rows: &mut [Vec<f64>], mut place: impl FnMut(usize, f64, f64)) -> [f6
     shares.map(|share| if total > 0.0 { share / total } else { 0.0 })
 }
 
-/// The direction of greatest spread, by power iteration from a fixed start: the same rows give the same axis.
-fn main_axis(rows: &[Vec<f64>], width: usize) -> Vec<f64> {
+/// The direction of greatest variance, by power iteration. The start is fixed: the same rows give the same axis.
+fn principal_axis(rows: &[Vec<f64>], width: usize) -> Vec<f64> {
     let mut axis: Vec<f64> = (0..width).map(|j| 1.0 + (j % 7) as f64 / 7.0 - (j % 3) as f64).collect();
     for _ in 0..60 {
         let mut next = vec![0.0; width];
@@ -95,66 +98,67 @@ fn main_axis(rows: &[Vec<f64>], width: usize) -> Vec<f64> {
         }
         axis = next.into_iter().map(|v| v / length).collect();
     }
-    // Signs mean nothing; this one makes the picture stay as it was.
+    // The sign of an axis is arbitrary. A fixed choice keeps the map stable.
     let sign = axis.iter().copied().max_by(|a, b| a.abs().total_cmp(&b.abs())).map_or(1.0, f64::signum);
     axis.iter_mut().for_each(|v| *v *= sign);
     axis
 }
 
-/// Documents that have word `word` in book `book`, in the order of insertion.
-pub fn members(index: &Index, book: usize, word: usize, most: usize) -> Result<Vec<Hit>> {
+/// Documents whose code has `codeword` in `codebook`, in the order of insertion.
+pub fn members(index: &Index, codebook: usize, codeword: usize, max_documents: usize) -> Result<Vec<Hit>> {
     let shape = index.model().shape();
-    let mut values = vec![0.0; shape.books() * shape.words()];
-    let row = &mut values[book * shape.words()..(book + 1) * shape.words()];
-    row.iter_mut().enumerate().for_each(|(k, value)| *value = f32::from(u8::from(k != word)));
-    let config = SearchConfig { k: most, within: Some(0.0), rerank: Rerank::Off, ..SearchConfig::default() };
-    Ok(index.search(&[Table::new(shape, values)?], &config)?.pop().unwrap_or_default())
+    let mut values = vec![0.0; shape.num_codebooks() * shape.codebook_size()];
+    let row = &mut values[codebook * shape.codebook_size()..(codebook + 1) * shape.codebook_size()];
+    row.iter_mut().enumerate().for_each(|(k, value)| *value = f32::from(u8::from(k != codeword)));
+    let config = SearchConfig { k: max_documents, radius: Some(0.0), rerank: Rerank::Off, ..SearchConfig::default() };
+    Ok(index.search(&[DistanceTable::new(shape, values)?], &config)?.pop().unwrap_or_default())
 }
 
-/// A word with its share of the codeword's documents and of all.
-#[derive(Clone, Debug, PartialEq)]
+/// A term that characterises a codeword.
+#[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
 pub struct Mark {
-    /// The word.
+    /// The term.
     pub word: String,
-    /// Share of the members that have it.
+    /// Share of the codeword's documents that have it, in a sample.
     pub inside: f64,
-    /// Share of the others that have it.
+    /// Share of the other documents that have it, in a sample.
     pub outside: f64,
 }
 
-/// Words that tell some texts from others, the most telling first.
+/// Terms that distinguish the texts inside from those outside, most distinctive first.
 pub fn marks<'a>(
     inside: impl Iterator<Item = &'a str>,
     outside: impl Iterator<Item = &'a str>,
-    most: usize,
+    max_marks: usize,
 ) -> Vec<Mark> {
-    fn counted<'a>(texts: impl Iterator<Item = &'a str>) -> (HashMap<String, u32>, u32) {
+    /// The number of texts that have each term, and the number of texts.
+    fn count_terms<'a>(texts: impl Iterator<Item = &'a str>) -> (HashMap<String, u32>, u32) {
         let (mut counts, mut texts_seen) = (HashMap::new(), 0);
         for text in texts {
             texts_seen += 1;
-            let words = text.split(|c: char| !c.is_alphanumeric()).filter(|w| w.chars().count() > 2);
-            let words: HashSet<String> =
-                words.filter(|w| w.chars().any(char::is_alphabetic)).map(str::to_lowercase).collect();
-            words.into_iter().for_each(|word| *counts.entry(word).or_insert(0) += 1);
+            let terms = text.split(|c: char| !c.is_alphanumeric()).filter(|term| term.chars().count() > 2);
+            let terms: HashSet<String> =
+                terms.filter(|term| term.chars().any(char::is_alphabetic)).map(str::to_lowercase).collect();
+            terms.into_iter().for_each(|term| *counts.entry(term).or_insert(0) += 1);
         }
         (counts, texts_seen)
     }
-    let (inside, members) = counted(inside);
-    let (outside, others) = counted(outside);
+    let (inside, members) = count_terms(inside);
+    let (outside, others) = count_terms(outside);
     let share = |count: u32, of: u32| (f64::from(count) + 0.5) / (f64::from(of) + 1.0);
     let mut scored: Vec<(f64, Mark)> = inside
         .into_iter()
-        // A word of one document marks that document.
+        // A term of one document says nothing about the codeword.
         .filter(|(_, count)| *count > 1 || members <= 2)
         .map(|(word, count)| {
             let (here, there) = (share(count, members), share(outside.get(&word).copied().unwrap_or(0), others));
-            // How much a document's having the word speaks for the codeword, times how often it has.
+            // The log-likelihood ratio of the term, weighted by its frequency inside.
             (here * (here / there).ln(), Mark { word, inside: here.min(1.0), outside: there.min(1.0) })
         })
         .filter(|(score, _)| *score > 0.0)
         .collect();
     scored.sort_by(|a, b| b.0.total_cmp(&a.0).then_with(|| a.1.word.cmp(&b.1.word)));
-    scored.truncate(most);
+    scored.truncate(max_marks);
     scored.into_iter().map(|(_, mark)| mark).collect()
 }
 
@@ -163,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_main_axes_are_those_of_the_spread() {
+    fn projection_finds_the_axes_of_greatest_variance() {
         // A long cloud along (1, 1, 0), flatter along (0, 0, 1), nothing else.
         let mut rows: Vec<Vec<f64>> = (0..101)
             .map(|i| {
@@ -181,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn words_that_tell_come_before_words_everywhere() {
+    fn marks_are_distinctive_terms_without_common_ones() {
         let inside = ["The oil price rises", "oil of the north", "crude oil and the price"];
         let outside = ["the bank and the price", "the dollar", "the wheat of the north", "a loan and the rate"];
         let marks = marks(inside.into_iter(), outside.into_iter(), 5);

@@ -1,4 +1,4 @@
-//! Long work in the background, with progress that can be looked at and a way to stop it.
+//! Background jobs, with progress and cancellation.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -6,90 +6,87 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use micpq::{Error, Watch};
+use engine::{Error, Progress};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::problem::{Answer, Code, Problem};
 
-/// Where a job stands.
+/// Status of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Status {
-    /// At work.
     Running,
-    /// Done.
     Succeeded,
-    /// Ended by a failure, which `error` tells.
+    /// Ended by an error; see `error`.
     Failed,
     /// Stopped by a caller or with the server.
     Cancelled,
 }
 
-/// A job as callers see it.
+/// A background job.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct JobView {
-    /// Its number.
+    /// Number of the job.
     pub id: u64,
-    /// What it does: `train`.
+    /// Kind of work: `train`.
     #[schema(example = "train")]
     pub kind: String,
-    /// The index it works on.
+    /// Name of the index.
     pub index: String,
-    /// Where it stands.
+    /// Status of the job.
     pub status: Status,
-    /// What it does at present.
+    /// Current stage.
     pub stage: String,
-    /// Units of the stage that are done.
+    /// Finished units of the stage.
     pub done: u64,
-    /// Units of the stage, where the number is known.
+    /// All units of the stage, if known.
     pub total: Option<u64>,
-    /// A figure of the moment, such as a loss.
+    /// A current measurement, such as a loss.
     pub detail: String,
-    /// The last lines worth keeping.
+    /// The last notes of the job.
     pub notes: Vec<String>,
-    /// Why it failed.
+    /// Error message of a failed job.
     pub error: Option<String>,
-    /// What it gave: for training the model's fingerprint and its best score.
+    /// Result of the job: for training the model's fingerprint and best score.
     #[schema(value_type = Option<Object>)]
     pub result: Option<serde_json::Value>,
-    /// When it began, in seconds since 1970.
+    /// Start time, in seconds since 1970.
     pub started: u64,
-    /// How long it ran or runs.
+    /// Duration so far, in seconds.
     pub seconds: f64,
 }
 
-/// A job: it is the [`Watch`] its work reports to.
+/// A job. Its work reports to it as [`Progress`].
 pub struct Job {
     stop: AtomicBool,
-    begun: Instant,
+    started_at: Instant,
     view: Mutex<JobView>,
 }
 
-/// Lines kept of a job's notes.
-const NOTES: usize = 50;
+/// Notes stored per job.
+const MAX_NOTES: usize = 50;
 
 impl Job {
-    /// As it stands now.
     pub fn view(&self) -> JobView {
         let mut view = self.with(|view| view.clone());
         if view.status == Status::Running {
-            view.seconds = self.begun.elapsed().as_secs_f64();
+            view.seconds = self.started_at.elapsed().as_secs_f64();
         }
         view
     }
 
-    /// Asks it to stop at the next safe place.
+    /// Asks the work to stop at the next safe point.
     pub fn cancel(&self) {
         self.stop.store(true, Ordering::SeqCst);
     }
 
-    fn with<T>(&self, look: impl FnOnce(&mut JobView) -> T) -> T {
-        look(&mut self.view.lock().unwrap_or_else(PoisonError::into_inner))
+    fn with<T>(&self, access: impl FnOnce(&mut JobView) -> T) -> T {
+        access(&mut self.view.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-impl Watch for Job {
+impl Progress for Job {
     fn stage(&self, name: &str, total: Option<u64>) {
         self.with(|view| (view.stage, view.done, view.total) = (name.to_owned(), 0, total));
     }
@@ -104,7 +101,7 @@ impl Watch for Job {
 
     fn note(&self, text: &str) {
         self.with(|view| {
-            if view.notes.len() == NOTES {
+            if view.notes.len() == MAX_NOTES {
                 view.notes.remove(0);
             }
             view.notes.push(text.to_owned());
@@ -116,7 +113,7 @@ impl Watch for Job {
     }
 }
 
-/// All jobs since the server began.
+/// The jobs since the server started.
 #[derive(Default)]
 pub struct Jobs {
     next: AtomicU64,
@@ -124,16 +121,16 @@ pub struct Jobs {
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
-/// Jobs remembered.
-const KEPT: usize = 1000;
+/// Jobs stored; older ones are forgotten.
+const MAX_JOBS: usize = 1000;
 
 impl Jobs {
-    /// Starts work on a thread of its own. One job runs at a time: training takes every core.
+    /// Starts work on its own thread. One job runs at a time: training uses every core.
     pub fn start(
         &self,
         kind: &str,
         index: &str,
-        work: impl FnOnce(&Job) -> micpq::Result<serde_json::Value> + Send + 'static,
+        work: impl FnOnce(&Job) -> engine::Result<serde_json::Value> + Send + 'static,
     ) -> Answer<JobView> {
         let mut jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((id, _)) = jobs.iter().find(|(_, job)| job.with(|view| view.status == Status::Running)) {
@@ -158,11 +155,11 @@ impl Jobs {
             started: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs()),
             seconds: 0.0,
         };
-        let job = Arc::new(Job { stop: AtomicBool::new(false), begun: Instant::now(), view: Mutex::new(view) });
+        let job = Arc::new(Job { stop: AtomicBool::new(false), started_at: Instant::now(), view: Mutex::new(view) });
         let own = job.clone();
         let thread = std::thread::Builder::new().name(format!("job {id}")).spawn(move || {
             let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| work(&own)));
-            let seconds = own.begun.elapsed().as_secs_f64();
+            let seconds = own.started_at.elapsed().as_secs_f64();
             own.with(|view| {
                 view.seconds = seconds;
                 match result {
@@ -170,44 +167,42 @@ impl Jobs {
                     Ok(Err(Error::Interrupted)) => view.status = Status::Cancelled,
                     Ok(Err(error)) => (view.status, view.error) = (Status::Failed, Some(error.to_string())),
                     Err(_) => {
-                        let text = "it ended by a mistake of the server; its log says more";
+                        let text = "the server failed on this job; its log says why";
                         (view.status, view.error) = (Status::Failed, Some(text.into()));
                     }
                 }
                 tracing::info!(job = view.id, index = view.index, status = ?view.status, seconds, error = view.error, "job ended");
             });
         });
-        let thread = thread.map_err(|e| Problem::internal(format!("a thread cannot be started: {e}")))?;
+        let thread = thread.map_err(|e| Problem::internal(format!("cannot start a thread: {e}")))?;
         self.threads.lock().unwrap_or_else(PoisonError::into_inner).push(thread);
         let view = job.view();
         jobs.insert(id, job);
-        while jobs.len() > KEPT {
+        while jobs.len() > MAX_JOBS {
             jobs.pop_first();
         }
         Ok(view)
     }
 
-    /// All of them, the newest first.
+    /// All jobs, newest first.
     pub fn list(&self) -> Vec<JobView> {
         let jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
         jobs.values().rev().map(|job| job.view()).collect()
     }
 
-    /// One by its number.
     pub fn get(&self, id: u64) -> Answer<Arc<Job>> {
         let jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
         jobs.get(&id).cloned().ok_or_else(|| {
-            Problem::not_found(Code::UnknownJob, format!("there is no job {id}; GET /v1/jobs lists those there are"))
+            Problem::not_found(Code::UnknownJob, format!("there is no job {id}; GET /v1/jobs lists all jobs"))
         })
     }
 
-    /// Whether a job of this index runs.
     pub fn running(&self, index: &str) -> bool {
         let jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
         jobs.values().any(|job| job.with(|view| view.status == Status::Running && view.index == index))
     }
 
-    /// Stops what runs and waits for it.
+    /// Cancels all jobs and waits for their threads.
     pub fn stop(&self) {
         for job in self.jobs.lock().unwrap_or_else(PoisonError::into_inner).values() {
             job.cancel();

@@ -1,27 +1,26 @@
-//! API keys: who asks, and what they may do.
+//! API keys and their roles.
 
 use axum::http::{HeaderMap, StatusCode, header};
-use micpq::{Error, Result};
+use engine::{Error, Result};
 use sha2::{Digest, Sha256};
 use subtle::{Choice, ConditionallySelectable, ConstantTimeEq};
 
 use crate::config::{KeyConfig, Role};
 use crate::problem::{Code, Problem};
 
-/// The keys of a server.
 #[derive(Clone, Debug, Default)]
 pub struct Keys {
     keys: Vec<([u8; 32], KeyConfig)>,
 }
 
 impl Keys {
-    /// Takes checked configuration.
+    /// `keys` are validated: a hash has 64 hex digits.
     pub fn new(keys: &[KeyConfig]) -> Keys {
         let bytes = |hex: &str| std::array::from_fn(|i| u8::from_str_radix(&hex[2 * i..2 * i + 2], 16).unwrap_or(0));
         Keys { keys: keys.iter().map(|key| (bytes(&key.sha256), key.clone())).collect() }
     }
 
-    /// Lets a request pass that may do `role`, and says whose it is.
+    /// Checks that a request may do `role`. Returns the name of its key.
     pub fn check(&self, headers: &HeaderMap, role: Role) -> std::result::Result<Option<&str>, Problem> {
         if self.keys.is_empty() {
             return Ok(None);
@@ -30,24 +29,24 @@ impl Keys {
         let Some(given) = given(headers) else {
             return Err(unauthorized(
                 Code::NoKey,
-                "this server asks for a key; send it as \"Authorization: Bearer KEY\" or \"api-key: KEY\"",
+                "this server needs a key; send it as \"Authorization: Bearer KEY\" or \"api-key: KEY\"",
             ));
         };
         let hash: [u8; 32] = Sha256::digest(given).into();
-        // Every key is looked at, whichever fits: the time tells nothing.
+        // Compares with every key in constant time: the duration reveals nothing.
         let mut found = u32::MAX;
         for (number, (known, _)) in self.keys.iter().enumerate() {
             let same: Choice = known.ct_eq(&hash);
             found = u32::conditional_select(&found, &(number as u32), same);
         }
         let Some((_, key)) = self.keys.get(found as usize) else {
-            return Err(unauthorized(Code::UnknownKey, "this key is not known here; ask the server's owner for one"));
+            return Err(unauthorized(Code::UnknownKey, "the server does not know this key; ask its owner for one"));
         };
         if key.role < role {
             return Err(Problem::new(
                 StatusCode::FORBIDDEN,
                 Code::NotAllowed,
-                format!("this needs a key that may {role:?}, yours may {:?}", key.role).to_lowercase(),
+                format!("this needs a key with the role {role:?}, yours has {:?}", key.role).to_lowercase(),
             ));
         }
         Ok(Some(&key.name))
@@ -63,12 +62,12 @@ fn given(headers: &HeaderMap) -> Option<&[u8]> {
     scheme.eq_ignore_ascii_case(b"bearer ").then(|| key.trim_ascii())
 }
 
-/// A new key, and the lines of a config file that let it in.
+/// A new key, and its lines for the config file.
 pub fn new_key(role: Role) -> Result<(String, String)> {
     let mut bytes = [0; 24];
-    getrandom::fill(&mut bytes).map_err(|e| Error::config(format!("the system gives no random numbers: {e}")))?;
-    let key = format!("micpq-{}", micpq::hex(&bytes));
-    let sha256 = micpq::hex(&Sha256::digest(key.as_bytes()));
+    getrandom::fill(&mut bytes).map_err(|e| Error::config(format!("the system has no random numbers: {e}")))?;
+    let key = format!("micpq-{}", engine::hex(&bytes));
+    let sha256 = engine::hex(&Sha256::digest(key.as_bytes()));
     let role = format!("{role:?}").to_lowercase();
     let lines = format!("[[keys]]\nname = \"{role}-{}\"\nsha256 = \"{sha256}\"\nrole = \"{role}\"\n", &sha256[..8]);
     Ok((key, lines))
@@ -86,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_may_what_its_role_may() {
+    fn a_key_allows_its_role_and_less() {
         let (reader, lines) = new_key(Role::Read).unwrap();
         let (admin, more) = new_key(Role::Admin).unwrap();
         assert!(!lines.contains(&reader));

@@ -1,16 +1,17 @@
-//! Indexes over HTTP.
+//! Serves indexes over HTTP.
 //!
-//! A request comes through [`listen`], passes the [`keys`], is read by [`extract`] and lands in one of the `routes`. There a
-//! query joins the [`queries`] that wait for the same index and a write its [`writes`]: both queues are short, so that a
-//! caller is told to come again rather than kept waiting, and what waits together is done together. Whatever goes wrong
-//! is a [`problem`] with a code that never changes.
+//! [`listen`] accepts a request, [`keys`] checks its key, [`extract`] parses it and one of the `routes` handles it. A query
+//! joins the queue [`queries`] of its index, a write the queue [`writes`]. Both queues are short: a full queue refuses a
+//! request instead of delaying it. Requests that wait together are executed together. Every failure is a [`problem`] with a
+//! stable code.
 //!
-//! Invariants: an acknowledged write is on disk. A request is met whole or not at all. Nothing a caller sends ends in a
-//! status of 500.
+//! Invariants: an acknowledged write is on disk. A request succeeds completely or changes nothing. No input of a caller
+//! leads to status 500.
 
 pub mod config;
 pub mod problem;
 
+mod bounds;
 mod extract;
 mod hosted;
 mod insight;
@@ -27,11 +28,12 @@ mod telemetry;
 mod tests;
 mod writes;
 
+use std::io::IsTerminal;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use micpq::{Error, Result, Watch};
+use engine::{Error, Progress, Result};
 use tokio::net::TcpListener;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::prelude::*;
@@ -42,89 +44,97 @@ pub use keys::new_key;
 use server::Server;
 use telemetry::Telemetry;
 
-/// The description of the interface as OpenAPI 3.1, in JSON.
+/// The OpenAPI 3.1 description of the API, as JSON.
 pub fn openapi() -> String {
     routes::openapi().to_pretty_json().expect("the description has a JSON form")
 }
 
-/// What goes on writing the log and sending traces until it is dropped.
-pub struct Observed {
+/// Writes the log and sends traces until it is dropped.
+pub struct Observation {
     _telemetry: Option<Telemetry>,
 }
 
-/// Writes the log to standard error from now on, and traces to a collector where one is named. The first call counts.
-pub fn observe(config: &ServeConfig) -> Result<Observed> {
+/// Starts the log on standard error, and traces to a collector if one is configured. Only the first call has an effect.
+pub fn observe(config: &ServeConfig) -> Result<Observation> {
     let filter = tracing_subscriber::EnvFilter::try_new(&config.log)
         .map_err(|e| Error::config(format!("log = {:?}: {e}; write it like info or warn,serve=debug", config.log)))?;
     let telemetry = config.telemetry.as_deref().map(Telemetry::start).transpose()?;
-    // Each has a filter of its own: a quiet log does not make for empty traces.
+    // The log filter does not apply to traces: a quiet log does not empty them.
     let traces = telemetry.as_ref().map(|telemetry| {
         let ours = Targets::new().with_target(module_path!(), tracing::Level::INFO);
         tracing_opentelemetry::layer().with_tracer(telemetry.tracer()).with_filter(ours)
     });
-    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+    // Colours only on a terminal, never in files.
+    let colours = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(colours);
     let lines = match config.log_format {
         LogFormat::Text => lines.boxed(),
         LogFormat::Json => lines.json().boxed(),
     };
     let _ = tracing_subscriber::registry().with(traces).with(lines.with_filter(filter)).try_init();
-    Ok(Observed { _telemetry: telemetry })
+    Ok(Observation { _telemetry: telemetry })
 }
 
-/// Serves until `watch` is interrupted; `tell` gets the address once it is bound.
+/// Serves until `progress` is interrupted. `on_bound` gets the bound address.
 ///
-/// A stop closes the listener, answers what was accepted, writes what was acknowledged or waits to be, and cancels jobs.
-pub fn run(config: ServeConfig, watch: &dyn Watch, tell: impl FnOnce(SocketAddr)) -> Result<()> {
+/// A stop closes the listener, answers accepted requests, commits waiting writes, and cancels jobs.
+pub fn run(config: ServeConfig, progress: &dyn Progress, on_bound: impl FnOnce(SocketAddr)) -> Result<()> {
     config.validate()?;
-    let tls = listen::tls(&config)?;
+    let tls = listen::Tls::new(&config)?;
     let server = Arc::new(Server::new(config));
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
-        .map_err(|e| Error::config(format!("threads cannot be started: {e}")))?;
+        .map_err(|e| Error::config(format!("cannot start threads: {e}")))?;
     let result = runtime.block_on(async {
         let address = server.config.listen;
         let busy = |e: std::io::Error| {
-            Error::Busy(format!("{address} cannot be listened on: {e}; choose another with --listen"))
+            Error::Busy(format!("cannot listen on {address}: {e}; choose another address (option listen)"))
         };
         let listener = TcpListener::bind(address).await.map_err(busy)?;
         let bound = listener.local_addr().map_err(busy)?;
         let opening = server.clone();
         let opened = tokio::task::spawn_blocking(move || opening.open());
-        opened.await.map_err(|e| Error::config(format!("the indexes cannot be opened: {e}")))??;
+        opened.await.map_err(|e| Error::config(format!("cannot open the indexes: {e}")))??;
+        let max_connections = listen::max_connections(&server.config, server.indexes().len());
         server.set_ready(true);
-        tell(bound);
+        on_bound(bound);
         tracing::info!(%bound, tls = tls.is_some(), keys = server.config.keys.len(), "listening");
         let following = tokio::spawn(follow(server.clone()));
         let app = routes::router(server.clone());
-        let finished = listen::run(listener, tls, app, &server.config, server.metrics.clone(), async {
-            while !watch.interrupted() {
-                tokio::time::sleep(Duration::from_millis(25)).await;
-            }
-            server.set_ready(false);
-            tracing::info!("stopping: what was accepted is finished first");
-        })
-        .await;
+        let finished =
+            listen::run(listener, tls, app, &server.config, max_connections, server.metrics.clone(), async {
+                while !progress.interrupted() {
+                    tokio::time::sleep(Duration::from_millis(25)).await;
+                }
+                server.set_ready(false);
+                tracing::info!("stopping: accepted requests are finished first");
+            })
+            .await;
         following.abort();
         if !finished {
-            tracing::warn!("some requests were still under way when the time to stop was up");
+            tracing::warn!("some requests were not finished within shutdown_seconds");
         }
         Ok(())
     });
     server.jobs.stop();
-    // The runtime goes first, then the last owner of the server: the queues write what they hold.
+    // The runtime stops first. Dropping the last owner of the server then makes the queues commit what waits.
     runtime.shutdown_timeout(Duration::from_secs(1));
     drop(server);
     tracing::info!("stopped");
     result
 }
 
-/// Turns to commits of other programs.
+/// Follows commits of other programs, and retries unavailable indexes.
 async fn follow(server: Arc<Server>) {
     let mut ticks = tokio::time::interval(Duration::from_secs_f64(server.config.reload_seconds));
     loop {
         ticks.tick().await;
         let own = server.clone();
-        let _ = tokio::task::spawn_blocking(move || own.indexes().iter().for_each(|hosted| hosted.follow())).await;
+        let _ = tokio::task::spawn_blocking(move || {
+            own.indexes().iter().for_each(|hosted| hosted.follow());
+            own.retry_unavailable();
+        })
+        .await;
     }
 }

@@ -1,4 +1,4 @@
-//! What the server counts and measures, for Prometheus.
+//! Metrics of the server, for Prometheus.
 
 use std::time::Duration;
 
@@ -7,7 +7,6 @@ use prometheus::{
     TextEncoder,
 };
 
-/// The instruments.
 pub struct Metrics {
     registry: Registry,
     requests: IntCounterVec,
@@ -23,11 +22,10 @@ pub struct Metrics {
     segments: IntGaugeVec,
     bytes: GaugeVec,
     memory: IntGauge,
-    /// Connections open.
     pub connections: IntGauge,
 }
 
-/// From a tenth of a millisecond, which a scan of a small index takes, to half a minute, the default limit of a request.
+/// Histogram buckets, from the scan of a small index (0.1 ms) to the default time limit of a request (30 s).
 const SECONDS: [f64; 17] =
     [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0];
 
@@ -38,14 +36,13 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// All at zero.
     pub fn new() -> Metrics {
         let registry = Registry::new();
-        fn kept<C: prometheus::core::Collector + Clone + 'static>(
+        fn registered<C: prometheus::core::Collector + Clone + 'static>(
             registry: &Registry,
-            made: prometheus::Result<C>,
+            created: prometheus::Result<C>,
         ) -> C {
-            let collector = made.expect("names are well formed");
+            let collector = created.expect("names are well formed");
             registry.register(Box::new(collector.clone())).expect("names are distinct");
             collector
         }
@@ -53,82 +50,83 @@ impl Metrics {
         let times = |name: &str, help: &str| HistogramOpts::from(opts(name, help)).buckets(SECONDS.to_vec());
         let r = &registry;
         Metrics {
-            requests: kept(
+            requests: registered(
                 r,
                 IntCounterVec::new(opts("http_requests_total", "Requests answered."), &["method", "route", "status"]),
             ),
-            seconds: kept(r, HistogramVec::new(times("http_request_seconds", "Time of a request."), &["route"])),
-            stages: kept(
+            seconds: registered(r, HistogramVec::new(times("http_request_seconds", "Time of a request."), &["route"])),
+            stages: registered(
                 r,
                 HistogramVec::new(
-                    times("stage_seconds", "Time of a stage of a batch of queries (wait: of one query in the queue)."),
+                    times("stage_seconds", "Time of a stage, per batch of queries (wait: of a query in the queue)."),
                     &["index", "stage"],
                 ),
             ),
-            batch: kept(
+            batch: registered(
                 r,
                 Histogram::with_opts(
-                    HistogramOpts::from(opts("batch_queries", "Queries answered in one pass."))
+                    HistogramOpts::from(opts("batch_queries", "Queries per batch."))
                         .buckets(vec![1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0]),
                 ),
             ),
-            commits: kept(
+            commits: registered(
                 r,
                 HistogramVec::new(times("commit_seconds", "Time of a commit, encoding included."), &["index"]),
             ),
-            committed: kept(
+            committed: registered(
                 r,
                 IntCounterVec::new(opts("committed_documents_total", "Documents added or deleted."), &["index"]),
             ),
-            rejected: kept(
+            rejected: registered(
                 r,
-                IntCounterVec::new(opts("rejected_total", "Requests refused for lack of room."), &["queue"]),
+                IntCounterVec::new(opts("rejected_total", "Requests refused because a queue was full."), &["queue"]),
             ),
-            queue: kept(r, IntGaugeVec::new(opts("queue_depth", "Requests waiting."), &["index", "queue"])),
-            documents: kept(r, IntGaugeVec::new(opts("index_documents", "Documents that can be found."), &["index"])),
-            deleted: kept(r, IntGaugeVec::new(opts("index_deleted", "Deleted documents still on disk."), &["index"])),
-            segments: kept(r, IntGaugeVec::new(opts("index_segments", "Segments."), &["index"])),
-            bytes: kept(r, GaugeVec::new(opts("index_bytes", "Bytes on disk by part."), &["index", "part"])),
-            memory: kept(r, IntGauge::with_opts(Opts::new("process_resident_memory_bytes", "Resident memory."))),
-            connections: kept(r, IntGauge::with_opts(opts("connections", "Connections open."))),
+            queue: registered(r, IntGaugeVec::new(opts("queue_depth", "Requests waiting."), &["index", "queue"])),
+            documents: registered(
+                r,
+                IntGaugeVec::new(opts("index_documents", "Documents, without deleted ones."), &["index"]),
+            ),
+            deleted: registered(
+                r,
+                IntGaugeVec::new(opts("index_deleted", "Deleted documents still on disk."), &["index"]),
+            ),
+            segments: registered(r, IntGaugeVec::new(opts("index_segments", "Segments."), &["index"])),
+            bytes: registered(r, GaugeVec::new(opts("index_bytes", "Bytes on disk by part."), &["index", "part"])),
+            memory: registered(r, IntGauge::with_opts(Opts::new("process_resident_memory_bytes", "Resident memory."))),
+            connections: registered(r, IntGauge::with_opts(opts("connections", "Open connections."))),
             registry,
         }
     }
 
-    /// A request was answered.
+    /// Counts an answered request.
     pub fn request(&self, method: &str, route: &str, status: u16, time: Duration) {
         self.requests.with_label_values(&[method, route, &status.to_string()]).inc();
         self.seconds.with_label_values(&[route]).observe(time.as_secs_f64());
     }
 
-    /// A stage took some time.
     pub fn stage(&self, index: &str, stage: &str, time: Duration) {
         self.stages.with_label_values(&[index, stage]).observe(time.as_secs_f64());
     }
 
-    /// So many queries went together.
     pub fn batch(&self, queries: usize) {
         self.batch.observe(queries as f64);
     }
 
-    /// A commit of so many changes.
     pub fn commit(&self, index: &str, changes: usize, time: Duration) {
         self.commits.with_label_values(&[index]).observe(time.as_secs_f64());
         self.committed.with_label_values(&[index]).inc_by(changes as u64);
     }
 
-    /// A request was refused for lack of room.
+    /// Counts a request that a full queue refused.
     pub fn rejected(&self, queue: &str) {
         self.rejected.with_label_values(&[queue]).inc();
     }
 
-    /// Requests waiting before an index.
     pub fn depth(&self, index: &str, queue: &str, depth: usize) {
         self.queue.with_label_values(&[index, queue]).set(depth as i64);
     }
 
-    /// Sizes of an index.
-    pub fn sizes(&self, index: &str, info: &micpq::index::Info) {
+    pub fn sizes(&self, index: &str, info: &engine::index::Info) {
         let set = |gauge: &IntGaugeVec, value: usize| gauge.with_label_values(&[index]).set(value as i64);
         set(&self.documents, info.documents);
         set(&self.deleted, info.deleted);
@@ -136,7 +134,7 @@ impl Metrics {
         let bytes = &info.bytes;
         for (part, value) in [
             ("codes", bytes.codes),
-            ("features", bytes.features),
+            ("rerank_vectors", bytes.rerank_vectors),
             ("columns", bytes.columns),
             ("documents", bytes.documents),
             ("terms", bytes.terms),
@@ -147,12 +145,12 @@ impl Metrics {
         }
     }
 
-    /// An index is no more.
+    /// Removes the metrics of a dropped index.
     pub fn forget(&self, index: &str) {
         for gauge in [&self.documents, &self.deleted, &self.segments] {
             let _ = gauge.remove_label_values(&[index]);
         }
-        for part in ["codes", "features", "columns", "documents", "terms", "model", "other"] {
+        for part in ["codes", "rerank_vectors", "columns", "documents", "terms", "model", "other"] {
             let _ = self.bytes.remove_label_values(&[index, part]);
         }
         for queue in ["query", "write"] {
@@ -160,7 +158,7 @@ impl Metrics {
         }
     }
 
-    /// Everything in Prometheus' text format.
+    /// All metrics in the text format of Prometheus.
     pub fn text(&self) -> String {
         if let Some(bytes) = resident_bytes() {
             self.memory.set(bytes as i64);
@@ -172,8 +170,8 @@ impl Metrics {
     }
 }
 
-/// Resident memory, where the system tells.
-pub fn resident_bytes() -> Option<u64> {
+/// Resident memory in bytes, on Linux.
+fn resident_bytes() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kilobytes| kilobytes * 1024)
@@ -184,7 +182,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_happened_is_in_the_text() {
+    fn the_text_has_counts_times_and_depths() {
         let metrics = Metrics::new();
         metrics.request("GET", "/v1/indexes", 200, Duration::from_millis(3));
         metrics.stage("news", "encode", Duration::from_millis(7));

@@ -1,112 +1,114 @@
-//! What a caller is told when a request cannot be met: a status, a code that never changes, and a sentence.
+//! The answer to a request that fails: a status, a stable code, and a message.
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use micpq::Error;
+use engine::Error;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// Why a request was not met. Programs go by `code`, people by the message.
+/// Reason of a failure. Programs use `code`, people the message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Code {
     /// The body is not JSON.
     NotJson,
-    /// The body, the path or the address has another form than documented.
+    /// The body, the path or the query string does not have the documented form.
     BadRequest,
-    /// The body or a text in it is larger than the server takes.
+    /// The body or a text in it is larger than the server accepts.
     TooLarge,
+    /// The answer would be larger than the server sends.
+    AnswerTooLarge,
     /// The media type is not the documented one.
     WrongMediaType,
     /// The Host header names another server.
     WrongHost,
-    /// There is no key in the request.
+    /// The request comes from a page of another site.
+    CrossSite,
+    /// The request has no key.
     NoKey,
-    /// The key is not known.
+    /// The server does not know the key.
     UnknownKey,
-    /// The key may not do this.
+    /// The key's role does not allow this.
     NotAllowed,
     /// No index has this name.
     UnknownIndex,
+    /// The index exists but cannot be opened; the message says why.
+    IndexUnavailable,
     /// No document has this id.
     UnknownDocument,
     /// No job has this number.
     UnknownJob,
-    /// Nothing is served under this path.
+    /// The server does not have this path.
     UnknownPath,
-    /// The path does not know this method.
+    /// The path does not have this method.
     WrongMethod,
-    /// The filter does not parse, or names an unknown attribute; `position` tells where.
+    /// The filter does not parse, or names an unknown attribute; `position` is the place.
     BadFilter,
     /// A vector has the wrong width or a value that is not a finite number.
     BadVector,
-    /// The query cannot be answered by this index.
+    /// This index cannot answer the query.
     BadQuery,
-    /// A document cannot be kept; `line` and `committed` tell how far a stream came.
+    /// A document cannot be stored; `line` and `committed` are the progress of a stream.
     BadDocument,
-    /// The model asked for is not there.
+    /// The server does not have this model.
     UnknownModel,
     /// An index of this name exists.
     IndexExists,
-    /// Another writer or job has the index.
+    /// Another writer or job is using the index.
     IndexBusy,
-    /// The index or server cannot do this as it is set up.
+    /// The index or the server is not configured for this.
     Unsupported,
-    /// Too much is waiting already.
+    /// Too many requests are waiting.
     Overloaded,
     /// The request took too long.
     Timeout,
     /// The server is about to stop.
     Stopping,
-    /// Disk or index failed; the log has more.
+    /// The disk or the index failed; the log says why.
     Storage,
-    /// A mistake of the server; the log has more.
+    /// The server failed; the log says why.
     Internal,
 }
 
-/// The body of every answer that is not a success.
+/// The body of every failure.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Refusal {
-    /// What went wrong.
+    /// The failure.
     pub error: Details,
 }
 
-/// What went wrong.
+/// A failure.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Details {
     /// Stable name of the reason.
     pub code: Code,
-    /// What was wrong, and what to do.
+    /// What is wrong, and what to do.
     pub message: String,
-    /// As OpenAI's clients expect it.
+    /// Error type for OpenAI's clients.
     #[serde(rename = "type")]
     #[schema(example = "invalid_request_error")]
     pub kind: String,
-    /// Character of the filter at which it stops making sense, from 0.
+    /// Position of the first wrong character of the filter, from 0.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub position: Option<u64>,
-    /// Line of the stream that was refused, from 1.
+    /// Line of the stream that cannot be stored, from 1.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub line: Option<u64>,
-    /// Documents of the stream that were committed before it, and stay so.
+    /// Documents of the stream that are committed.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub committed: Option<u64>,
 }
 
-/// A request that was not met.
 #[derive(Clone, Debug)]
 pub struct Problem {
-    /// HTTP status.
     pub status: StatusCode,
-    /// The rest.
     pub details: Box<Details>,
 }
 
-/// `Result` of a handler.
+/// Result of a handler.
 pub type Answer<T> = Result<T, Problem>;
 
 impl Problem {
-    /// A status, a code and a sentence.
     pub fn new(status: StatusCode, code: Code, message: impl Into<String>) -> Problem {
         let kind = match status.as_u16() {
             401 | 403 => "authentication_error",
@@ -119,27 +121,25 @@ impl Problem {
         Problem { status, details: Box::new(details) }
     }
 
-    /// 400: not of the documented form.
+    /// 400: the request does not have the documented form.
     pub fn bad_request(message: impl Into<String>) -> Problem {
         Problem::new(StatusCode::BAD_REQUEST, Code::BadRequest, message)
     }
 
-    /// 422: of the documented form, but it cannot be done.
+    /// 422: the request has the documented form, but this index cannot execute it.
     pub fn refused(code: Code, message: impl Into<String>) -> Problem {
         Problem::new(StatusCode::UNPROCESSABLE_ENTITY, code, message)
     }
 
-    /// 404.
     pub fn not_found(code: Code, message: impl Into<String>) -> Problem {
         Problem::new(StatusCode::NOT_FOUND, code, message)
     }
 
-    /// 409.
     pub fn conflict(code: Code, message: impl Into<String>) -> Problem {
         Problem::new(StatusCode::CONFLICT, code, message)
     }
 
-    /// 429.
+    /// 429. `what` says what is full.
     pub fn overloaded(what: &str) -> Problem {
         Problem::new(
             StatusCode::TOO_MANY_REQUESTS,
@@ -150,42 +150,63 @@ impl Problem {
 
     /// 503 while the server stops.
     pub fn stopping() -> Problem {
-        Problem::new(StatusCode::SERVICE_UNAVAILABLE, Code::Stopping, "the server is about to stop; ask again later")
+        Problem::new(StatusCode::SERVICE_UNAVAILABLE, Code::Stopping, "the server is stopping; try again later")
     }
 
-    /// 500 for what must not happen.
+    /// 500 for a fault of the server.
     pub fn internal(message: impl Into<String>) -> Problem {
         Problem::new(StatusCode::INTERNAL_SERVER_ERROR, Code::Internal, message)
     }
 
-    /// What the engine refused while it did `code`'s kind of work: its own faults stay its own.
+    /// Converts an error of the engine. `code` is for errors of the caller; other errors have their own codes.
     pub fn of(code: Code) -> impl Fn(Error) -> Problem {
         move |error| match error {
-            Error::Config(ref text) if text.starts_with("the filter") => filter_problem(text),
+            Error::FilterSyntax { position, problem } => {
+                let mut refused = Problem::refused(Code::BadFilter, problem);
+                refused.details.position = position.map(|position| position as u64);
+                refused
+            }
             Error::Config(_) | Error::Input { .. } => Problem::refused(code, error.to_string()),
             Error::Busy(_) => Problem::conflict(Code::IndexBusy, error.to_string()),
             Error::Interrupted => Problem::stopping(),
             Error::Device(_) => {
                 tracing::error!(%error, "the encoder's device failed");
-                let text = "the encoder cannot run on its device; the server's log says why";
+                let text = "the encoder's device failed; the server's log says why";
                 Problem::new(StatusCode::INTERNAL_SERVER_ERROR, Code::Internal, text)
+            }
+            ref error if is_out_of_descriptors(error) => {
+                tracing::error!(%error, "no file descriptor is left");
+                Problem::new(
+                    StatusCode::SERVICE_UNAVAILABLE,
+                    Code::Overloaded,
+                    "the server has no file descriptor left; nothing was changed, try again after the seconds in Retry-After",
+                )
             }
             Error::Format { .. } | Error::Io { .. } => {
                 tracing::error!(%error, "storage failed");
-                // Paths of the server are for its log, not for callers.
-                let text = "the index could not be read or written; the server's log says why, \"micpq index verify\" finds damage";
+                // The message has no paths of the server: they are only for its log.
+                let text =
+                    "cannot read or write the index; the server's log says why, \"micpq index verify\" finds damage";
                 Problem::new(StatusCode::INTERNAL_SERVER_ERROR, Code::Storage, text)
             }
         }
     }
 }
 
-fn filter_problem(text: &str) -> Problem {
-    let mut problem = Problem::refused(Code::BadFilter, text);
-    let digits = text.rsplit_once("at character ").map(|(_, rest)| rest);
-    let digits = digits.map(|d| d.split(|c: char| !c.is_ascii_digit()).next().unwrap_or_default());
-    problem.details.position = digits.and_then(|d| d.parse().ok());
-    problem
+/// Whether the process or the system had no file descriptor left (EMFILE, ENFILE).
+fn is_out_of_descriptors(error: &Error) -> bool {
+    const ENFILE: i32 = 23;
+    const EMFILE: i32 = 24;
+    let text = match error {
+        Error::Io { source, .. } => match source.raw_os_error() {
+            Some(number) => return cfg!(unix) && matches!(number, ENFILE | EMFILE),
+            None => source.to_string(),
+        },
+        Error::Format { problem, .. } => problem.clone(),
+        _ => return false,
+    };
+    // Errors that come through tantivy have lost the number: only their text has it.
+    cfg!(unix) && [ENFILE, EMFILE].iter().any(|number| text.contains(&format!("(os error {number})")))
 }
 
 impl IntoResponse for Problem {
@@ -193,6 +214,7 @@ impl IntoResponse for Problem {
         let seconds = match self.details.code {
             Code::Overloaded | Code::IndexBusy => Some("1"),
             Code::Stopping => Some("5"),
+            Code::IndexUnavailable => Some("10"),
             _ => None,
         };
         let mut response = (self.status, axum::Json(Refusal { error: *self.details })).into_response();
@@ -211,19 +233,38 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_filter_tells_where_it_stops() {
+    fn a_filter_error_has_its_code_and_position() {
         let text = "the filter \"a:[\" cannot be understood: syntax error at character 3; write it like places:japan";
-        let problem = Problem::of(Code::BadQuery)(Error::config(text));
+        let problem = Problem::of(Code::BadQuery)(Error::filter(Some(3), text));
         assert_eq!(
             (problem.status.as_u16(), problem.details.code, problem.details.position),
             (422, Code::BadFilter, Some(3))
         );
-        let plain = Problem::of(Code::BadQuery)(Error::config("k is 0"));
-        assert_eq!((plain.details.code, plain.details.position), (Code::BadQuery, None));
+        assert_eq!(problem.details.message, text);
+        // The variant decides, not the text.
+        for error in [Error::config("k is 0"), Error::config("the filter is wrong at character 3")] {
+            let problem = Problem::of(Code::BadQuery)(error);
+            assert_eq!((problem.details.code, problem.details.position), (Code::BadQuery, None));
+        }
     }
 
     #[test]
-    fn paths_stay_in_the_log() {
+    fn missing_descriptors_are_an_overload_and_not_damage() {
+        let error = || std::io::Error::from_raw_os_error(24);
+        for error in [
+            Error::io("/index")(error()),
+            Error::io("/index")(std::io::Error::other(error().to_string())),
+            Error::format("/index", error().to_string()),
+        ] {
+            let problem = Problem::of(Code::BadDocument)(error);
+            assert_eq!((problem.status.as_u16(), problem.details.code), (503, Code::Overloaded));
+        }
+        let full = Error::io("/index")(std::io::Error::from_raw_os_error(28));
+        assert_eq!(Problem::of(Code::BadDocument)(full).details.code, Code::Storage);
+    }
+
+    #[test]
+    fn messages_have_no_paths_of_the_server() {
         let problem = Problem::of(Code::BadQuery)(Error::format("/secret/place", "is damaged"));
         assert_eq!(problem.status.as_u16(), 500);
         assert!(!problem.details.message.contains("secret"));

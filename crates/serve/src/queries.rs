@@ -1,4 +1,4 @@
-//! The queue before an index's search: whatever waits together goes through the encoder and over the codes together.
+//! The query queue of an index. Queries that wait together share an encoder pass and a scan.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -6,8 +6,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use micpq::query::{Answer, Embedded, Query, SearchConfig, Searcher};
-use micpq::{Error, Silent};
+use engine::query::{Answer, Embedded, Query, SearchConfig, Searcher};
+use engine::{Error, NoProgress, Progress};
 use tokio::sync::oneshot;
 
 use crate::config::ServeConfig;
@@ -15,33 +15,33 @@ use crate::metrics::Metrics;
 use crate::problem::{self, Code, Problem};
 use crate::telemetry;
 
-/// Queries of one request, which share their options.
-struct Asked {
+/// The queries of one request. They share their options.
+struct Pending {
     queries: Vec<Query>,
     config: SearchConfig,
-    reply: oneshot::Sender<micpq::Result<Vec<Answer>>>,
+    reply: oneshot::Sender<engine::Result<Vec<Answer>>>,
     since: Instant,
-    /// The request in the log and in traces.
+    /// The span of the request, for log and traces.
     span: tracing::Span,
 }
 
-/// What the callers and the thread know together.
+/// State that the callers and the thread share.
 struct Shared {
     index: String,
     metrics: Arc<Metrics>,
     waiting: AtomicUsize,
-    /// Requests whose body is still being read: a batch waits a moment for them.
+    /// Number of requests whose body is still being read. A batch waits a moment for them.
     coming: AtomicUsize,
 }
 
-/// The queue of one index.
+/// The query queue of an index.
 pub struct QueryQueue {
-    sender: Option<SyncSender<Asked>>,
+    sender: Option<SyncSender<Pending>>,
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// A request that is on its way to the queue, counted until it is dropped.
+/// Counts a request whose body is still being read.
 pub struct Coming(Arc<Shared>);
 
 impl Drop for Coming {
@@ -57,7 +57,7 @@ impl QueryQueue {
         searcher: impl Fn() -> Arc<Searcher> + Send + 'static,
         config: &ServeConfig,
         metrics: Arc<Metrics>,
-    ) -> QueryQueue {
+    ) -> engine::Result<QueryQueue> {
         let (sender, receiver) = sync_channel(config.queue);
         let shared = Arc::new(Shared {
             index: index.to_owned(),
@@ -67,38 +67,39 @@ impl QueryQueue {
         });
         let batch = config.batch;
         let window = Duration::from_secs_f64(config.batch_window_ms / 1e3);
-        let known = shared.clone();
+        let state = shared.clone();
         let work = move || {
-            while let Some(asked) = take(&receiver, &known, batch, window) {
-                // A mistake in one batch must not end the queue; its callers are told that their query was lost.
-                let work = std::panic::AssertUnwindSafe(|| answer(&searcher(), asked, &known));
+            while let Some(pending) = take(&receiver, &state, batch, window) {
+                // A panic in one batch must not end the queue. The callers of the batch get an error.
+                let work = std::panic::AssertUnwindSafe(|| answer(&searcher(), pending, &state));
                 if std::panic::catch_unwind(work).is_err() {
-                    tracing::error!(index = known.index, "a batch of queries ended in a panic");
+                    tracing::error!(index = state.index, "a batch of queries ended in a panic");
                 }
             }
         };
         let thread = std::thread::Builder::new().name(format!("query {index}")).spawn(work);
-        QueryQueue { sender: Some(sender), shared, thread: Some(thread.expect("a thread can be started")) }
+        let thread = thread.map_err(|e| Error::Busy(format!("cannot start a search thread for index {index}: {e}")))?;
+        Ok(QueryQueue { sender: Some(sender), shared, thread: Some(thread) })
     }
 
-    /// Says that a request is on its way.
+    /// Announces a request before its body is read.
     pub fn coming(&self) -> Coming {
         self.shared.coming.fetch_add(1, Ordering::Relaxed);
         Coming(self.shared.clone())
     }
 
-    /// Requests waiting.
+    /// Number of waiting requests.
     pub fn depth(&self) -> usize {
         self.shared.waiting.load(Ordering::Relaxed)
     }
 
-    /// Answers queries in their order; refuses at once when too many wait.
+    /// Answers queries in their order. Refuses immediately if the queue is full.
     pub async fn ask(&self, queries: Vec<Query>, config: SearchConfig, coming: Coming) -> problem::Answer<Vec<Answer>> {
         let (reply, answer) = oneshot::channel();
-        let asked = Asked { queries, config, reply, since: Instant::now(), span: tracing::Span::current() };
+        let pending = Pending { queries, config, reply, since: Instant::now(), span: tracing::Span::current() };
         let sender = self.sender.as_ref().ok_or_else(Problem::stopping)?;
         self.shared.waiting.fetch_add(1, Ordering::Relaxed);
-        let sent = sender.try_send(asked);
+        let sent = sender.try_send(pending);
         drop(coming);
         if let Err(error) = sent {
             self.shared.waiting.fetch_sub(1, Ordering::Relaxed);
@@ -112,14 +113,14 @@ impl QueryQueue {
         }
         match answer.await {
             Ok(answers) => answers.map_err(Problem::of(Code::BadQuery)),
-            Err(_) => Err(Problem::internal("the query was lost on its way; the server's log says why")),
+            Err(_) => Err(Problem::internal("the query was lost; the server's log says why")),
         }
     }
 }
 
 impl Drop for QueryQueue {
     fn drop(&mut self) {
-        // Without senders the thread ends when it has answered what waits.
+        // Without senders the thread answers the waiting requests and ends.
         self.sender.take();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -127,19 +128,19 @@ impl Drop for QueryQueue {
     }
 }
 
-/// The next batch; `None` when nobody can ask any more.
-fn take(receiver: &Receiver<Asked>, shared: &Shared, most: usize, window: Duration) -> Option<Vec<Asked>> {
+/// The next batch; `None` if the queue is closed.
+fn take(receiver: &Receiver<Pending>, shared: &Shared, max_queries: usize, window: Duration) -> Option<Vec<Pending>> {
     let first = receiver.recv().ok()?;
     shared.waiting.fetch_sub(1, Ordering::Relaxed);
-    let until = Instant::now() + window;
+    let deadline = Instant::now() + window;
     let mut count = first.queries.len();
     let mut batch = vec![first];
-    while count < most {
+    while count < max_queries {
         let next = match receiver.try_recv() {
             Ok(next) => next,
-            // Those still sending their body come in a moment; a query alone does not wait.
+            // Requests whose body is being read arrive soon. Without them a query does not wait.
             Err(_) if shared.coming.load(Ordering::Relaxed) > 0 => {
-                match receiver.recv_timeout(until.saturating_duration_since(Instant::now())) {
+                match receiver.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
                     Ok(next) => next,
                     Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => break,
                 }
@@ -150,82 +151,100 @@ fn take(receiver: &Receiver<Asked>, shared: &Shared, most: usize, window: Durati
         count += next.queries.len();
         batch.push(next);
     }
-    // Nobody waits any more for what timed out or hung up.
-    batch.retain(|asked| !asked.reply.is_closed());
+    // Drops requests whose caller timed out or disconnected.
+    batch.retain(|pending| !pending.reply.is_closed());
     Some(batch)
 }
 
-/// Answers a batch: one encoder pass, and one scan for each set of equal options.
-fn answer(searcher: &Searcher, batch: Vec<Asked>, shared: &Shared) {
+/// Answers a batch with one encoder pass, and one scan per group of equal options.
+fn answer(searcher: &Searcher, batch: Vec<Pending>, shared: &Shared) {
     if batch.is_empty() {
         return;
     }
     let now = Instant::now();
-    for asked in &batch {
-        shared.metrics.stage(&shared.index, "wait", now - asked.since);
+    for pending in &batch {
+        shared.metrics.stage(&shared.index, "wait", now - pending.since);
     }
-    let queries: Vec<Query> = batch.iter().flat_map(|asked| asked.queries.iter().cloned()).collect();
+    let queries: Vec<Query> = batch.iter().flat_map(|pending| pending.queries.iter().cloned()).collect();
     shared.metrics.batch(queries.len());
-    let embedded = match searcher.embed(&queries, &Silent) {
+    let embedded = match searcher.embed(&queries, &Callers(&batch)) {
         Ok(embedded) => embedded,
-        // One of them cannot be encoded: each gets its own word.
-        Err(_) if batch.len() > 1 => return batch.into_iter().for_each(|asked| answer_alone(searcher, asked, shared)),
+        Err(Error::Interrupted) => return,
+        // One request cannot be encoded. Each is answered alone, so that only that one fails.
+        Err(_) if batch.len() > 1 => {
+            return batch.into_iter().for_each(|pending| answer_alone(searcher, pending, shared));
+        }
         Err(error) => return refuse(batch, error),
     };
     let mut embedded = embedded.into_iter();
-    // Questions that ask the same way, each with its embedded queries: one scan for all of them.
-    type Group = (SearchConfig, Vec<(Asked, Vec<Embedded>)>);
+    // Requests with equal options, each with its embedded queries. A group shares one scan.
+    type Group = (SearchConfig, Vec<(Pending, Vec<Embedded>)>);
     let mut groups: Vec<Group> = Vec::new();
-    for asked in batch {
-        let own: Vec<Embedded> = embedded.by_ref().take(asked.queries.len()).collect();
+    for pending in batch {
+        let own: Vec<Embedded> = embedded.by_ref().take(pending.queries.len()).collect();
         // A cursor belongs to one query.
-        let place = groups.iter().position(|(config, _)| *config == asked.config && config.after.is_none());
-        match place {
-            Some(place) => groups[place].1.push((asked, own)),
-            None => groups.push((asked.config.clone(), vec![(asked, own)])),
+        let group = groups.iter().position(|(config, _)| *config == pending.config && config.after.is_none());
+        match group {
+            Some(group) => groups[group].1.push((pending, own)),
+            None => groups.push((pending.config.clone(), vec![(pending, own)])),
         }
     }
     for (config, group) in groups {
         let all: Vec<Embedded> = group.iter().flat_map(|(_, own)| own.iter().cloned()).collect();
-        match searcher.search_embedded(&all, &config, &Silent) {
+        if group.iter().all(|(pending, _)| pending.reply.is_closed()) {
+            continue;
+        }
+        match searcher.search_embedded(&all, &config, &NoProgress) {
             Ok(answers) => {
                 if let Some(first) = answers.first() {
                     let stages = first.timings.stages();
                     for (stage, time) in stages {
                         shared.metrics.stage(&shared.index, stage, time);
                     }
-                    for (asked, _) in &group {
-                        telemetry::stages(&asked.span, asked.since, now - asked.since, &stages);
+                    for (pending, _) in &group {
+                        telemetry::stages(&pending.span, pending.since, now - pending.since, &stages);
                     }
                 }
                 let mut answers = answers.into_iter();
-                for (asked, own) in group {
-                    let _ = asked.reply.send(Ok(answers.by_ref().take(own.len()).collect()));
+                for (pending, own) in group {
+                    let _ = pending.reply.send(Ok(answers.by_ref().take(own.len()).collect()));
                 }
             }
-            Err(error) if group.len() == 1 => refuse(group.into_iter().map(|(asked, _)| asked).collect(), error),
-            Err(_) => group.into_iter().for_each(|(asked, _)| answer_alone(searcher, asked, shared)),
+            Err(error) if group.len() == 1 => refuse(group.into_iter().map(|(pending, _)| pending).collect(), error),
+            Err(_) => group.into_iter().for_each(|(pending, _)| answer_alone(searcher, pending, shared)),
         }
     }
 }
 
-fn answer_alone(searcher: &Searcher, asked: Asked, shared: &Shared) {
-    let wait = asked.since.elapsed();
-    let answers = searcher.search(&asked.queries, &asked.config, &Silent);
+/// The callers of a batch. Encoding stops when all of them have disconnected.
+struct Callers<'a>(&'a [Pending]);
+
+impl Progress for Callers<'_> {
+    fn interrupted(&self) -> bool {
+        self.0.iter().all(|pending| pending.reply.is_closed())
+    }
+}
+
+fn answer_alone(searcher: &Searcher, pending: Pending, shared: &Shared) {
+    if pending.reply.is_closed() {
+        return;
+    }
+    let wait = pending.since.elapsed();
+    let answers = searcher.search(&pending.queries, &pending.config, &Callers(std::slice::from_ref(&pending)));
     if let Ok(Some(first)) = answers.as_ref().map(|a| a.first()) {
         let stages = first.timings.stages();
         for (stage, time) in stages {
             shared.metrics.stage(&shared.index, stage, time);
         }
-        telemetry::stages(&asked.span, asked.since, wait, &stages);
+        telemetry::stages(&pending.span, pending.since, wait, &stages);
     }
-    let _ = asked.reply.send(answers);
+    let _ = pending.reply.send(answers);
 }
 
-/// Tells the one caller of a batch of one why there is no answer.
-fn refuse(batch: Vec<Asked>, error: Error) {
+/// Sends an error to the only caller of a batch.
+fn refuse(batch: Vec<Pending>, error: Error) {
     let mut batch = batch.into_iter();
-    if let Some(asked) = batch.next() {
-        let _ = asked.reply.send(Err(error));
+    if let Some(pending) = batch.next() {
+        let _ = pending.reply.send(Err(error));
     }
 }

@@ -1,18 +1,20 @@
-//! A new model for a served index, trained on its own documents while it is searched and written to.
+//! Trains a new model for a served index on its own documents. Searches and writes continue meanwhile.
 //!
-//! The new index is filled beside the old one from one commit of it. Ids that are changed meanwhile are remembered by
-//! the writer's thread, which at the end brings exactly those up to date and puts the new index in the place of the old:
-//! between two writes, so that none is lost.
+//! A new index is filled from one commit of the old one. The writer thread records the ids that change meanwhile. At the
+//! end it updates exactly those and replaces the old index between two writes, so that no write is lost.
+//!
+//! A document without text came as a vector: the new index takes its stored rerank vector. The index does not record which
+//! documents came with both text and vector: their texts are encoded.
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use micpq::corpus::{DocId, Document};
-use micpq::disk::Making;
-use micpq::encoder::{Features, pull};
-use micpq::index::{Index, IndexConfig, IndexWriter, Record};
-use micpq::{Error, Matrix, Result, Silent, Watch};
+use engine::corpus::{DocId, Document};
+use engine::disk::{Replaces, StagedDirectory};
+use engine::encoder::{Embedder, pull};
+use engine::index::{Index, IndexConfig, IndexWriter, Record};
+use engine::{Error, Matrix, NoProgress, Progress, Result};
 use train::TrainConfig;
 use train::dataset::Dataset;
 use train::metrics::Labels;
@@ -20,15 +22,21 @@ use train::metrics::Labels;
 use crate::hosted::Hosted;
 use crate::jobs::Job;
 use crate::server::Server;
-use crate::writes::{Changed, Hand};
+use crate::writes::{Changed, WriterThread};
 
-/// Documents encoded at a time: few, so that queries in between do not wait for long.
+/// Documents encoded at a time. Few, so that queries in between do not wait long.
 const CHUNK: usize = 256;
 
-/// Rate of dropout in the encoder's views: the authors'.
+/// Dropout rate of the views, as the paper's authors chose it.
 const DROPOUT: f64 = 0.3;
 
-/// Trains, fills, swaps. Returns what is worth telling.
+/// Refuses an index with documents that have neither text nor stored vector. Reads every document if the index stores no
+/// vectors.
+pub fn check(hosted: &Hosted) -> Result<()> {
+    hosted.index().walk()?.expect_texts_or_vectors()
+}
+
+/// Trains a model, fills a new index, and replaces the old one. Returns the result of the job.
 pub fn run(
     server: &Arc<Server>,
     hosted: &Arc<Hosted>,
@@ -36,16 +44,17 @@ pub fn run(
     sample: usize,
     job: &Job,
 ) -> Result<serde_json::Value> {
-    let lost = |_| Error::Interrupted;
-    hosted.writes.wait_alone(Hand::remember).map_err(lost)?;
-    let done = prepare(server, hosted, config, sample, job).and_then(|(making, result)| {
+    let interrupted = |_| Error::Interrupted;
+    hosted.writes.run_exclusive_blocking(WriterThread::record_changes).map_err(interrupted)?;
+    let done = prepare(server, hosted, config, sample, job).and_then(|(staged, result)| {
         job.stage("swapping", None);
         let (server, own) = (server.clone(), hosted.clone());
-        let swapped = hosted.writes.wait_alone(move |hand| swap(&server, &own, hand, making)).map_err(lost)?;
+        let swapped = hosted.writes.run_exclusive_blocking(move |writer| swap(&server, &own, writer, staged));
+        let swapped = swapped.map_err(interrupted)?;
         swapped.map(|()| result)
     });
     if done.is_err() {
-        let _ = hosted.writes.wait_alone(|hand| drop(hand.recall()));
+        let _ = hosted.writes.run_exclusive_blocking(|writer| drop(writer.take_changes()));
     }
     done
 }
@@ -56,28 +65,43 @@ fn prepare(
     config: TrainConfig,
     sample: usize,
     job: &Job,
-) -> Result<(Making, serde_json::Value)> {
+) -> Result<(StagedDirectory, serde_json::Value)> {
     let searcher = hosted.searcher();
-    let features = searcher.features(job)?.clone();
+    let embedder = searcher.embedder(job)?.clone();
     let index = searcher.index();
     let walk = index.walk()?;
+    // Documents may have been added since the request.
+    walk.expect_texts_or_vectors()?;
 
     let count = walk.len().min(sample);
     job.stage("reading", Some(count as u64));
-    let mut texts = Vec::with_capacity(count);
+    let (mut texts, mut positions) = (Vec::with_capacity(count), Vec::with_capacity(count));
     for i in 0..count {
         if job.interrupted() {
             return Err(Error::Interrupted);
         }
-        texts.push(walk.get(i * walk.len() / count)?.text.unwrap_or_default());
+        let position = i * walk.len() / count;
+        let record = walk.get(position)?;
+        if !record.is_without_text() {
+            texts.extend(record.text);
+            positions.push(position);
+        }
         job.advance(1);
     }
-    let corpus = Dataset { labels: Labels::several(vec![Vec::new(); texts.len()]), seen: walk.len(), texts };
+    if texts.len() < 2 {
+        return Err(Error::config(format!(
+            "training compares texts and needs at least 2; only {} of {count} documents have a text",
+            texts.len()
+        )));
+    }
+    let count = texts.len();
+    let labels = Labels::several(vec![Vec::new(); texts.len()]);
+    let corpus = Dataset { texts, labels, positions, seen: walk.len() };
     let cache = cache(server)?;
     let run = train::job::Job {
         views: config.views,
         dropout: DROPOUT,
-        features: &features,
+        embedder: &embedder,
         corpus: &corpus,
         validation: None,
         test: None,
@@ -88,39 +112,41 @@ fn prepare(
         return Err(Error::Interrupted);
     }
 
-    let making = Making::begin(hosted.dir())?;
+    let staged = StagedDirectory::begin(hosted.dir(), Replaces::Index)?;
     let settings = IndexConfig {
         store: index.store(),
-        keep: index.keep(),
+        rerank_vectors: index.rerank_vectors(),
         metrics: trained.metrics.clone(),
         ..IndexConfig::default()
     };
-    let new = Index::create(&making.path(), &trained.model, settings)?;
+    let new = Index::create(&staged.path(), &trained.model, settings)?;
     job.stage("indexing", Some(walk.len() as u64));
-    // Training has encoded its sample already.
-    let known: HashMap<&Vec<u32>, usize> = encoded_tokens.iter().zip(0..).collect();
+    // Training has already encoded its sample.
+    let encoded_rows: HashMap<&Vec<u32>, usize> = encoded_tokens.iter().zip(0..).collect();
     let mut writer = new.writer()?;
     for start in (0..walk.len()).step_by(CHUNK) {
         if job.interrupted() {
             return Err(Error::Interrupted);
         }
         let range = start..(start + CHUNK).min(walk.len());
-        let records = range.map(|i| walk.get(i)).collect::<Result<Vec<Record>>>()?;
-        let texts: Vec<&str> = records.iter().map(|r| r.text.as_deref().unwrap_or_default()).collect();
-        let tokens = features.tokens(&texts)?;
-        let fresh: Vec<&Vec<u32>> = tokens.iter().filter(|t| !known.contains_key(t)).collect();
-        let encoded = features.encode_tokens(&fresh, None, &Silent)?;
-        let mut encoded = encoded.iter();
-        let mut vectors = Matrix::zeros(tokens.len(), features.width());
-        for (i, sequence) in tokens.iter().enumerate() {
-            let row = match known.get(sequence) {
-                Some(&row) => clean.row(row),
-                None => encoded.next().expect("a vector for every new sequence"),
-            };
-            vectors.row_mut(i).copy_from_slice(row);
-        }
-        let documents: Vec<Document> = records.into_iter().map(document).collect();
-        writer.add_features(&documents, &vectors)?;
+        let documents = range.clone().map(|i| walk.get(i).map(document)).collect::<Result<Vec<Document>>>()?;
+        let encode = |texts: &[&str]| -> Result<Matrix> {
+            let tokens = embedder.tokens(texts)?;
+            let fresh: Vec<&Vec<u32>> = tokens.iter().filter(|t| !encoded_rows.contains_key(t)).collect();
+            let encoded = embedder.encode_tokens(&fresh, None, &NoProgress)?;
+            let mut encoded = encoded.iter();
+            let mut vectors = Matrix::zeros(tokens.len(), embedder.width());
+            for (i, sequence) in tokens.iter().enumerate() {
+                let row = match encoded_rows.get(sequence) {
+                    Some(&row) => clean.row(row),
+                    None => encoded.next().expect("a vector for every new sequence"),
+                };
+                vectors.row_mut(i).copy_from_slice(row);
+            }
+            Ok(vectors)
+        };
+        let vectors = vectors_of(&documents, embedder.width(), encode, |i| walk.vector(start + i))?;
+        writer.add_embeddings(&documents, &vectors)?;
         job.advance(documents.len() as u64);
     }
     writer.commit(job)?;
@@ -134,7 +160,7 @@ fn prepare(
         "best": trained.metrics["best"],
         "best_epoch": trained.metrics["best_epoch"],
     });
-    Ok((making, result))
+    Ok((staged, result))
 }
 
 fn document(record: Record) -> Document {
@@ -146,7 +172,32 @@ fn document(record: Record) -> Document {
     }
 }
 
-/// Where vectors, views and checkpoints are kept between runs.
+/// One vector per document: the embedding of its text, or the stored vector if it has no text.
+fn vectors_of(
+    documents: &[Document],
+    width: usize,
+    encode: impl FnOnce(&[&str]) -> Result<Matrix>,
+    stored: impl Fn(usize) -> Result<Option<Vec<f32>>>,
+) -> Result<Matrix> {
+    let has_text = |document: &&Document| !document.text.trim().is_empty();
+    let texts: Vec<&str> = documents.iter().filter(has_text).map(|document| document.text.as_str()).collect();
+    let encoded = if texts.is_empty() { Matrix::default() } else { encode(&texts)? };
+    let mut encoded = encoded.iter();
+    let mut rows = Vec::with_capacity(documents.len() * width);
+    for (i, document) in documents.iter().enumerate() {
+        if has_text(&document) {
+            rows.extend_from_slice(encoded.next().expect("a vector for every text"));
+            continue;
+        }
+        let vector = stored(i)?;
+        rows.extend(vector.ok_or_else(|| {
+            Error::input(&document.id, "has no text and no stored vector; add it again with its text")
+        })?);
+    }
+    Ok(Matrix::from_vec(width, rows))
+}
+
+/// The directory that caches vectors, views and checkpoints between runs.
 fn cache(server: &Server) -> Result<PathBuf> {
     let dir = match &server.config.cache {
         Some(dir) => dir.clone(),
@@ -156,31 +207,31 @@ fn cache(server: &Server) -> Result<PathBuf> {
     Ok(dir)
 }
 
-/// On the writer's thread: brings what was changed up to date and puts the new index in the place of the old.
-fn swap(server: &Server, hosted: &Hosted, hand: &mut Hand, making: Making) -> Result<()> {
-    let changed = hand.recall();
-    let old = hand.index();
-    let new = Index::open(&making.path(), &Silent)?;
+/// Updates the changed documents and replaces the old index. Runs on the writer thread.
+fn swap(server: &Server, hosted: &Hosted, old_writer: &mut WriterThread, staged: StagedDirectory) -> Result<()> {
+    let changed = old_writer.take_changes();
+    let old = old_writer.index();
+    let new = Index::open(&staged.path(), &NoProgress)?;
     let mut writer = new.writer()?;
-    catch_up(&old, hand.searcher().features(&Silent)?, &mut writer, changed)?;
-    writer.commit(&Silent)?;
-    writer.close(&Silent)?;
+    catch_up(&old, old_writer.searcher().embedder(&NoProgress)?, &mut writer, changed)?;
+    writer.commit(&NoProgress)?;
+    writer.close(&NoProgress)?;
     drop(new);
-    hand.release();
-    making.finish()?;
+    old_writer.release();
+    staged.finish()?;
     hosted.reopen(&server.encoders)
 }
 
-/// A document that was changed is taken as the old index has it now; filters are applied before, for whatever they hit
-/// and was changed again is among those.
-fn catch_up(old: &Index, features: &Features, writer: &mut IndexWriter, changed: Vec<Changed>) -> Result<()> {
+/// Copies changed documents from the old index. Deletions by filter come first: a document that was added again later is
+/// among the changed ids.
+fn catch_up(old: &Index, embedder: &Embedder, writer: &mut IndexWriter, changed: Vec<Changed>) -> Result<()> {
     let mut ids: BTreeSet<DocId> = BTreeSet::new();
     for change in changed {
         match change {
             Changed::Ids(some) => ids.extend(some),
             Changed::Where(filter) => match writer.delete_where(&filter) {
-                // An attribute that came only later: no document here has it.
-                Ok(_) | Err(Error::Config(_)) => {}
+                // The filter names an attribute that only newer documents have: there is nothing to delete.
+                Ok(_) | Err(Error::FilterSyntax { .. }) => {}
                 Err(error) => return Err(error),
             },
         }
@@ -194,8 +245,9 @@ fn catch_up(old: &Index, features: &Features, writer: &mut IndexWriter, changed:
                 None => drop(writer.delete(id)?),
             }
         }
-        let texts: Vec<&str> = documents.iter().map(|d| d.text.as_str()).collect();
-        writer.add_features(&documents, &features.encode(&texts, &Silent)?)?;
+        let encode = |texts: &[&str]| embedder.encode(texts, &NoProgress);
+        let vectors = vectors_of(&documents, embedder.width(), encode, |i| old.vector(&documents[i].id))?;
+        writer.add_embeddings(&documents, &vectors)?;
     }
     Ok(())
 }

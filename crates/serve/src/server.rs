@@ -1,15 +1,19 @@
-//! What all requests share.
+//! State that all requests share.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::{Duration, Instant};
 
-use micpq::index::{Index, IndexConfig};
-use micpq::model::Model;
-use micpq::{Error, Result};
+use axum::http::StatusCode;
+use engine::index::{Index, IndexConfig};
+use engine::model::Model;
+use engine::{Error, Result};
 use tokio::sync::Semaphore;
 
+use crate::bounds::{Budget, Turns};
 use crate::config::{ServeConfig, check_name};
 use crate::hosted::{Encoders, Hosted};
 use crate::jobs::Jobs;
@@ -17,49 +21,92 @@ use crate::keys::Keys;
 use crate::metrics::Metrics;
 use crate::problem::{Answer, Code, Problem};
 
-/// The server.
 pub struct Server {
-    /// How it runs.
     pub config: ServeConfig,
-    /// Who may do what.
     pub keys: Keys,
-    /// What it counts.
     pub metrics: Arc<Metrics>,
-    /// Its encoders.
     pub encoders: Encoders,
-    /// Work in the background.
     pub jobs: Jobs,
-    /// Room for streams of documents.
+    /// Limits concurrent streams.
     pub streams: Arc<Semaphore>,
-    indexes: RwLock<BTreeMap<String, Arc<Hosted>>>,
-    // Held while an index is made or dropped, so that two of one name do not meet.
-    making: Mutex<()>,
+    /// Limits the bytes of all bodies in memory.
+    pub bodies: Budget,
+    /// Limits the bytes of all unsent answers.
+    pub answers: Budget,
+    /// Limits concurrent embedding requests.
+    pub embeddings: Turns,
+    /// Limits concurrent requests that read much of an index.
+    pub reads: Turns,
+    indexes: RwLock<BTreeMap<String, Slot>>,
+    // Locked while an index is created or dropped, so that two requests for one name do not collide.
+    create_or_drop: Mutex<()>,
     ready: AtomicBool,
 }
 
-/// Where snapshots lie in the data directory.
-pub const SNAPSHOTS: &str = "snapshots";
+/// The entry of an index name.
+enum Slot {
+    Open(Arc<Hosted>),
+    Unavailable(Unavailable),
+}
+
+/// An index that cannot be opened. The server retries it.
+#[derive(Clone)]
+pub struct Unavailable {
+    pub name: String,
+    /// Error message without paths of the server.
+    pub reason: String,
+    /// Created over HTTP, so that HTTP may drop it.
+    pub ours: bool,
+    dir: PathBuf,
+    tried: Instant,
+}
+
+/// An error message for callers. Paths are only for the log.
+fn reason(error: &Error) -> String {
+    match error {
+        Error::Format { problem, .. } => problem.clone(),
+        Error::Io { source, .. } => source.to_string(),
+        other => other.to_string(),
+    }
+}
+
+/// Time between two attempts to open an unavailable index.
+const RETRY_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Suffix of a directory that is being removed. Its name begins with a dot, which no index name does.
+const DROPPED_SUFFIX: &str = ".dropped";
+
+/// Folder of backups in the data directory.
+pub const BACKUPS: &str = "backups";
 
 impl Server {
-    /// A server without indexes; [`Server::open`] brings them.
+    /// A server without indexes; [`Server::open`] opens them.
     pub fn new(config: ServeConfig) -> Server {
+        // More would not be faster: they share the cores.
+        let reads = 2 * std::thread::available_parallelism().map_or(1, usize::from);
         Server {
             keys: Keys::new(&config.keys),
             metrics: Arc::new(Metrics::new()),
             encoders: Encoders::default(),
             jobs: Jobs::default(),
             streams: Arc::new(Semaphore::new(config.max_streams)),
+            bodies: Budget::new(config.max_bodies_bytes),
+            answers: Budget::new(config.max_answers_bytes),
+            embeddings: Turns::new("embedding requests", config.max_embeddings, config.queue),
+            reads: Turns::new("requests that read much of an index", reads, config.queue),
             indexes: RwLock::default(),
-            making: Mutex::default(),
+            create_or_drop: Mutex::default(),
             ready: AtomicBool::new(false),
             config,
         }
     }
 
-    /// Opens the indexes of the configuration and of the data directory.
+    /// Opens the indexes of the configuration and of the data directory. An index that fails to open is unavailable. This
+    /// fails only if nothing is left to serve.
     pub fn open(&self) -> Result<()> {
+        let mut failed = None;
         for (name, dir) in &self.config.indexes {
-            self.host(name, dir, false)?;
+            failed = self.try_host(name, dir, false).err().or(failed);
         }
         if let Some(data) = &self.config.data {
             std::fs::create_dir_all(data).map_err(Error::io(data))?;
@@ -70,100 +117,178 @@ impl Server {
             found.sort();
             for dir in found {
                 let name = dir.file_name().unwrap_or_default().to_string_lossy().into_owned();
-                if dir.join("index.json").is_file()
+                if name.starts_with('.') && name.ends_with(DROPPED_SUFFIX) {
+                    // The server stopped while it dropped this index.
+                    remove_dropped(&dir);
+                } else if dir.join("index.json").is_file()
                     && check_name(&name).is_ok()
                     && !self.config.indexes.contains_key(&name)
                 {
-                    self.host(&name, &dir, true)?;
+                    let _ = self.try_host(&name, &dir, true);
                 }
             }
         }
-        Ok(())
+        match failed {
+            Some(error) if self.indexes().is_empty() && self.config.data.is_none() => Err(error),
+            _ => Ok(()),
+        }
     }
 
-    fn host(&self, name: &str, dir: &std::path::Path, ours: bool) -> Result<Arc<Hosted>> {
+    fn host(&self, name: &str, dir: &Path, ours: bool) -> Result<Arc<Hosted>> {
         let hosted = Arc::new(Hosted::open(name, dir, ours, &self.encoders, &self.config, self.metrics.clone())?);
         tracing::info!(index = name, documents = hosted.index().len(), dir = %dir.display(), "index open");
-        self.indexes.write().unwrap_or_else(PoisonError::into_inner).insert(name.to_owned(), hosted.clone());
+        self.put(name, Slot::Open(hosted.clone()));
         Ok(hosted)
     }
 
-    /// An index by its name.
+    fn try_host(&self, name: &str, dir: &Path, ours: bool) -> Result<Arc<Hosted>> {
+        // Reading a damaged file may panic. The other indexes must still be served.
+        let opened = catch_unwind(AssertUnwindSafe(|| self.host(name, dir, ours)));
+        let opened = opened
+            .unwrap_or_else(|_| Err(Error::format(dir, "cannot be read; \"micpq index verify\" finds the damage")));
+        opened.inspect_err(|error| {
+            let reason = reason(error);
+            // Logged once per reason.
+            if !self.unavailable().iter().any(|known| known.name == name && known.reason == reason) {
+                tracing::error!(index = name, %error, "the index is unavailable; the other indexes are served");
+            }
+            let broken =
+                Unavailable { name: name.to_owned(), reason, ours, dir: dir.to_owned(), tried: Instant::now() };
+            self.put(name, Slot::Unavailable(broken));
+        })
+    }
+
+    fn put(&self, name: &str, slot: Slot) {
+        self.indexes.write().unwrap_or_else(PoisonError::into_inner).insert(name.to_owned(), slot);
+    }
+
+    /// Retries unavailable indexes: somebody may have repaired them.
+    pub fn retry_unavailable(&self) {
+        for broken in self.unavailable().into_iter().filter(|broken| broken.tried.elapsed() > RETRY_INTERVAL) {
+            let _exclusive = self.create_or_drop.lock().unwrap_or_else(PoisonError::into_inner);
+            // It may have been dropped in the meantime.
+            if self.unavailable().iter().any(|still| still.name == broken.name) {
+                let _ = self.try_host(&broken.name, &broken.dir, broken.ours);
+            }
+        }
+    }
+
     pub fn index(&self, name: &str) -> Answer<Arc<Hosted>> {
         let indexes = self.indexes.read().unwrap_or_else(PoisonError::into_inner);
-        indexes.get(name).cloned().ok_or_else(|| {
-            let shown: String = name.chars().take(80).collect();
-            Problem::not_found(
-                Code::UnknownIndex,
-                format!("there is no index \"{shown}\"; GET /v1/indexes lists those there are"),
-            )
-        })
+        match indexes.get(name) {
+            Some(Slot::Open(hosted)) => Ok(hosted.clone()),
+            Some(Slot::Unavailable(broken)) => Err(Problem::new(
+                StatusCode::SERVICE_UNAVAILABLE,
+                Code::IndexUnavailable,
+                format!("cannot open index \"{name}\": {}; the server's log says more", broken.reason),
+            )),
+            None => {
+                let shown: String = name.chars().take(80).collect();
+                Err(Problem::not_found(
+                    Code::UnknownIndex,
+                    format!("there is no index \"{shown}\"; GET /v1/indexes lists all indexes"),
+                ))
+            }
+        }
     }
 
-    /// All indexes in the order of their names.
+    /// The open indexes, ordered by name.
     pub fn indexes(&self) -> Vec<Arc<Hosted>> {
-        self.indexes.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+        let indexes = self.indexes.read().unwrap_or_else(PoisonError::into_inner);
+        let open = indexes.values().filter_map(|slot| if let Slot::Open(hosted) = slot { Some(hosted) } else { None });
+        open.cloned().collect()
     }
 
-    /// Where what is made over HTTP goes.
+    pub fn unavailable(&self) -> Vec<Unavailable> {
+        let indexes = self.indexes.read().unwrap_or_else(PoisonError::into_inner);
+        let broken =
+            indexes.values().filter_map(|slot| if let Slot::Unavailable(broken) = slot { Some(broken) } else { None });
+        broken.cloned().collect()
+    }
+
+    /// The data directory, for what is created over HTTP.
     pub fn data(&self) -> Answer<&PathBuf> {
         self.config.data.as_ref().ok_or_else(|| {
-            Problem::conflict(
-                Code::Unsupported,
-                "this server has no data directory to put it in; start it with --data DIR",
-            )
+            Problem::conflict(Code::Unsupported, "this server has no data directory; start it with the option data")
         })
     }
 
-    /// Makes an empty index in the data directory and serves it.
+    /// Creates an empty index in the data directory and serves it.
     pub fn create(&self, name: &str, model: &Model, config: IndexConfig) -> Answer<Arc<Hosted>> {
         check_name(name).map_err(|e| Problem::bad_request(e.to_string()))?;
-        let _alone = self.making.lock().unwrap_or_else(PoisonError::into_inner);
+        let _exclusive = self.create_or_drop.lock().unwrap_or_else(PoisonError::into_inner);
         let dir = self.data()?.join(name);
-        // The name of the folder of snapshots is taken.
-        if self.index(name).is_ok() || dir.exists() || name == SNAPSHOTS {
+        // The folder of backups uses this name.
+        let taken = self.indexes.read().unwrap_or_else(PoisonError::into_inner).contains_key(name);
+        if taken || dir.exists() || name == BACKUPS {
             return Err(Problem::conflict(
                 Code::IndexExists,
-                format!("there is an index \"{name}\" already; add to it, drop it first, or take another name"),
+                format!("index \"{name}\" exists; add to it, drop it first, or choose another name"),
             ));
         }
         Index::create(&dir, model, config).map_err(Problem::of(Code::BadRequest))?;
         self.host(name, &dir, true).map_err(Problem::of(Code::BadRequest))
     }
 
-    /// Drops an index that was made over HTTP, with everything in it.
+    /// Drops an index that was created over HTTP, with all its documents.
     pub fn drop_index(&self, name: &str) -> Answer<()> {
-        let _alone = self.making.lock().unwrap_or_else(PoisonError::into_inner);
-        let hosted = self.index(name)?;
-        if !hosted.ours {
+        let _exclusive = self.create_or_drop.lock().unwrap_or_else(PoisonError::into_inner);
+        let (hosted, dir, ours) = match self.indexes.read().unwrap_or_else(PoisonError::into_inner).get(name) {
+            Some(Slot::Open(hosted)) => (Some(hosted.clone()), hosted.dir().to_path_buf(), hosted.ours),
+            Some(Slot::Unavailable(broken)) => (None, broken.dir.clone(), broken.ours),
+            None => (None, PathBuf::new(), false),
+        };
+        if dir.as_os_str().is_empty() {
+            return self.index(name).map(drop);
+        }
+        if !ours {
             return Err(Problem::conflict(
                 Code::Unsupported,
-                "this index was given to the server by its path and is not dropped over HTTP; remove its directory",
+                "this index was not created over HTTP and cannot be dropped over HTTP; remove its directory",
             ));
         }
         if self.jobs.running(name) {
-            return Err(Problem::conflict(Code::IndexBusy, "a job works on this index; cancel it first"));
+            return Err(Problem::conflict(Code::IndexBusy, "a job is using this index; cancel it first"));
         }
+        // The order matters. First no new caller finds the index, then its writer stops, then the directory goes. So no old
+        // write can reach a new index of the same name.
         self.indexes.write().unwrap_or_else(PoisonError::into_inner).remove(name);
         self.metrics.forget(name);
-        let dir = hosted.dir().to_path_buf();
-        // Out of sight at once, then away: a crash in between leaves no half an index under its name.
-        let away = micpq::disk::beside(&dir.with_file_name(format!(".{name}")), ".dropped");
-        std::fs::rename(&dir, &away).map_err(Error::io(&dir)).map_err(Problem::of(Code::Storage))?;
-        drop(hosted);
-        if let Err(error) = std::fs::remove_dir_all(&away) {
-            tracing::warn!(%error, dir = %away.display(), "what is left of a dropped index could not be removed");
+        if let Some(hosted) = &hosted {
+            hosted.writes.close();
         }
+        // Renames before it removes: a crash in between leaves no partial index under the name.
+        let renamed = engine::disk::beside(&dir.with_file_name(format!(".{name}")), DROPPED_SUFFIX);
+        if renamed.exists() {
+            remove_dropped(&renamed);
+        }
+        if let Err(error) = std::fs::rename(&dir, &renamed) {
+            let _ = self.try_host(name, &dir, true);
+            return Err(Problem::of(Code::Storage)(Error::io(&dir)(error)));
+        }
+        if let Err(error) = engine::disk::sync_directory(engine::disk::parent(&dir)) {
+            tracing::warn!(%error, index = name, "a power failure may undo the drop");
+        }
+        drop(hosted);
+        remove_dropped(&renamed);
         Ok(())
     }
 
-    /// Whether requests can be answered.
     pub fn ready(&self) -> bool {
         self.ready.load(Ordering::SeqCst)
     }
 
-    /// Says so, or that no more should come.
     pub fn set_ready(&self, ready: bool) {
         self.ready.store(ready, Ordering::SeqCst);
+    }
+}
+
+/// Removes the directory of a dropped index. If this fails, the next start removes it.
+fn remove_dropped(dir: &Path) {
+    match std::fs::remove_dir_all(dir) {
+        Ok(()) => tracing::info!(dir = %dir.display(), "removed a dropped index"),
+        Err(error) => {
+            tracing::warn!(%error, dir = %dir.display(), "cannot remove a dropped index");
+        }
     }
 }

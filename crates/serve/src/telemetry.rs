@@ -1,13 +1,13 @@
-//! Requests as OpenTelemetry traces, sent to a collector over OTLP when one is named (`telemetry`).
+//! Sends requests as OpenTelemetry traces to a collector over OTLP, if the option `telemetry` names one.
 //!
-//! A request is a span that continues the caller's trace (`traceparent`); its stages are the spans below it. Queries are
-//! answered in batches on a thread of their own, so the stages are written when they are over, with the times they took.
+//! A request is a span that continues the caller's trace (`traceparent`). Its stages are child spans. A thread of its own
+//! answers queries in batches, so stages are recorded afterwards, with their measured times.
 
 use std::time::{Duration, Instant, SystemTime};
 
 use async_trait::async_trait;
 use axum::http::{HeaderMap, StatusCode};
-use micpq::{Error, Result};
+use engine::{Error, Result};
 use opentelemetry::propagation::TextMapPropagator;
 use opentelemetry::trace::{Span as _, Status, TraceContextExt, Tracer, TracerProvider};
 use opentelemetry::{KeyValue, global};
@@ -19,28 +19,28 @@ use opentelemetry_sdk::trace::{SdkTracer, SdkTracerProvider};
 use tracing::Span;
 use tracing_opentelemetry::OpenTelemetrySpanExt;
 
-/// The name our spans are known by.
+/// Instrumentation scope of the spans.
 const SCOPE: &str = "micpq";
 
-/// A collector that takes longer is not waited for: traces are dropped, never requests.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Time limit of a collector. A slow collector loses traces, but never delays requests.
+const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Spans on their way to a collector; dropped, it sends what it still holds.
+/// Exports spans to a collector. Dropping it sends the remaining ones.
 pub struct Telemetry(SdkTracerProvider);
 
 impl Telemetry {
-    /// Sends spans to `endpoint` from now on, in batches from a thread of its own.
+    /// Starts sending spans to `endpoint`, in batches on its own thread.
     pub fn start(endpoint: &str) -> Result<Telemetry> {
         let exporter = SpanExporter::builder()
             .with_http()
             .with_http_client(Post(ureq::Agent::new_with_config(
-                ureq::Agent::config_builder().timeout_global(Some(PATIENCE)).http_status_as_error(false).build(),
+                ureq::Agent::config_builder().timeout_global(Some(TIMEOUT)).http_status_as_error(false).build(),
             )))
             .with_endpoint(endpoint)
-            .with_timeout(PATIENCE)
+            .with_timeout(TIMEOUT)
             .build()
             .map_err(|e| Error::config(format!("telemetry = {endpoint:?}: {e}")))?;
-        // OTEL_RESOURCE_ATTRIBUTES is read by the builder; the name is ours unless OTEL_SERVICE_NAME gives another.
+        // The builder reads OTEL_RESOURCE_ATTRIBUTES. OTEL_SERVICE_NAME overrides our name.
         let name = std::env::var("OTEL_SERVICE_NAME").unwrap_or_else(|_| SCOPE.to_owned());
         let resource = Resource::builder()
             .with_service_name(name)
@@ -51,7 +51,7 @@ impl Telemetry {
         Ok(Telemetry(provider))
     }
 
-    /// What turns spans of `tracing` into ours.
+    /// Converts spans of `tracing` to OpenTelemetry.
     pub fn tracer(&self) -> SdkTracer {
         self.0.tracer(SCOPE)
     }
@@ -59,22 +59,22 @@ impl Telemetry {
 
 impl Drop for Telemetry {
     fn drop(&mut self) {
-        if let Err(error) = self.0.shutdown_with_timeout(PATIENCE) {
-            tracing::warn!(%error, "the last traces could not be sent");
+        if let Err(error) = self.0.shutdown_with_timeout(TIMEOUT) {
+            tracing::warn!(%error, "cannot send the last traces");
         }
     }
 }
 
-/// Joins a request's span to the trace its caller is in.
+/// Makes a request's span part of the caller's trace.
 pub fn join(span: &Span, headers: &HeaderMap) {
     let caller = TraceContextPropagator::new().extract(&HeaderExtractor(headers));
     if caller.span().span_context().is_valid() {
-        // Without a collector there is no trace to join.
+        // Fails only without a collector: then there is no trace.
         let _ = span.set_parent(caller);
     }
 }
 
-/// Names a request's span by its route, as the conventions for HTTP have it. In the log these stand on the line already.
+/// Names a request's span by its route and adds the attributes of OpenTelemetry's HTTP conventions.
 pub fn answered(span: &Span, method: &'static str, route: &str, status: StatusCode) {
     let context = span.context();
     let otel = context.span();
@@ -90,7 +90,7 @@ pub fn answered(span: &Span, method: &'static str, route: &str, status: StatusCo
     }
 }
 
-/// Writes the stages of an answer under the span of the request that asked: `since` it waited, then one after the other.
+/// Records the stages of an answer as child spans of its request. The request arrived at `since` and waited for `wait`.
 pub fn stages(request: &Span, since: Instant, wait: Duration, stages: &[(&'static str, Duration)]) {
     let parent = request.context();
     if !parent.span().span_context().is_sampled() {
@@ -105,7 +105,7 @@ pub fn stages(request: &Span, since: Instant, wait: Duration, stages: &[(&'stati
     }
 }
 
-/// Posts with the client the rest of micpq fetches with. It blocks, as it may on the exporter's own thread.
+/// Sends requests with ureq, the HTTP client of micpq. It may block: the exporter has its own thread.
 #[derive(Debug)]
 struct Post(ureq::Agent);
 

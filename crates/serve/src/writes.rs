@@ -1,31 +1,34 @@
-//! The queue before an index's writer: what waits together is committed together, and told so after it is on disk.
+//! The write queue of an index. Writes that wait together share a commit, and are answered when it is on disk.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use micpq::corpus::{DocId, Document};
-use micpq::index::{Index, IndexWriter};
-use micpq::query::Searcher;
-use micpq::{Error, Matrix, Result, Silent};
+use engine::corpus::{DocId, Document, Value};
+use engine::encoder::Embedder;
+use engine::index::{Index, IndexWriter, RerankVectors};
+use engine::query::Searcher;
+use engine::{Error, Matrix, NoProgress, Result};
+use serde::Serialize;
 use tokio::sync::oneshot;
+use utoipa::ToSchema;
 
+use crate::bounds::slices;
 use crate::config::ServeConfig;
 use crate::metrics::Metrics;
 use crate::problem::{self, Code, Problem};
 
-/// A document to be kept, with its feature where the caller brought one.
-pub type New = (Document, Option<Vec<f32>>);
+/// A document to store, with its embedding if the caller computed it.
+pub type DocumentWithVector = (Document, Option<Vec<f32>>);
 
-/// What a request wants changed. It happens whole or not at all.
+/// The change of one request. It is executed completely or not at all.
 pub enum Change {
-    /// Adds documents, or puts them in the place of those with the same ids.
-    Upsert(Vec<New>),
-    /// Deletes documents by id.
+    /// Adds documents. They replace documents with the same ids.
+    Upsert(Vec<DocumentWithVector>),
     Delete(Vec<DocId>),
-    /// Deletes what matches a filter.
+    /// Deletes the documents that match a filter.
     DeleteWhere(String),
 }
 
@@ -37,85 +40,135 @@ impl Change {
             Change::DeleteWhere(_) => 1,
         }
     }
+
+    /// Approximate size in memory.
+    fn bytes(&self) -> usize {
+        let attribute = |(name, value): &(String, Value)| name.len() + value_bytes(value);
+        match self {
+            Change::Upsert(new) => new
+                .iter()
+                .map(|(document, vector)| {
+                    size_of::<DocumentWithVector>()
+                        + document.text.len()
+                        + vector.as_ref().map_or(0, |vector| 4 * vector.len())
+                        + document.labels.iter().map(String::len).sum::<usize>()
+                        + document.attributes.iter().map(attribute).sum::<usize>()
+                })
+                .sum(),
+            Change::Delete(ids) => ids.len() * size_of::<DocId>(),
+            Change::DeleteWhere(filter) => filter.len(),
+        }
+    }
 }
 
-/// What a change did.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+fn value_bytes(value: &Value) -> usize {
+    size_of::<Value>()
+        + match value {
+            Value::Text(text) => text.len(),
+            Value::Texts(texts) => texts.iter().map(String::len).sum(),
+            _ => 0,
+        }
+}
+
+/// The result of a change. It is on disk.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
+#[schema(as = Changed)]
 pub struct Done {
-    /// Documents added or replaced, or deleted.
+    /// Number of documents added, replaced or deleted.
     pub changed: usize,
-    /// Documents in the index after the commit.
+    /// Number of documents in the index after the commit.
     pub documents: usize,
 }
 
-/// Work that needs the writer's thread to itself.
-pub type Alone = Box<dyn FnOnce(&mut Hand) + Send>;
+/// Work that runs on the writer thread between two commits.
+type Exclusive = Box<dyn FnOnce(&mut WriterThread) + Send>;
 
 enum Message {
-    Write { change: Change, reply: oneshot::Sender<Result<Done>> },
-    Alone(Alone),
+    Write { change: Change, reply: oneshot::Sender<Result<Done>>, bytes: QueuedBytes },
+    Exclusive(Exclusive),
 }
 
-/// The writer's thread and what it holds.
-pub struct Hand {
+/// Counts the bytes of a write until it is committed. Its caller may disconnect earlier, but its memory stays in use.
+struct QueuedBytes(Arc<AtomicUsize>, usize);
+
+impl Drop for QueuedBytes {
+    fn drop(&mut self) {
+        self.0.fetch_sub(self.1, Ordering::SeqCst);
+    }
+}
+
+/// The state of the writer thread.
+pub struct WriterThread {
     searcher: Box<dyn Fn() -> Arc<Searcher> + Send>,
     writer: Option<IndexWriter>,
-    /// Ids changed since a job asked to remember them.
+    /// Changes since a job asked to record them.
     changed: Option<Vec<Changed>>,
 }
 
-/// Something changed while a job read the index.
+/// A recorded change.
 pub enum Changed {
-    /// These ids.
     Ids(Vec<DocId>),
-    /// Whatever matches.
+    /// Documents that match this filter.
     Where(String),
 }
 
-impl Hand {
-    /// The index written to.
+impl WriterThread {
     pub fn index(&self) -> Index {
         self.searcher().index().clone()
     }
 
-    /// What it is searched with.
     pub fn searcher(&self) -> Arc<Searcher> {
         (self.searcher)()
     }
 
-    /// Remembers changes from now on.
-    pub fn remember(&mut self) {
+    /// Starts recording changes.
+    pub fn record_changes(&mut self) {
         self.changed = Some(Vec::new());
     }
 
-    /// The changes since, which are then forgotten.
-    pub fn recall(&mut self) -> Vec<Changed> {
+    /// Stops recording and returns the changes.
+    pub fn take_changes(&mut self) -> Vec<Changed> {
         self.changed.take().unwrap_or_default()
     }
 
-    /// The writer, opened where it is not.
-    pub fn writer(&mut self) -> Result<&mut IndexWriter> {
+    /// The writer, opened on first use.
+    fn writer(&mut self) -> Result<&mut IndexWriter> {
         if self.writer.is_none() {
             self.writer = Some(self.index().writer()?);
         }
         Ok(self.writer.as_mut().expect("set above"))
     }
 
-    /// Gives the writer's lock back, waiting for merges under way.
+    /// Releases the writer lock. Waits for running merges.
     pub fn release(&mut self) {
-        if let Some(writer) = self.writer.take()
-            && let Err(error) = writer.close(&Silent)
-        {
-            tracing::warn!(%error, "the writer was not closed well; what was committed stays");
+        let Some(writer) = self.writer.take() else { return };
+        if let Some(Err(error)) = catch_panic(|| writer.close(&NoProgress)) {
+            tracing::warn!(%error, "cannot close the writer; committed documents are safe");
         }
     }
 
-    /// Applies changes and commits them all at once.
+    /// Discards a writer after a failure. The next write opens another.
+    fn discard_writer(&mut self) {
+        let writer = self.writer.take();
+        catch_panic(|| drop(writer));
+    }
+
+    /// Applies changes in one commit.
     fn commit(&mut self, changes: &[&Change]) -> Result<Vec<Done>> {
         let searcher = self.searcher();
+        if self.changed.is_some() && searcher.index().rerank_vectors() == RerankVectors::None {
+            // The job could not encode it with the new model.
+            if let Some((document, _)) = upserts(changes).find(|(d, _)| d.text.trim().is_empty()) {
+                return Err(Error::input(
+                    &document.id,
+                    "has no text, and this index stores no vectors, so that the running training would lose it; \
+                     send it with its text, or after the job",
+                ));
+            }
+        }
         let texts: Vec<&str> = upserts(changes).filter(|(_, v)| v.is_none()).map(|(d, _)| d.text.as_str()).collect();
         let encoded =
-            if texts.is_empty() { Matrix::default() } else { searcher.features(&Silent)?.encode(&texts, &Silent)? };
+            if texts.is_empty() { Matrix::default() } else { encode(searcher.embedder(&NoProgress)?, &texts)? };
         let mut encoded = encoded.iter();
         let inputs = searcher.index().model().inputs();
         let mut done = Vec::with_capacity(changes.len());
@@ -129,7 +182,7 @@ impl Hand {
                         rows.extend_from_slice(row);
                     }
                     let documents: Vec<Document> = new.iter().map(|(document, _)| document.clone()).collect();
-                    writer.add_features(&documents, &Matrix::from_vec(inputs, rows))?;
+                    writer.add_embeddings(&documents, &Matrix::from_vec(inputs, rows))?;
                     new.len()
                 }
                 Change::Delete(ids) => {
@@ -143,10 +196,10 @@ impl Hand {
             };
             done.push(Done { changed, documents: 0 });
         }
-        let documents = writer.commit(&Silent)?;
+        let documents = writer.commit(&NoProgress)?;
         done.iter_mut().for_each(|d| d.documents = documents);
-        if let Some(memory) = &mut self.changed {
-            memory.extend(changes.iter().map(|change| match change {
+        if let Some(changed) = &mut self.changed {
+            changed.extend(changes.iter().map(|change| match change {
                 Change::Upsert(new) => Changed::Ids(new.iter().map(|(d, _)| d.id.clone()).collect()),
                 Change::Delete(ids) => Changed::Ids(ids.clone()),
                 Change::DeleteWhere(filter) => Changed::Where(filter.clone()),
@@ -155,28 +208,51 @@ impl Hand {
         Ok(done)
     }
 
-    /// Back to the last commit after a failure; a writer that cannot go back is given up.
+    /// Returns to the last commit after a failure. Discards a writer that cannot.
     fn rollback(&mut self) {
-        if let Some(writer) = &mut self.writer
-            && let Err(error) = writer.rollback()
-        {
-            tracing::warn!(%error, "the writer is opened anew");
-            self.writer = None;
+        let Some(writer) = &mut self.writer else { return };
+        match catch_panic(|| writer.rollback()) {
+            Some(Ok(())) => return,
+            Some(Err(error)) => tracing::warn!(%error, "cannot roll back; the next write opens another writer"),
+            None => {}
         }
+        self.discard_writer();
     }
 }
 
-fn upserts<'a>(changes: &'a [&'a Change]) -> impl Iterator<Item = &'a New> {
+/// The result of the work, or `None` if it panics. Libraries may panic if the disk is full or descriptors run out.
+fn catch_panic<T>(work: impl FnOnce() -> T) -> Option<T> {
+    let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
+    if result.is_err() {
+        tracing::error!("a panic on the writer thread; it continues");
+    }
+    result.ok()
+}
+
+/// Encodes texts in slices, so that queries get the cores in between.
+fn encode(embedder: &Embedder, texts: &[&str]) -> Result<Matrix> {
+    let mut rows = Vec::with_capacity(texts.len() * embedder.width());
+    for slice in slices(texts) {
+        rows.extend_from_slice(embedder.encode(slice, &NoProgress)?.as_slice());
+    }
+    Ok(Matrix::from_vec(embedder.width(), rows))
+}
+
+fn upserts<'a>(changes: &'a [&'a Change]) -> impl Iterator<Item = &'a DocumentWithVector> {
     changes.iter().flat_map(|change| if let Change::Upsert(new) = change { new.as_slice() } else { &[] })
 }
 
-/// The queue of one index.
+/// The write queue of an index.
 pub struct WriteQueue {
-    sender: Option<SyncSender<Message>>,
+    // `None` after the queue is closed. Without senders the thread ends.
+    sender: RwLock<Option<SyncSender<Message>>>,
     index: String,
     metrics: Arc<Metrics>,
     waiting: Arc<AtomicUsize>,
-    thread: Option<JoinHandle<()>>,
+    bytes: Arc<AtomicUsize>,
+    max_bytes: usize,
+    dropped: Arc<AtomicBool>,
+    thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl WriteQueue {
@@ -186,76 +262,151 @@ impl WriteQueue {
         searcher: impl Fn() -> Arc<Searcher> + Send + 'static,
         config: &ServeConfig,
         metrics: Arc<Metrics>,
-    ) -> WriteQueue {
+    ) -> Result<WriteQueue> {
         let (sender, receiver) = sync_channel(config.queue);
         let waiting = Arc::new(AtomicUsize::new(0));
-        let hand = Hand { searcher: Box::new(searcher), writer: None, changed: None };
+        let dropped = Arc::new(AtomicBool::new(false));
+        let writer = WriterThread { searcher: Box::new(searcher), writer: None, changed: None };
         let mut thread = Thread {
             receiver,
-            hand,
+            writer,
             waiting: waiting.clone(),
-            most: config.commit_documents,
+            dropped: dropped.clone(),
+            max_documents: config.commit_documents,
             idle: Duration::from_secs_f64(config.writer_idle_seconds),
             index: index.to_owned(),
             metrics: metrics.clone(),
         };
-        let work = move || thread.run();
+        // A panic must not end the queue: the thread discards the writer and continues with the next request.
+        let work = move || {
+            while catch_panic(|| thread.run()).is_none() {
+                thread.writer.discard_writer();
+            }
+        };
         let thread = std::thread::Builder::new().name(format!("write {index}")).spawn(work);
-        let thread = Some(thread.expect("a thread can be started"));
-        WriteQueue { sender: Some(sender), index: index.to_owned(), metrics, waiting, thread }
+        let thread = thread.map_err(|e| Error::Busy(format!("cannot start a writer thread for index {index}: {e}")))?;
+        Ok(WriteQueue {
+            sender: RwLock::new(Some(sender)),
+            index: index.to_owned(),
+            metrics,
+            waiting,
+            bytes: Arc::default(),
+            max_bytes: config.max_bodies_bytes,
+            dropped,
+            thread: Mutex::new(Some(thread)),
+        })
     }
 
-    /// Requests waiting.
+    /// Number of waiting requests.
     pub fn depth(&self) -> usize {
         self.waiting.load(Ordering::Relaxed)
     }
 
-    /// Makes a change and returns when it is on disk; refuses at once when too many wait.
+    /// Executes a change and returns when it is on disk. Refuses immediately if the queue is full.
     pub async fn change(&self, change: Change) -> problem::Answer<Done> {
         let (reply, done) = oneshot::channel();
-        self.try_send(Message::Write { change, reply })?;
-        match done.await {
-            Ok(done) => done.map_err(Problem::of(Code::BadDocument)),
-            Err(_) => Err(Problem::internal("the write was lost on its way; the server's log says why")),
+        let bytes = self.count(&change);
+        // A single write always fits: the limit of a body bounds its size.
+        if bytes.0.load(Ordering::SeqCst) > self.max_bytes.max(bytes.1) {
+            self.metrics.rejected("write");
+            return Err(Problem::overloaded(&format!(
+                "too many bytes are waiting to be written to index {}",
+                self.index
+            )));
         }
+        self.try_send(Message::Write { change, reply, bytes })?;
+        self.result(done.await)
     }
 
-    /// As [`WriteQueue::change`] for a thread that may wait: a full queue holds it back. The result comes later.
-    pub fn push(&self, change: Change) -> problem::Answer<oneshot::Receiver<Result<Done>>> {
+    /// Like [`WriteQueue::change`], for a thread that may block: a full queue blocks it. The result comes later;
+    /// [`WriteQueue::result`] converts it.
+    pub fn push(&self, change: Change) -> problem::Answer<Pending> {
         let (reply, done) = oneshot::channel();
-        let sender = self.sender.as_ref().ok_or_else(Problem::stopping)?;
-        self.waiting.fetch_add(1, Ordering::Relaxed);
-        sender.send(Message::Write { change, reply }).map_err(|_| Problem::stopping())?;
+        let bytes = self.count(&change);
+        self.send(Message::Write { change, reply, bytes })?;
         Ok(done)
     }
 
-    /// As [`WriteQueue::wait_alone`] without blocking the thread.
-    #[cfg(test)]
-    pub async fn alone<T: Send + 'static>(
-        &self,
-        work: impl FnOnce(&mut Hand) -> T + Send + 'static,
-    ) -> problem::Answer<T> {
-        let (reply, done) = oneshot::channel();
-        let work: Alone = Box::new(move |hand: &mut Hand| drop(reply.send(work(hand))));
-        self.try_send(Message::Alone(work))?;
-        done.await.map_err(|_| Problem::internal("the work was lost on its way; the server's log says why"))
+    fn count(&self, change: &Change) -> QueuedBytes {
+        let bytes = change.bytes();
+        self.bytes.fetch_add(bytes, Ordering::SeqCst);
+        QueuedBytes(self.bytes.clone(), bytes)
     }
 
-    /// Runs work on the writer's thread, between commits, and waits for it: not for a thread that serves requests.
-    pub fn wait_alone<T: Send + 'static>(
+    /// Converts the result of a write for its caller.
+    pub fn result(&self, done: std::result::Result<Result<Done>, oneshot::error::RecvError>) -> problem::Answer<Done> {
+        match done {
+            Ok(Ok(done)) => Ok(done),
+            _ if self.dropped.load(Ordering::SeqCst) => Err(self.closed()),
+            Ok(Err(error)) => Err(Problem::of(Code::BadDocument)(error)),
+            Err(_) => Err(Problem::internal("the write was lost; the server's log says why")),
+        }
+    }
+
+    /// Like [`WriteQueue::run_exclusive_blocking`], without blocking the thread.
+    #[cfg(test)]
+    pub async fn run_exclusive<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&mut Hand) -> T + Send + 'static,
+        work: impl FnOnce(&mut WriterThread) -> T + Send + 'static,
     ) -> problem::Answer<T> {
         let (reply, done) = oneshot::channel();
-        let work: Alone = Box::new(move |hand: &mut Hand| drop(reply.send(work(hand))));
-        let sender = self.sender.as_ref().ok_or_else(Problem::stopping)?;
+        let work: Exclusive = Box::new(move |writer: &mut WriterThread| drop(reply.send(work(writer))));
+        self.try_send(Message::Exclusive(work))?;
+        done.await.map_err(|_| Problem::internal("the work was lost; the server's log says why"))
+    }
+
+    /// Runs work on the writer thread between two commits and waits for it. Blocks: not for threads that serve requests.
+    pub fn run_exclusive_blocking<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut WriterThread) -> T + Send + 'static,
+    ) -> problem::Answer<T> {
+        let (reply, done) = oneshot::channel();
+        let work: Exclusive = Box::new(move |writer: &mut WriterThread| drop(reply.send(work(writer))));
+        self.send(Message::Exclusive(work))?;
+        done.blocking_recv().map_err(|_| Problem::internal("the work was lost; the server's log says why"))
+    }
+
+    /// Closes the queue of a dropped index: waiting and later writes are refused. After this returns, nothing writes to the
+    /// index directory, even if somebody still has the queue.
+    pub fn close(&self) {
+        self.dropped.store(true, Ordering::SeqCst);
+        self.end();
+    }
+
+    fn end(&self) {
+        // Without senders the thread executes the accepted requests and ends.
+        self.sender.write().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(thread) = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            let _ = thread.join();
+        }
+    }
+
+    fn sender(&self) -> problem::Answer<SyncSender<Message>> {
+        let sender = self.sender.read().unwrap_or_else(PoisonError::into_inner);
+        sender.as_ref().cloned().ok_or_else(|| self.closed())
+    }
+
+    fn closed(&self) -> Problem {
+        if self.dropped.load(Ordering::SeqCst) {
+            return Problem::not_found(
+                Code::UnknownIndex,
+                format!("index \"{}\" was dropped; the write was not executed", self.index),
+            );
+        }
+        Problem::stopping()
+    }
+
+    fn send(&self, message: Message) -> problem::Answer<()> {
+        let sender = self.sender()?;
         self.waiting.fetch_add(1, Ordering::Relaxed);
-        sender.send(Message::Alone(work)).map_err(|_| Problem::stopping())?;
-        done.blocking_recv().map_err(|_| Problem::internal("the work was lost on its way; the server's log says why"))
+        sender.send(message).map_err(|_| {
+            self.waiting.fetch_sub(1, Ordering::Relaxed);
+            self.closed()
+        })
     }
 
     fn try_send(&self, message: Message) -> problem::Answer<()> {
-        let sender = self.sender.as_ref().ok_or_else(Problem::stopping)?;
+        let sender = self.sender()?;
         self.waiting.fetch_add(1, Ordering::Relaxed);
         sender.try_send(message).map_err(|error| {
             self.waiting.fetch_sub(1, Ordering::Relaxed);
@@ -264,7 +415,7 @@ impl WriteQueue {
                     self.metrics.rejected("write");
                     Problem::overloaded(&format!("too many writes are waiting for index {}", self.index))
                 }
-                TrySendError::Disconnected(_) => Problem::stopping(),
+                TrySendError::Disconnected(_) => self.closed(),
             }
         })
     }
@@ -272,25 +423,25 @@ impl WriteQueue {
 
 impl Drop for WriteQueue {
     fn drop(&mut self) {
-        // Without senders the thread ends when everything accepted is on disk.
-        self.sender.take();
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
+        self.end();
     }
 }
 
 struct Thread {
     receiver: Receiver<Message>,
-    hand: Hand,
+    writer: WriterThread,
     waiting: Arc<AtomicUsize>,
-    most: usize,
+    dropped: Arc<AtomicBool>,
+    max_documents: usize,
     idle: Duration,
     index: String,
     metrics: Arc<Metrics>,
 }
 
-type Request = (Change, oneshot::Sender<Result<Done>>);
+/// The result of an accepted write, when it comes.
+pub type Pending = oneshot::Receiver<Result<Done>>;
+
+type Request = (Change, oneshot::Sender<Result<Done>>, QueuedBytes);
 
 impl Thread {
     fn run(&mut self) {
@@ -298,7 +449,7 @@ impl Thread {
             let first = match self.receiver.recv_timeout(self.idle) {
                 Ok(first) => first,
                 Err(RecvTimeoutError::Timeout) => {
-                    self.hand.release();
+                    self.writer.release();
                     match self.receiver.recv() {
                         Ok(first) => first,
                         Err(_) => break,
@@ -310,22 +461,27 @@ impl Thread {
             let (mut next, mut count) = (Some(first), 0);
             while let Some(message) = next.take() {
                 self.waiting.fetch_sub(1, Ordering::Relaxed);
+                if self.dropped.load(Ordering::SeqCst) {
+                    // The queue tells its caller that the index is dropped.
+                    drop(message);
+                    break;
+                }
                 match message {
-                    Message::Write { change, reply } => {
-                        // A filter is counted against what is committed, so it goes behind a commit of its own.
+                    Message::Write { change, reply, bytes } => {
+                        // A filter counts committed documents, so the writes before it are committed first.
                         let filter = matches!(change, Change::DeleteWhere(_));
                         if filter {
                             self.commit(std::mem::take(&mut group));
                         }
                         count += change.len();
-                        group.push((change, reply));
-                        if filter || count >= self.most {
+                        group.push((change, reply, bytes));
+                        if filter || count >= self.max_documents {
                             break;
                         }
                     }
-                    Message::Alone(work) => {
+                    Message::Exclusive(work) => {
                         self.commit(std::mem::take(&mut group));
-                        work(&mut self.hand);
+                        work(&mut self.writer);
                         break;
                     }
                 }
@@ -333,37 +489,36 @@ impl Thread {
             }
             self.commit(group);
         }
-        self.hand.release();
+        self.writer.release();
     }
 
-    /// One commit for all, or, where one of them cannot be made, one for each of the others.
+    /// Commits a group together. If one write fails, commits each write alone.
     fn commit(&mut self, group: Vec<Request>) {
-        if group.is_empty() {
+        if group.is_empty() || self.dropped.load(Ordering::SeqCst) {
             return;
         }
-        let begun = Instant::now();
-        let changes: Vec<&Change> = group.iter().map(|(change, _)| change).collect();
+        let started = Instant::now();
+        let changes: Vec<&Change> = group.iter().map(|(change, ..)| change).collect();
         let count = changes.iter().map(|change| change.len()).sum();
-        // A mistake in one commit must not end the queue: nothing of it is kept, and its callers are told.
-        let work = std::panic::AssertUnwindSafe(|| self.hand.commit(&changes));
-        let committed = std::panic::catch_unwind(work).unwrap_or_else(|_| {
-            self.hand.writer = None;
-            Err(Error::Busy("the writer failed and is opened anew; send the write again".into()))
+        // A panic in a commit must not end the queue: nothing of it is stored, and its callers get an error.
+        let committed = catch_panic(|| self.writer.commit(&changes)).unwrap_or_else(|| {
+            self.writer.discard_writer();
+            Err(Error::Busy("the writer failed; send the write again".into()))
         });
         match committed {
             Ok(done) => {
-                self.metrics.commit(&self.index, count, begun.elapsed());
-                for ((_, reply), done) in group.into_iter().zip(done) {
+                self.metrics.commit(&self.index, count, started.elapsed());
+                for ((_, reply, _), done) in group.into_iter().zip(done) {
                     let _ = reply.send(Ok(done));
                 }
             }
             Err(error) => {
-                self.hand.rollback();
-                let whole = matches!(error, Error::Busy(_) | Error::Interrupted);
-                if group.len() == 1 || whole {
+                self.writer.rollback();
+                let concerns_all = matches!(error, Error::Busy(_) | Error::Interrupted);
+                if group.len() == 1 || concerns_all {
                     let text = error.to_string();
                     let mut error = Some(error);
-                    for (_, reply) in group {
+                    for (_, reply, _) in group {
                         let _ = reply.send(Err(error.take().unwrap_or_else(|| Error::Busy(text.clone()))));
                     }
                 } else {

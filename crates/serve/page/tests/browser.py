@@ -1,9 +1,9 @@
-"""Drives the page in a real Chromium: type, filter, open a hit, delete a document, see it gone, keys alone.
+"""Tests the page in a real Chromium: type, filter, open a hit, delete a document, use only keys.
 
     python crates/serve/page/tests/browser.py BASE_URL [--screenshots FOLDER]
 
-BASE_URL is a running server whose first index holds news about oil, wheat and banks of 1987 to 1989, as the whole-binary tests
-make it. Exits with 1 and says what was not so.
+BASE_URL is a running server whose first index has news about oil, wheat and banks of 1987 to 1989, as the tests of the binary
+build it. Exits with 1 and names the failed check.
 """
 
 import argparse
@@ -31,7 +31,7 @@ def browser(width=1100, height=900, dark=False):
         options.add_argument("--" + flag)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     driver = webdriver.Chrome(options=options, service=Service("/usr/bin/chromedriver"))
-    # The window has a least width of its own; the emulated screen has not.
+    # The window has a minimum width. The emulated screen has none.
     driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride",
                            {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600})
     scheme = "dark" if dark else "light"
@@ -46,7 +46,7 @@ class Page:
         self.until(lambda: driver.find_element(By.ID, "index").get_attribute("value"), "the indexes are listed")
 
     def until(self, true, what):
-        WebDriverWait(self.driver, 20, 0.05).until(lambda _: true(), f"waited in vain until {what}")
+        WebDriverWait(self.driver, 20, 0.05).until(lambda _: true(), f"timeout: {what}")
 
     def all(self, selector):
         return self.driver.find_elements(By.CSS_SELECTOR, selector)
@@ -65,7 +65,7 @@ class Page:
         webdriver.ActionChains(self.driver).send_keys(*keys).perform()
 
     def search(self, text):
-        """Types into the field and waits until the answer of this text is shown."""
+        """Types into the field and waits for the hits of this text."""
         field = self.one("#query")
         field.send_keys(Keys.CONTROL, "a")
         field.send_keys(text)
@@ -78,7 +78,7 @@ class Page:
         return [line for line in self.driver.get_log("browser") if line["level"] == "SEVERE"]
 
 
-def books(url):
+def num_codebooks(url):
     with urllib.request.urlopen(url + "/v1/indexes") as answer:
         return json.load(answer)["indexes"][0]["books"]
 
@@ -89,7 +89,7 @@ def check(true, what):
 
 
 def nameless(driver):
-    """Things to press or fill that a screen reader has no name for."""
+    """Roles of interactive elements without an accessible name."""
     tree = driver.execute_cdp_cmd("Accessibility.getFullAXTree", {})["nodes"]
     found = []
     for node in tree:
@@ -103,12 +103,12 @@ def typing_filtering_opening(page, shots):
     page.search("crude oil barrel price")
     check(len(page.all("#hits .hit")) == 20, "a page has 20 hits")
     oil = sum(text.count("oil") > 0 for text in page.texts("#hits .hit .about"))
-    # Four even topics would give five by chance, and the model of the tests is a weak one.
+    # Four even topics give five by chance, and the model of the tests is weak.
     check(oil >= 10, f"{oil} of 20 hits for oil are labelled so")
-    check(page.all("#hits mark"), "matching words are marked")
-    check(page.all("#hits .why span"), "every hit shows its shares of the distance")
-    cells = len(page.all("#hits .hit:first-child .why span"))
-    check(cells == books(page.url), f"a code of {books(page.url)} books has as many cells, not {cells}")
+    check(page.all("#hits mark"), "matching keywords are marked")
+    check(page.all("#hits .distances span"), "every hit shows its codebook distances")
+    cells = len(page.all("#hits .hit:first-child .distances span"))
+    check(cells == num_codebooks(page.url), f"{num_codebooks(page.url)} codebooks have {cells} cells")
     if shots:
         page.driver.save_screenshot(str(shots / "search.png"))
 
@@ -116,7 +116,7 @@ def typing_filtering_opening(page, shots):
     chip.click()
     check(chip.get_attribute("aria-pressed") == "true", "a chosen chip is pressed")
     page.until(lambda: (texts := page.texts("#hits .hit .about")) and all("year: 1988" in t for t in texts),
-               "only documents of 1988 are left")
+               "all hits are of 1988")
     chip.click()
 
     page.one("#more").click()
@@ -128,11 +128,11 @@ def typing_filtering_opening(page, shots):
     page.until(lambda: page.one("#document").get_attribute("open"), "the hit opens")
     page.until(lambda: "year" in page.one("#document-body").text, "the document is there with its attributes")
     page.one("#document-like").click()
-    page.until(lambda: page.one("#like").is_displayed() and page.all("#hits .hit"), "more like it is shown")
+    page.until(lambda: page.one("#like").is_displayed() and page.all("#hits .hit"), "similar documents are shown")
 
 
-def keys_alone(page):
-    """Search, walk, open, delete, see it gone: no pointer."""
+def keyboard_only(page):
+    """Searches, selects, opens and deletes with the keyboard only."""
     page.key(Keys.ESCAPE)
     page.key("/")
     page.until(lambda: page.active("e.id") == "query", "/ leads to the search field")
@@ -179,17 +179,17 @@ def views(page, shots):
             page.driver.save_screenshot(str(shots / f"{view}.png"))
         check(not nameless(page.driver), f"{view}: without an accessible name: {nameless(page.driver)}")
 
-    go("codebooks", "#usage .book button")
-    check(len(page.all("#usage .book")) == books(page.url), "a row for each book")
+    go("codebooks", "#usage .codebook button")
+    check(len(page.all("#usage .codebook")) == num_codebooks(page.url), "there is a row per codebook")
     used = max(page.all("#usage button"), key=lambda b: int(b.get_attribute("title").split()[0].replace(",", "")))
     used.click()
-    page.until(lambda: page.all("#word .hit"), "a codeword shows its documents")
-    check(page.all("#word .words li"), "and the words that mark them")
+    page.until(lambda: page.all("#codeword .hit"), "a codeword shows its documents")
+    check(page.all("#codeword .terms li"), "and the terms that characterise them")
     go("map", "#map-plot circle")
     check(len(page.all("#map-plot circle")) > 100, "the map has points")
     go("training", "#curves polyline")
     go("health", "#figures table")
-    page.until(lambda: "MiB" in page.one("#figures").text or "KiB" in page.one("#figures").text, "sizes are told")
+    page.until(lambda: "MiB" in page.one("#figures").text or "KiB" in page.one("#figures").text, "sizes are shown")
 
 
 def narrow(url, shots):
@@ -220,18 +220,18 @@ def main():
     try:
         page = Page(driver, given.url)
         typing_filtering_opening(page, shots)
-        keys_alone(page)
+        keyboard_only(page)
         views(page, shots)
         check(not page.errors(), f"the console has errors: {page.errors()}")
     finally:
         driver.quit()
     narrow(given.url, shots)
-    print("the page works: search, filters, paging, documents, deletion, keys, five views, phone width, dark")
+    print("the page works: search, filters, pages, documents, deletion, keys, five views, phone width, dark mode")
 
 
 if __name__ == "__main__":
     try:
         main()
-    except Exception as problem:  # noqa: BLE001 - whatever it is, the reader wants the sentence first
-        print(f"not so: {problem}", file=sys.stderr)
+    except Exception as problem:  # noqa: BLE001 - shows the failed check before the traceback
+        print(f"failed: {problem}", file=sys.stderr)
         raise

@@ -1,27 +1,29 @@
-//! Documents in and out.
+//! Routes that add, get, count and delete documents.
 
 use std::fmt;
 use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
-use micpq::corpus::{DocId, Document, Value};
-use micpq::index::{Record, Store};
+use engine::Progress;
+use engine::corpus::{DocId, Document, Value};
+use engine::index::{Record, Store};
 use serde::de::{Unexpected, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::ToSchema;
 
 use super::Refusals;
-use crate::extract::{At, Body, MayRead, MayWrite, Of, whole};
+use crate::bounds;
+use crate::extract::{Body, MayRead, MayWrite, NamedIndex, NoBody, PathPart, whole};
 use crate::hosted::Hosted;
 use crate::problem::{Answer, Code, Problem};
 use crate::server::Server;
-use crate::writes::{Change, Done, New};
+use crate::writes::{Change, DocumentWithVector, Done};
 
-/// Longest id in bytes, as the index has it.
-const LONGEST_ID: usize = 1024;
+/// Maximum size of an id in bytes, as in the index.
+const MAX_ID_BYTES: usize = 1024;
 
-/// A document's id: a whole number or a string. `5` and `"5"` are the same.
+/// A document id: a whole number or a string. `5` and `"5"` are the same.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(transparent)]
 pub struct Id(pub DocId);
@@ -30,7 +32,7 @@ described!(Id, {
     "description": "A whole number or a string. `5` and `\"5\"` are the same.",
     "oneOf": [
         { "type": "integer", "minimum": 0, "maximum": u64::MAX },
-        { "type": "string", "minLength": 1, "maxLength": LONGEST_ID },
+        { "type": "string", "minLength": 1, "maxLength": MAX_ID_BYTES },
     ],
 });
 
@@ -41,7 +43,7 @@ impl<'de> Deserialize<'de> for Id {
             type Value = Id;
 
             fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
-                write!(f, "an id: a whole number from 0 on, or a string of 1 to {LONGEST_ID} bytes")
+                write!(f, "an id: a whole number, 0 or more, or a string of 1 to {MAX_ID_BYTES} bytes")
             }
 
             fn visit_u64<E: serde::de::Error>(self, number: u64) -> Result<Id, E> {
@@ -54,10 +56,10 @@ impl<'de> Deserialize<'de> for Id {
             }
 
             fn visit_str<E: serde::de::Error>(self, name: &str) -> Result<Id, E> {
-                if name.is_empty() || name.len() > LONGEST_ID {
+                if name.is_empty() || name.len() > MAX_ID_BYTES {
                     return Err(E::invalid_length(name.len(), &self));
                 }
-                // As everywhere without types: "5" is 5.
+                // As in CSV and on the command line: "5" is 5.
                 let Ok(id) = name.parse();
                 Ok(Id(id))
             }
@@ -66,21 +68,8 @@ impl<'de> Deserialize<'de> for Id {
     }
 }
 
-/// A value of an attribute.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(untagged)]
-pub enum Attribute {
-    /// True or false.
-    Bool(bool),
-    /// A whole number.
-    Int(i64),
-    /// A number with a fraction.
-    Float(f64),
-    /// A string.
-    Text(String),
-    /// Several strings.
-    Texts(Vec<String>),
-}
+/// The schema of [`Value`].
+pub enum Attribute {}
 
 described!(Attribute, {
     "description": "A value of an attribute: a boolean, a number, a string or several strings.",
@@ -91,30 +80,6 @@ described!(Attribute, {
         { "type": "array", "items": { "type": "string" } },
     ],
 });
-
-impl From<Attribute> for Value {
-    fn from(value: Attribute) -> Value {
-        match value {
-            Attribute::Bool(v) => Value::Bool(v),
-            Attribute::Int(v) => Value::Int(v),
-            Attribute::Float(v) => Value::Float(v),
-            Attribute::Text(v) => Value::Text(v),
-            Attribute::Texts(v) => Value::Texts(v),
-        }
-    }
-}
-
-impl From<Value> for Attribute {
-    fn from(value: Value) -> Attribute {
-        match value {
-            Value::Bool(v) => Attribute::Bool(v),
-            Value::Int(v) => Attribute::Int(v),
-            Value::Float(v) => Attribute::Float(v),
-            Value::Text(v) => Attribute::Text(v),
-            Value::Texts(v) => Attribute::Texts(v),
-        }
-    }
-}
 
 /// Attributes by name, in their order.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -129,62 +94,65 @@ described!(Attributes, {
 });
 
 impl Attributes {
-    /// Of a stored document.
     pub fn of(attributes: Vec<(String, Value)>) -> Attributes {
         let pair = |(name, value): (String, Value)| {
-            (name, serde_json::to_value(Attribute::from(value)).expect("plain data has a JSON form"))
+            (name, serde_json::to_value(value).expect("attribute values have a JSON form"))
         };
         Attributes(attributes.into_iter().map(pair).collect())
     }
 
     fn into_pairs(self) -> Answer<Vec<(String, Value)>> {
-        let pair = |(name, value): (String, serde_json::Value)| match serde_json::from_value::<Attribute>(value) {
-            Ok(value) => Ok((name, value.into())),
+        let pair = |(name, value): (String, serde_json::Value)| match serde_json::from_value::<Value>(value) {
+            Ok(value) => Ok((name, value)),
             Err(_) => Err(Problem::bad_request(format!(
-                "attribute \"{name}\": a boolean, a number, a string or a list of strings is expected"
+                "attribute \"{name}\": give a boolean, a number, a string or a list of strings"
             ))),
         };
         self.0.into_iter().map(pair).collect()
     }
 }
 
-/// A document to be kept.
+/// A document to store.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NewDocument {
-    /// Its id; a document with the same one is replaced.
+    /// Id. A document with the same id is replaced.
     pub id: Id,
-    /// What is searched. It is encoded here.
+    /// Text. The server encodes it.
     #[schema(min_length = 1, example = "Oil prices rise as OPEC cuts its output")]
     pub text: Option<String>,
-    /// Its feature, where it was encoded elsewhere by the same encoder; then the text is not encoded.
+    /// Embedding by the same encoder. If it is given, the server does not encode the text.
     pub vector: Option<Vec<f32>>,
-    /// Its classes.
+    /// Labels.
     #[serde(default)]
     pub labels: Vec<String>,
-    /// Everything else, for filters.
+    /// Attributes, for filters.
     #[serde(default)]
     pub attributes: Attributes,
 }
 
 impl NewDocument {
-    /// Checks what can be checked before it is written.
-    fn into_new(self, hosted: &Hosted, most: usize) -> Answer<New> {
+    /// Checks everything that can be checked before the write.
+    fn checked(self, hosted: &Hosted, max_text_bytes: usize) -> Answer<DocumentWithVector> {
         let Id(id) = self.id;
         let refuse = |code, problem: String| Err(Problem::refused(code, format!("document {id}: {problem}")));
         let text = match (self.text, &self.vector) {
             (Some(text), _) if text.is_empty() => {
-                return Err(Problem::bad_request(format!("document {id}: its text is empty")));
+                return Err(Problem::bad_request(format!(
+                    "document {id}: the text is empty; give a text, or leave it out"
+                )));
             }
-            (Some(text), _) if text.len() > most => {
+            (Some(text), _) if text.len() > max_text_bytes => {
                 return refuse(
                     Code::TooLarge,
-                    format!("its text has {} bytes, {most} are taken; split it", text.len()),
+                    format!("the text has {} bytes, more than {max_text_bytes}; split it", text.len()),
                 );
             }
             (Some(text), _) => text,
             (None, Some(_)) => String::new(),
-            (None, None) => return refuse(Code::BadDocument, "it has neither text nor vector; give one".into()),
+            (None, None) => {
+                return refuse(Code::BadDocument, "it has neither text nor vector; give one of them".into());
+            }
         };
         let index = hosted.index();
         if let Some(vector) = &self.vector {
@@ -198,90 +166,78 @@ impl NewDocument {
     }
 }
 
-/// Refuses a vector the model cannot take.
+/// Refuses a vector of the wrong width, and values that are not finite.
 pub fn check_vector(vector: &[f32], width: usize) -> Answer<()> {
     let refuse = |problem: String| Err(Problem::refused(Code::BadVector, problem));
     if vector.len() != width {
-        return refuse(format!("the vector has {} values, the model of this index takes {width}", vector.len()));
+        return refuse(format!(
+            "the vector has {} values, but the model of this index takes {width}; use its encoder",
+            vector.len()
+        ));
     }
     match vector.iter().position(|x| !x.is_finite()) {
-        Some(i) => refuse(format!("value {i} of the vector is beyond what 32 bits hold; give finite numbers")),
+        Some(i) => refuse(format!("value {i} of the vector is too large for 32 bits; give finite numbers")),
         None => Ok(()),
     }
 }
 
-/// Documents to be kept.
+/// Documents to store.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Upsert {
-    /// All of them are kept, or none.
+    /// The documents. Either all of them are stored, or none.
     #[schema(min_items = 1, max_items = 10000)]
     #[serde(deserialize_with = "crate::extract::objects")]
     documents: Vec<NewDocument>,
 }
 
-/// What a change did. It is on disk.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-pub struct Changed {
-    /// Documents added or replaced, or deleted.
-    changed: usize,
-    /// Documents in the index now.
-    documents: usize,
-}
-
-impl From<Done> for Changed {
-    fn from(done: Done) -> Changed {
-        Changed { changed: done.changed, documents: done.documents }
-    }
-}
-
 /// Add or replace documents
 ///
-/// All of them or, where one cannot be kept, none. The answer comes when they are on disk and can be found.
+/// Stores all documents, or none if one of them cannot be stored. The answer comes when they are on disk and searchable.
 #[utoipa::path(put, path = "/v1/indexes/{index}/documents", tag = "documents", operation_id = "upsertDocuments",
     params(("index" = String, Path, description = "Name of the index")),
-    request_body = Upsert, responses((status = 200, description = "They are kept", body = Changed), Refusals))]
+    request_body = Upsert, responses((status = 200, description = "The documents are stored", body = Done), Refusals))]
 pub async fn upsert(
     _: MayWrite,
     State(server): State<Arc<Server>>,
-    Of(hosted): Of,
+    NamedIndex(hosted): NamedIndex,
     Body(body): Body<Upsert>,
-) -> Answer<Json<Changed>> {
-    let most = server.config.max_documents;
-    if body.documents.is_empty() || body.documents.len() > most {
+) -> Answer<Json<Done>> {
+    let max_documents = server.config.max_documents;
+    if body.documents.is_empty() || body.documents.len() > max_documents {
         return Err(Problem::bad_request(format!(
-            "documents: {} of them; 1 to {most} go at once, more as a stream to documents/stream",
+            "documents has {} entries; send 1 to {max_documents}, or more as a stream to documents/stream",
             body.documents.len()
         )));
     }
-    let limit = server.config.max_text_bytes;
-    let new = body.documents.into_iter().map(|d| d.into_new(&hosted, limit)).collect::<Answer<Vec<New>>>()?;
-    Ok(Json(hosted.writes.change(Change::Upsert(new)).await?.into()))
+    let max_text_bytes = server.config.max_text_bytes;
+    let new = body.documents.into_iter().map(|d| d.checked(&hosted, max_text_bytes)).collect::<Answer<Vec<_>>>()?;
+    Ok(Json(hosted.writes.change(Change::Upsert(new)).await?))
 }
 
-/// A document as the index has it.
+/// A document of the index.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
-pub struct Kept {
-    /// Its id.
+pub struct StoredDocument {
+    /// Id.
     id: Id,
-    /// Its text, where the index keeps texts.
+    /// Text, if the index stores texts.
     text: Option<String>,
-    /// Its classes.
+    /// Labels.
     labels: Vec<String>,
-    /// Its attributes.
+    /// Attributes.
     attributes: Attributes,
-    /// Its code: the number of the chosen word in each book.
+    /// Code: the number of the codeword in each codebook.
     code: Vec<u16>,
-    /// Its place in the order of insertion.
+    /// Position in the order of insertion.
     sequence: u64,
 }
 
-impl Kept {
-    fn of(hosted: &Hosted, record: Record) -> Kept {
+impl StoredDocument {
+    fn of(hosted: &Hosted, record: Record) -> StoredDocument {
         let shape = hosted.index().model().shape();
-        Kept {
+        StoredDocument {
             id: Id(record.id),
-            code: (0..shape.books()).map(|m| shape.word(&record.code, m) as u16).collect(),
+            code: (0..shape.num_codebooks()).map(|m| shape.codeword(&record.code, m) as u16).collect(),
             sequence: record.sequence,
             text: record.text,
             labels: record.labels,
@@ -291,18 +247,22 @@ impl Kept {
 }
 
 #[derive(Deserialize)]
-pub struct OneOf {
+pub struct DocumentPath {
     id: String,
 }
 
 /// Get a document
 #[utoipa::path(get, path = "/v1/indexes/{index}/documents/{id}", tag = "documents", operation_id = "getDocument",
     params(("index" = String, Path, description = "Name of the index"), ("id" = String, Path, description = "Id of the document")),
-    responses((status = 200, description = "The document", body = Kept), Refusals))]
-pub async fn get(_: MayRead, Of(hosted): Of, At(OneOf { id }): At<OneOf>) -> Answer<Json<Kept>> {
+    responses((status = 200, description = "The document", body = StoredDocument), Refusals))]
+pub async fn get(
+    _: MayRead,
+    NamedIndex(hosted): NamedIndex,
+    PathPart(DocumentPath { id }): PathPart<DocumentPath>,
+) -> Answer<Json<StoredDocument>> {
     let Ok(id) = id.parse::<DocId>();
     match hosted.index().get(&id).map_err(Problem::of(Code::BadQuery))? {
-        Some(record) => Ok(Json(Kept::of(&hosted, record))),
+        Some(record) => Ok(Json(StoredDocument::of(&hosted, record))),
         None => Err(unknown(&id)),
     }
 }
@@ -315,30 +275,35 @@ fn unknown(id: &DocId) -> Problem {
 /// Delete a document
 #[utoipa::path(delete, path = "/v1/indexes/{index}/documents/{id}", tag = "documents", operation_id = "deleteDocument",
     params(("index" = String, Path, description = "Name of the index"), ("id" = String, Path, description = "Id of the document")),
-    responses((status = 200, description = "It is gone", body = Changed), Refusals))]
-pub async fn delete_one(_: MayWrite, Of(hosted): Of, At(OneOf { id }): At<OneOf>) -> Answer<Json<Changed>> {
+    responses((status = 200, description = "The document is deleted", body = Done), Refusals))]
+pub async fn delete_one(
+    _: MayWrite,
+    _: NoBody,
+    NamedIndex(hosted): NamedIndex,
+    PathPart(DocumentPath { id }): PathPart<DocumentPath>,
+) -> Answer<Json<Done>> {
     let Ok(id) = id.parse::<DocId>();
     let done = hosted.writes.change(Change::Delete(vec![id.clone()])).await?;
     if done.changed == 0 {
         return Err(unknown(&id));
     }
-    Ok(Json(done.into()))
+    Ok(Json(done))
 }
 
 /// Ids of documents.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Ids {
-    /// The ids.
+    /// Ids.
     #[schema(max_items = 10000)]
     ids: Vec<Id>,
 }
 
-/// Documents by their ids.
+/// Documents by id.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct Fetched {
-    /// In the order of the ids; `null` where there is none.
-    documents: Vec<Option<Kept>>,
+    /// Documents in the order of the ids; `null` for an unknown id.
+    documents: Vec<Option<StoredDocument>>,
 }
 
 /// Get several documents
@@ -348,33 +313,45 @@ pub struct Fetched {
 pub async fn fetch(
     _: MayRead,
     State(server): State<Arc<Server>>,
-    Of(hosted): Of,
+    NamedIndex(hosted): NamedIndex,
     Body(Ids { ids }): Body<Ids>,
 ) -> Answer<Json<Fetched>> {
     limit_ids(&ids, server.config.max_documents)?;
-    let found = super::blocking(move || {
-        let index = hosted.index();
-        let one = |Id(id): &Id| Ok(index.get(id)?.map(|record| Kept::of(&hosted, record)));
-        ids.iter().map(one).collect::<micpq::Result<_>>()
+    let max_bytes = server.config.max_answer_bytes;
+    let found = super::reading(&server, move |cancel| -> Answer<Vec<Option<StoredDocument>>> {
+        let (index, mut bytes) = (hosted.index(), 0);
+        let mut found = Vec::with_capacity(ids.len());
+        for Id(id) in &ids {
+            if cancel.interrupted() {
+                return Err(Problem::stopping());
+            }
+            let record = index.get(id).map_err(Problem::of(Code::BadQuery))?;
+            bytes += record.as_ref().and_then(|record| record.text.as_ref()).map_or(0, String::len);
+            if bytes > max_bytes {
+                return Err(bounds::too_long(max_bytes));
+            }
+            found.push(record.map(|record| StoredDocument::of(&hosted, record)));
+        }
+        Ok(found)
     });
-    Ok(Json(Fetched { documents: found.await?.map_err(Problem::of(Code::BadQuery))? }))
+    Ok(Json(Fetched { documents: found.await?? }))
 }
 
-fn limit_ids(ids: &[Id], most: usize) -> Answer<()> {
-    if ids.len() > most {
-        return Err(Problem::bad_request(format!("ids: {} of them; at most {most} go at once", ids.len())));
+fn limit_ids(ids: &[Id], max_ids: usize) -> Answer<()> {
+    if ids.len() > max_ids {
+        return Err(Problem::bad_request(format!("ids has {} entries; send at most {max_ids}", ids.len())));
     }
     Ok(())
 }
 
-/// What to delete: ids, or what matches a filter.
+/// Documents to delete: by ids, or by a filter.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Delete {
-    /// Ids of documents; those that are not there do not matter.
+    /// Ids. Unknown ids are ignored.
     #[schema(max_items = 10000)]
     ids: Option<Vec<Id>>,
-    /// A filter, as in a query.
+    /// Filter, as in a query.
     #[schema(example = "year:1987")]
     filter: Option<String>,
 }
@@ -382,29 +359,29 @@ pub struct Delete {
 /// Delete documents by ids or filter
 #[utoipa::path(post, path = "/v1/indexes/{index}/documents/delete", tag = "documents", operation_id = "deleteDocuments",
     params(("index" = String, Path, description = "Name of the index")),
-    request_body = Delete, responses((status = 200, description = "They are gone", body = Changed), Refusals))]
+    request_body = Delete, responses((status = 200, description = "The documents are deleted", body = Done), Refusals))]
 pub async fn delete(
     _: MayWrite,
     State(server): State<Arc<Server>>,
-    Of(hosted): Of,
+    NamedIndex(hosted): NamedIndex,
     Body(body): Body<Delete>,
-) -> Answer<Json<Changed>> {
+) -> Answer<Json<Done>> {
     let change = match (body.ids, body.filter) {
         (Some(ids), None) => {
             limit_ids(&ids, server.config.max_documents)?;
             Change::Delete(ids.into_iter().map(|Id(id)| id).collect())
         }
         (None, Some(filter)) => Change::DeleteWhere(filter),
-        _ => return Err(Problem::refused(Code::BadQuery, "name either ids or a filter of what to delete")),
+        _ => return Err(Problem::refused(Code::BadQuery, "give either ids or a filter")),
     };
-    Ok(Json(hosted.writes.change(change).await?.into()))
+    Ok(Json(hosted.writes.change(change).await?))
 }
 
-/// What to count.
+/// Documents to count.
 #[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Count {
-    /// A filter, as in a query; all documents without one.
+    /// Filter, as in a query. Default: all documents.
     #[schema(example = "places:japan AND year:[1987 TO 1988]")]
     filter: Option<String>,
 }
@@ -412,7 +389,7 @@ pub struct Count {
 /// A number of documents.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct Counted {
-    /// So many match.
+    /// Number of documents that match.
     count: usize,
 }
 
@@ -420,21 +397,28 @@ pub struct Counted {
 #[utoipa::path(post, path = "/v1/indexes/{index}/count", tag = "documents", operation_id = "countDocuments",
     params(("index" = String, Path, description = "Name of the index")),
     request_body = Count, responses((status = 200, description = "The number", body = Counted), Refusals))]
-pub async fn count(_: MayRead, Of(hosted): Of, Body(body): Body<Count>) -> Answer<Json<Counted>> {
+pub async fn count(
+    _: MayRead,
+    State(server): State<Arc<Server>>,
+    NamedIndex(hosted): NamedIndex,
+    Body(body): Body<Count>,
+) -> Answer<Json<Counted>> {
     let index = hosted.index();
     let count = match body.filter {
         None => index.len(),
-        Some(filter) => super::blocking(move || index.count(&filter)).await?.map_err(Problem::of(Code::BadQuery))?,
+        Some(filter) => {
+            super::reading(&server, move |_| index.count(&filter)).await?.map_err(Problem::of(Code::BadQuery))?
+        }
     };
     Ok(Json(Counted { count }))
 }
 
-/// Refuses what needs texts of an index that has none.
+/// Refuses an index without texts.
 pub fn expect_texts(hosted: &Hosted) -> Answer<()> {
     if hosted.index().store() == Store::Codes {
         return Err(Problem::conflict(
             Code::Unsupported,
-            "this index keeps only ids and codes; build one that keeps texts (--store all)",
+            "this index stores only ids and codes; create one that stores texts (store: all)",
         ));
     }
     Ok(())

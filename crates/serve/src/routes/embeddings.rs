@@ -1,16 +1,17 @@
-//! Vectors and codes of texts, in the form OpenAI's clients ask for.
+//! Embeddings and codes of texts, in the format of OpenAI's API.
 
 use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
 use base64::Engine;
-use micpq::Silent;
+use engine::{Error, Matrix, NoProgress, Progress};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::Refusals;
 use super::query::check_text;
+use crate::bounds::{Caller, slices};
 use crate::extract::{Body, MayRead, some_whole};
 use crate::problem::{Answer, Code, Problem};
 use crate::server::Server;
@@ -19,9 +20,7 @@ use crate::server::Server;
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Input {
-    /// One.
     One(String),
-    /// Several.
     Several(Vec<String>),
 }
 
@@ -33,96 +32,96 @@ described!(Input, {
     ],
 });
 
-/// How vectors are written.
+/// Format of vectors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Encoding {
     /// A list of numbers.
     #[default]
     Float,
-    /// Little-endian 32-bit floats, or the bytes of a packed code, in base64.
+    /// Base64 of little-endian 32-bit floats, or of the bytes of a packed code.
     Base64,
 }
 
-/// Texts to be encoded.
+/// Texts to encode.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Embed {
-    /// The texts.
+    /// One text or several.
     #[schema(example = "oil prices and the economy")]
     input: Input,
-    /// Name of an index: its encoder's features. With `/code` behind it: its codes, a word's number for each book.
+    /// Name of an index, for embeddings of its encoder. With the suffix `/code`: codes, a codeword number per codebook.
     #[schema(example = "news")]
     model: String,
-    /// How vectors are written.
+    /// Format of vectors.
     #[serde(default)]
     encoding_format: Encoding,
-    /// If given, it must be the length vectors have.
+    /// If given, it must be the number of values of a vector.
     #[schema(minimum = 1, maximum = 65536)]
     #[serde(default, deserialize_with = "some_whole")]
     dimensions: Option<usize>,
-    /// Taken and not used, as OpenAI's clients may send it.
+    /// Ignored. OpenAI's clients may send it.
     #[serde(default)]
     user: Option<String>,
 }
 
-/// A vector or code.
+/// An embedding or a code.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(untagged)]
 pub enum Values {
-    /// As numbers.
+    /// Numbers.
     Numbers(Vec<f32>),
-    /// In base64.
+    /// Base64.
     Packed(String),
 }
 
-/// The vector or code of one text.
+/// The embedding or code of one text.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct Embedding {
-    /// `embedding`.
+    /// Always `embedding`.
     object: String,
-    /// Number of the text, from 0.
+    /// Position of the text in the request, from 0.
     index: usize,
-    /// Its vector or code.
+    /// Embedding or code.
     embedding: Values,
 }
 
-/// Tokens that were read.
+/// Number of tokens.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct Usage {
-    /// Tokens of all texts, after cutting them to the encoder's length.
+    /// Number of tokens of all texts, after truncation to the encoder's maximum length.
     prompt_tokens: usize,
-    /// The same.
+    /// The same as `prompt_tokens`.
     total_tokens: usize,
 }
 
-/// Vectors or codes of texts.
+/// Embeddings or codes of texts.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct Embedded {
-    /// `list`.
+    /// Always `list`.
     object: String,
-    /// One for each text, in their order.
+    /// One per text, in their order.
     data: Vec<Embedding>,
-    /// As it was asked for.
+    /// Model of the request.
     model: String,
-    /// Tokens that were read.
+    /// Number of tokens.
     usage: Usage,
 }
 
 /// Encode texts
 ///
-/// As OpenAI's `POST /v1/embeddings` does. The model is an index: its encoder's features, or its codes.
+/// Compatible with OpenAI's `POST /v1/embeddings`. The model is an index: its embeddings, or its codes.
 #[utoipa::path(post, path = "/v1/embeddings", tag = "embeddings", operation_id = "createEmbeddings",
-    request_body = Embed, responses((status = 200, description = "Vectors or codes", body = Embedded), Refusals))]
+    request_body = Embed, responses((status = 200, description = "Embeddings or codes", body = Embedded), Refusals))]
 pub async fn embed(_: MayRead, State(server): State<Arc<Server>>, Body(body): Body<Embed>) -> Answer<Json<Embedded>> {
     let texts = match body.input {
         Input::One(text) => vec![text],
         Input::Several(texts) => texts,
     };
-    let most = server.config.max_queries;
-    if !(1..=most).contains(&texts.len()) || texts.iter().any(String::is_empty) {
+    let max_texts = server.config.max_queries;
+    if !(1..=max_texts).contains(&texts.len()) || texts.iter().any(String::is_empty) {
         return Err(Problem::bad_request(format!(
-            "input: {} texts; 1 to {most} go at once, none of them empty",
+            "input has {} texts; send 1 to {max_texts}, none of them empty",
             texts.len()
         )));
     }
@@ -134,25 +133,36 @@ pub async fn embed(_: MayRead, State(server): State<Arc<Server>>, Body(body): Bo
     let hosted = server.index(&name)?;
     let searcher = hosted.searcher();
     let shape = searcher.index().model().shape();
-    let length = if code { shape.books() } else { searcher.index().model().inputs() };
+    let length = if code { shape.num_codebooks() } else { searcher.index().model().inputs() };
     if let Some(dimensions) = body.dimensions.filter(|d| *d != length) {
         return Err(Problem::refused(
             Code::BadQuery,
-            format!("{} has {length} dimensions, not {dimensions}; leave them out", body.model),
+            format!("{} has {length} dimensions, not {dimensions}; leave dimensions out", body.model),
         ));
     }
     let packed = body.encoding_format == Encoding::Base64;
-    // A ticket of the streams' kind would be too many: encoding here is bounded by the blocking threads and the time limit.
-    let (data, tokens) = super::blocking(move || -> micpq::Result<(Vec<Values>, usize)> {
-        let features = searcher.features(&Silent)?;
-        let tokens = features.tokens(&texts)?;
-        let count = tokens.iter().map(Vec::len).sum();
-        let vectors = features.encode_tokens(&tokens, None, &Silent)?;
+    let turn = server.embeddings.take().await?;
+    // Encoding stops with its caller: this future is dropped when the caller disconnects or the request times out.
+    let (_caller, cancel) = Caller::new();
+    let (data, tokens) = super::blocking(move || -> engine::Result<(Vec<Values>, usize)> {
+        let _turn = turn;
+        let embedder = searcher.embedder(&NoProgress)?;
+        let (mut rows, mut count) = (Vec::with_capacity(texts.len() * embedder.width()), 0);
+        for slice in slices(&texts) {
+            if cancel.interrupted() {
+                return Err(Error::Interrupted);
+            }
+            let tokens = embedder.tokens(slice)?;
+            count += tokens.iter().map(Vec::len).sum::<usize>();
+            rows.extend_from_slice(embedder.encode_tokens(&tokens, None, &cancel)?.as_slice());
+        }
+        let vectors = Matrix::from_vec(embedder.width(), rows);
         let base64 = |bytes: &[u8]| Values::Packed(base64::engine::general_purpose::STANDARD.encode(bytes));
         let data = if code {
             let codes = searcher.index().model().encode(&vectors)?;
-            let numbers =
-                |code: &[u8]| Values::Numbers((0..shape.books()).map(|m| shape.word(code, m) as f32).collect());
+            let numbers = |code: &[u8]| {
+                Values::Numbers((0..shape.num_codebooks()).map(|m| shape.codeword(code, m) as f32).collect())
+            };
             codes.chunks_exact(shape.code_bytes()).map(|c| if packed { base64(c) } else { numbers(c) }).collect()
         } else {
             let bytes = |row: &[f32]| base64(&row.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<u8>>());
@@ -171,25 +181,25 @@ pub async fn embed(_: MayRead, State(server): State<Arc<Server>>, Body(body): Bo
     }))
 }
 
-/// A model that can be asked for embeddings.
+/// A model for embeddings.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct ModelView {
-    /// Its name.
+    /// Name of the model.
     id: String,
-    /// `model`.
+    /// Always `model`.
     object: String,
-    /// `micpq`.
+    /// Always `micpq`.
     owned_by: String,
-    /// Not known: 0.
+    /// Always 0: the time is unknown.
     created: u64,
 }
 
-/// Models that can be asked for embeddings.
+/// The models for embeddings.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct ModelList {
-    /// `list`.
+    /// Always `list`.
     object: String,
-    /// Each index twice: its features and its codes.
+    /// Two models per index: its embeddings and its codes.
     data: Vec<ModelView>,
 }
 

@@ -1,4 +1,4 @@
-//! The description of the interface: as OpenAPI 3.1 for programs, and as a page that needs nothing but itself.
+//! The API description: OpenAPI 3.1 for programs, and a self-contained page for people.
 
 use std::fmt::Write;
 use std::sync::{Arc, LazyLock};
@@ -14,7 +14,7 @@ use crate::server::Server;
 
 static JSON: LazyLock<String> =
     LazyLock::new(|| super::openapi().to_pretty_json().expect("the description has a JSON form"));
-static PAGE: LazyLock<String> = LazyLock::new(|| page(&serde_json::from_str(&JSON).expect("it was JSON just now")));
+static PAGE: LazyLock<String> = LazyLock::new(|| page(&serde_json::from_str(&JSON).expect("the description is JSON")));
 
 /// `/openapi.json` and `/docs`.
 pub fn router() -> Router<Arc<Server>> {
@@ -34,7 +34,7 @@ fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
-/// A sentence, with what stands in backquotes as code.
+/// Escaped text, with backquoted parts as code.
 fn prose(text: &str) -> String {
     let parts = escaped(text);
     let mut out = String::new();
@@ -154,7 +154,7 @@ fn write_schema(out: &mut String, name: &str, schema: &Value) {
     out.push_str("</details>");
 }
 
-/// A type in words, with links to named ones.
+/// A type as text, with links to named types.
 fn kind(schema: &Value) -> String {
     if let Some(name) = schema["$ref"].as_str().and_then(|r| r.rsplit('/').next()) {
         return format!("<a href=\"#schema-{0}\">{0}</a>", escaped(name));
@@ -183,8 +183,7 @@ fn kind(schema: &Value) -> String {
 
 fn limits(schema: &Value) -> String {
     let mut out = String::new();
-    for (name, word) in
-        [("minimum", "from"), ("exclusiveMinimum", "above"), ("maximum", "to"), ("default", "unless said")]
+    for (name, word) in [("minimum", "from"), ("exclusiveMinimum", "above"), ("maximum", "to"), ("default", "default")]
     {
         if let Some(value) = schema.get(name).filter(|v| !v.is_null()) {
             let _ = write!(out, ", {word} {}", escaped(&value.to_string()));
@@ -205,7 +204,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_page_tells_of_every_operation_and_calls_nobody() {
+    fn the_page_has_every_operation_and_loads_nothing_else() {
         let api: Value = serde_json::from_str(&JSON).unwrap();
         assert!(text(&api["openapi"]).starts_with("3.1"));
         let mut operations = 0;
@@ -227,7 +226,7 @@ mod tests {
         for outside in ["http://", "https://", "<script", "@import"] {
             assert!(!PAGE.contains(outside), "{outside}");
         }
-        // Every type that is named is described.
+        // Every referenced type has a schema.
         let schemas = api["components"]["schemas"].as_object().unwrap();
         for part in JSON.split("#/components/schemas/").skip(1) {
             let name = part.split('"').next().unwrap();

@@ -1,124 +1,113 @@
-//! Indexes as a whole.
+//! Routes that create, show, copy and drop indexes.
 
 use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
-use micpq::Silent;
-use micpq::encoder::{Features, Pooling, Precision, pull};
-use micpq::index::{Bytes, CopyConfig, IndexConfig, snapshot as snapshot_of};
-use micpq::model::Model;
-use micpq::text::Clean;
+use engine::NoProgress;
+use engine::encoder::{Embedder, EmbedderConfig, pull};
+use engine::index::{Bytes, CopyConfig, IndexConfig, RerankVectors, Store, backup as backup_of};
+use engine::model::Model;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::Refusals;
 use crate::config::check_name;
-use crate::extract::{At, Body, MayAdmin, MayRead, Of, Whole};
+use crate::extract::{Body, MayAdmin, MayRead, NamedIndex, NoBody, PathPart, Whole};
 use crate::hosted::Hosted;
 use crate::problem::{Answer, Code, Problem};
-use crate::server::{SNAPSHOTS, Server};
+use crate::server::{BACKUPS, Server};
 
-/// What is kept of a document.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum Store {
-    /// Id, code, text, labels and attributes, with the words of texts.
-    #[default]
-    All,
-    /// Id and code.
-    Codes,
-}
+/// Schemas of the engine's types.
+mod schemas {
+    pub enum Store {}
 
-/// How features are kept for the second stage of a search.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum Keep {
-    /// Not at all.
-    None,
-    /// A byte a value.
-    #[default]
-    Int8,
-    /// Two bytes a value.
-    F16,
-}
+    described!(Store, {
+        "description": "What an index stores of a document: `all` (id, code, text, labels and attributes, with the terms of \
+                        texts) or `codes` (only id and code).",
+        "type": "string",
+        "enum": ["all", "codes"],
+    });
 
-/// Bytes on disk by part.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize, ToSchema)]
-pub struct Sizes {
-    /// Ids, codes and attributes as columns.
-    columns: u64,
-    /// Texts, labels and attributes as they came.
-    documents: u64,
-    /// The inverted index.
-    terms: u64,
-    /// Packed codes.
-    codes: u64,
-    /// Kept features.
-    features: u64,
-    /// The model.
-    model: u64,
-    /// Everything else.
-    other: u64,
-}
+    pub enum RerankVectors {}
 
-impl From<Bytes> for Sizes {
-    fn from(b: Bytes) -> Sizes {
-        Sizes {
-            columns: b.columns,
-            documents: b.documents,
-            terms: b.terms,
-            codes: b.codes,
-            features: b.features,
-            model: b.model,
-            other: b.other,
-        }
+    described!(RerankVectors, {
+        "description": "How an index stores embeddings for re-ranking: `none`, `int8` (a byte per value) or `f16` (two bytes \
+                        per value).",
+        "type": "string",
+        "enum": ["none", "int8", "f16"],
+    });
+
+    pub enum Sizes {}
+
+    described!(Sizes, {
+        "description": "Bytes on disk by part.",
+        "type": "object",
+        "required": ["columns", "documents", "terms", "codes", "rerank_vectors", "model", "other"],
+        "properties": {
+            "columns": bytes("Columns of ids, codes and attributes."),
+            "documents": bytes("Texts, labels and attributes."),
+            "terms": bytes("The inverted index."),
+            "codes": bytes("Packed codes."),
+            "rerank_vectors": bytes("Rerank vectors."),
+            "model": bytes("The model."),
+            "other": bytes("Everything else."),
+        },
+    });
+
+    fn bytes(description: &str) -> serde_json::Value {
+        serde_json::json!({ "type": "integer", "format": "int64", "minimum": 0, "description": description })
     }
 }
 
-/// An index and how it does.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
+/// An index.
+#[derive(Debug, Serialize, ToSchema)]
 pub struct IndexView {
-    /// Its name.
+    /// Name.
     name: String,
-    /// Documents that can be found.
+    /// Always `open`.
+    status: String,
+    /// Number of documents, without deleted ones.
     documents: usize,
-    /// Deleted documents whose place is not yet taken back.
+    /// Number of deleted documents that are still on disk.
     deleted: usize,
-    /// Segments.
+    /// Number of segments.
     segments: usize,
     /// Bits of a code.
     bits: usize,
-    /// Books of a code.
+    /// Number of codebooks.
     books: usize,
-    /// Words of a book.
+    /// Number of codewords per codebook.
     words: usize,
-    /// Values of a feature vector.
+    /// Number of values of an embedding.
     width: usize,
-    /// What is kept of a document.
+    /// What the index stores of a document.
+    #[schema(value_type = schemas::Store)]
     store: Store,
-    /// How features are kept.
-    keep: Keep,
+    /// How the index stores embeddings for re-ranking.
+    #[schema(value_type = schemas::RerankVectors)]
+    rerank_vectors: RerankVectors,
     /// Fingerprint of the model.
     model: String,
-    /// The system the model was trained by.
+    /// Method that trained the model.
     method: String,
-    /// The encoder; `null` where callers bring vectors.
+    /// Encoder; `null` for an index of user vectors.
     encoder: Option<String>,
-    /// Whether texts can be searched and added: the encoder is here.
+    /// Whether texts can be searched and added: the server has the encoder.
     texts: bool,
-    /// Version of the directory.
+    /// Version of the directory format.
     format: u32,
     /// Bytes on disk by part.
-    bytes: Sizes,
-    /// Queries waiting.
+    #[schema(value_type = schemas::Sizes)]
+    bytes: Bytes,
+    /// Number of waiting queries.
     queries_waiting: usize,
-    /// Writes waiting.
+    /// Number of waiting writes.
     writes_waiting: usize,
-    /// Whether a job works on it.
+    /// Whether a job is using it.
     job_running: bool,
-    /// Whether it was made over HTTP, and can be dropped so.
+    /// Whether it was created over HTTP, and can be dropped over HTTP.
     droppable: bool,
 }
 
@@ -130,28 +119,22 @@ impl IndexView {
         let model = index.model();
         Ok(IndexView {
             name: hosted.name().to_owned(),
+            status: "open".into(),
             documents: info.documents,
             deleted: info.deleted,
             segments: info.segments,
             bits: info.shape.bits(),
-            books: info.shape.books(),
-            words: info.shape.words(),
+            books: info.shape.num_codebooks(),
+            words: info.shape.codebook_size(),
             width: model.inputs(),
-            store: match info.store {
-                micpq::index::Store::All => Store::All,
-                micpq::index::Store::Codes => Store::Codes,
-            },
-            keep: match info.keep {
-                micpq::index::Keep::None => Keep::None,
-                micpq::index::Keep::Int8 => Keep::Int8,
-                micpq::index::Keep::F16 => Keep::F16,
-            },
+            store: info.store,
+            rerank_vectors: info.rerank_vectors,
             model: info.model,
             method: model.config.method.clone(),
-            encoder: model.config.features.as_ref().map(|f| f.encoder.clone()),
-            texts: server.encoders.of(model, &Silent).is_ok_and(|features| features.is_some()),
+            encoder: model.config.embedding.as_ref().map(|e| e.encoder.clone()),
+            texts: server.encoders.of(model, &NoProgress).is_ok_and(|embedder| embedder.is_some()),
             format: info.format,
-            bytes: info.bytes.into(),
+            bytes: info.bytes,
             queries_waiting: hosted.queries.depth(),
             writes_waiting: hosted.writes.depth(),
             job_running: server.jobs.running(hosted.name()),
@@ -160,48 +143,96 @@ impl IndexView {
     }
 }
 
-/// All indexes.
+/// An index that cannot be opened.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub struct UnavailableIndex {
+    /// Name.
+    name: String,
+    /// Always `unavailable`.
+    status: String,
+    /// Error message. The server retries every few seconds.
+    reason: String,
+    /// Whether it was created over HTTP, and can be dropped over HTTP.
+    droppable: bool,
+}
+
+/// All indexes.
+#[derive(Debug, Serialize, ToSchema)]
 pub struct IndexList {
-    /// In the order of their names.
+    /// Open indexes, ordered by name.
     indexes: Vec<IndexView>,
+    /// Indexes that cannot be opened.
+    unavailable: Vec<UnavailableIndex>,
 }
 
 /// List indexes
 #[utoipa::path(get, path = "/v1/indexes", tag = "indexes", operation_id = "listIndexes",
     responses((status = 200, description = "All indexes", body = IndexList), Refusals))]
 pub async fn list(_: MayRead, State(server): State<Arc<Server>>) -> Answer<Json<IndexList>> {
-    let listed = super::blocking(move || -> Answer<Vec<IndexView>> {
-        server.indexes().iter().map(|hosted| IndexView::of(&server, hosted)).collect()
+    let listed = super::blocking(move || {
+        let unavailable = |name: &str, reason: String, droppable| UnavailableIndex {
+            name: name.to_owned(),
+            status: "unavailable".into(),
+            reason,
+            droppable,
+        };
+        let closed = server.unavailable();
+        let mut list = IndexList {
+            indexes: Vec::new(),
+            unavailable: closed
+                .into_iter()
+                .map(|broken| unavailable(&broken.name, broken.reason, broken.ours))
+                .collect(),
+        };
+        for hosted in server.indexes() {
+            // An index with missing files does not hide the others.
+            match IndexView::of(&server, &hosted) {
+                Ok(view) => list.indexes.push(view),
+                Err(problem) => list.unavailable.push(unavailable(hosted.name(), problem.details.message, hosted.ours)),
+            }
+        }
+        list
     });
-    Ok(Json(IndexList { indexes: listed.await?? }))
+    Ok(Json(listed.await?))
 }
 
-/// Look at an index
+/// Get an index
 #[utoipa::path(get, path = "/v1/indexes/{index}", tag = "indexes", operation_id = "getIndex",
     params(("index" = String, Path, description = "Name of the index")),
     responses((status = 200, description = "The index", body = IndexView), Refusals))]
-pub async fn show(_: MayRead, State(server): State<Arc<Server>>, Of(hosted): Of) -> Answer<Json<IndexView>> {
+pub async fn show(
+    _: MayRead,
+    State(server): State<Arc<Server>>,
+    NamedIndex(hosted): NamedIndex,
+) -> Answer<Json<IndexView>> {
     super::blocking(move || IndexView::of(&server, &hosted)).await?.map(Json)
 }
 
-/// How a new index turns texts into codes: the model of another index (`like`), or an encoder with codes that need no
-/// training (`encoder`, `bits`); train it later with its own documents.
-#[derive(Debug, Default, Deserialize, ToSchema)]
+/// A new index, with the model of another index (`like`), or with an encoder and untrained codes (`encoder`, `bits`). An
+/// untrained index can be trained later on its own documents.
+#[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Create {
-    /// Name of an index whose model is taken.
+    /// Name of an index whose model is used.
     like: Option<String>,
-    /// Encoder that turns texts into vectors, one that is on the server; all-MiniLM-L6-v2 unless said.
+    /// Name of an encoder on the server. Default: all-MiniLM-L6-v2.
     #[schema(example = "all-MiniLM-L6-v2", min_length = 1, max_length = 200)]
     encoder: Option<String>,
-    /// Bits of a code, without `like`: 16, 32, 64 or 128; 128 unless said. Untrained codes need many.
+    /// Bits of a code, without `like`: 16, 32, 64 or 128. Untrained codes need many bits. Default: 128.
     #[schema(example = 128)]
     bits: Option<Bits>,
-    /// What is kept of a document.
+    /// What the index stores of a document.
+    #[schema(value_type = schemas::Store)]
     store: Store,
-    /// How features are kept for the second stage of a search.
-    keep: Keep,
+    /// How the index stores embeddings for re-ranking. Default: `int8`.
+    #[schema(value_type = schemas::RerankVectors)]
+    rerank_vectors: RerankVectors,
+}
+
+impl Default for Create {
+    fn default() -> Self {
+        Create { like: None, encoder: None, bits: None, store: Store::All, rerank_vectors: RerankVectors::Int8 }
+    }
 }
 
 /// Bits of a code.
@@ -217,7 +248,7 @@ impl TryFrom<Whole> for Bits {
     fn try_from(Whole(bits): Whole) -> Result<Bits, String> {
         match bits {
             16 | 32 | 64 | 128 => Ok(Bits(bits as usize)),
-            _ => Err(format!("codes have 16, 32, 64 or 128 bits, not {bits}")),
+            _ => Err(format!("a code has 16, 32, 64 or 128 bits, not {bits}")),
         }
     }
 }
@@ -234,7 +265,7 @@ impl Create {
             if self.encoder.is_some() || self.bits.is_some() {
                 return Err(Problem::refused(
                     Code::BadQuery,
-                    "a model taken from another index has its own encoder and bits; leave them out",
+                    "the model of another index has its own encoder and bits; leave encoder and bits out",
                 ));
             }
             let index = server.index(name)?.index();
@@ -242,129 +273,131 @@ impl Create {
             return Ok((index.model().clone(), serde_json::from_slice(&metrics).unwrap_or_default()));
         }
         let name = self.encoder.as_deref().unwrap_or(pull::DEFAULT);
-        // A name of a pulled encoder and not a path: callers do not read the server's disk.
+        // Only names, no paths: callers must not read the server's disk.
         if name.contains("..") || name.starts_with(['/', '.', '~']) || name.contains('\\') {
-            return Err(Problem::refused(Code::UnknownModel, "an encoder is named, not given by a path"));
+            return Err(Problem::refused(
+                Code::UnknownModel,
+                "the encoder is a path; give the name of an encoder on the server",
+            ));
         }
         let known = server
             .indexes()
             .iter()
-            .any(|h| h.index().model().config.features.as_ref().is_some_and(|f| f.encoder == name));
+            .any(|h| h.index().model().config.embedding.as_ref().is_some_and(|e| e.encoder == name));
         let pulled = pull::models_dir().is_ok_and(|dir| dir.join(name).join("config.json").is_file());
         if !known && !pulled {
             return Err(Problem::refused(
                 Code::UnknownModel,
-                format!("encoder \"{name}\" is not on this server; fetch it there with \"micpq encoder pull\""),
+                format!("encoder \"{name}\" is not on this server; download it there with \"micpq encoder pull\""),
             ));
         }
-        let features = Features::new(name, Pooling::Mean, None, Clean::None, true, Precision::default())
-            .map_err(Problem::of(Code::UnknownModel))?;
-        let model = train::untrained::model(features.config(), self.bits.map_or(128, usize::from));
+        let embedder = Embedder::load_local(&EmbedderConfig {
+            encoder: name.to_owned(),
+            unit_length: true,
+            ..EmbedderConfig::default()
+        })
+        .map_err(Problem::of(Code::UnknownModel))?;
+        let model = train::untrained::model(embedder.config(), self.bits.map_or(128, usize::from));
         Ok((model.map_err(Problem::of(Code::BadQuery))?, serde_json::Value::Null))
     }
 }
 
 #[derive(Deserialize)]
-pub struct Named {
+pub struct IndexPath {
     index: String,
 }
 
-/// Make an index
+/// Create an index
 ///
-/// Empty, in the server's data directory. Fill it, then train it with its own documents for better and shorter codes.
+/// Creates an empty index in the server's data directory. Add documents, then train it on them for better and shorter codes.
 #[utoipa::path(put, path = "/v1/indexes/{index}", tag = "indexes", operation_id = "createIndex",
     params(("index" = String, Path, description = "Name of the index", min_length = 1, max_length = 64, pattern = "^[A-Za-z0-9][A-Za-z0-9_.-]*$")),
-    request_body = Create, responses((status = 201, description = "It is there", body = IndexView), Refusals))]
+    request_body = Create, responses((status = 201, description = "The index is created", body = IndexView), Refusals))]
 pub async fn create(
     _: MayAdmin,
     State(server): State<Arc<Server>>,
-    At(Named { index }): At<Named>,
+    PathPart(IndexPath { index }): PathPart<IndexPath>,
     Body(body): Body<Create>,
 ) -> Answer<(StatusCode, Json<IndexView>)> {
     check_name(&index).map_err(|e| Problem::bad_request(e.to_string()))?;
     server.data()?;
-    let made = super::blocking(move || {
+    let created = super::blocking(move || {
         let (model, metrics) = body.model(&server)?;
-        let config = IndexConfig {
-            store: match body.store {
-                Store::All => micpq::index::Store::All,
-                Store::Codes => micpq::index::Store::Codes,
-            },
-            keep: match body.keep {
-                Keep::None => micpq::index::Keep::None,
-                Keep::Int8 => micpq::index::Keep::Int8,
-                Keep::F16 => micpq::index::Keep::F16,
-            },
-            metrics,
-            ..IndexConfig::default()
-        };
+        let (store, rerank_vectors) = (body.store, body.rerank_vectors);
+        let config = IndexConfig { store, rerank_vectors, metrics, ..IndexConfig::default() };
         let hosted = server.create(&index, &model, config)?;
         IndexView::of(&server, &hosted)
     });
-    Ok((StatusCode::CREATED, Json(made.await??)))
+    Ok((StatusCode::CREATED, Json(created.await??)))
 }
 
 /// Drop an index
 ///
-/// With everything in it. Only one that was made over HTTP.
+/// Removes the index with all its documents. Only for an index that was created over HTTP.
 #[utoipa::path(delete, path = "/v1/indexes/{index}", tag = "indexes", operation_id = "dropIndex",
     params(("index" = String, Path, description = "Name of the index")),
-    responses((status = 204, description = "It is gone"), Refusals))]
+    responses((status = 204, description = "The index is removed"), Refusals))]
 pub async fn drop_index(
     _: MayAdmin,
+    _: NoBody,
     State(server): State<Arc<Server>>,
-    At(Named { index }): At<Named>,
+    PathPart(IndexPath { index }): PathPart<IndexPath>,
 ) -> Answer<StatusCode> {
     super::blocking(move || server.drop_index(&index)).await??;
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// A copy of an index on the server's disk.
+/// A backup of an index on the server's disk.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
-pub struct Snapshot {
-    /// Its name in the data directory's folder `snapshots`.
+pub struct Backup {
+    /// Name in the folder `backups` of the data directory.
     name: String,
-    /// Documents in it.
+    /// Number of documents.
     documents: usize,
 }
 
-/// Copy an index
+/// Back up an index
 ///
-/// A consistent copy of the last commit, in the data directory's folder `snapshots`; `micpq index restore` brings it back.
-#[utoipa::path(post, path = "/v1/indexes/{index}/snapshots", tag = "indexes", operation_id = "createSnapshot",
+/// Copies the last commit to the folder `backups` of the data directory. `micpq index restore` creates an index from it.
+#[utoipa::path(post, path = "/v1/indexes/{index}/backups", tag = "indexes", operation_id = "createBackup",
     params(("index" = String, Path, description = "Name of the index")),
-    responses((status = 201, description = "The copy is on disk", body = Snapshot), Refusals))]
-pub async fn snapshot(
+    responses((status = 201, description = "The backup is on disk", body = Backup), Refusals))]
+pub async fn backup(
     _: MayAdmin,
+    _: NoBody,
     State(server): State<Arc<Server>>,
-    Of(hosted): Of,
-) -> Answer<(StatusCode, Json<Snapshot>)> {
-    let folder = server.data()?.join(SNAPSHOTS);
+    NamedIndex(hosted): NamedIndex,
+) -> Answer<(StatusCode, Json<Backup>)> {
+    let folder = server.data()?.join(BACKUPS);
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     let name = format!("{}-{}", hosted.name(), now.as_millis());
-    let place = folder.join(&name);
-    let copied = super::blocking(move || snapshot_of(hosted.dir(), &place, CopyConfig::default(), &Silent)).await?;
+    let path = folder.join(&name);
+    let copied = super::blocking(move || backup_of(hosted.dir(), &path, CopyConfig::default(), &NoProgress)).await?;
     let documents = copied.map_err(Problem::of(Code::Storage))?.documents as usize;
-    Ok((StatusCode::CREATED, Json(Snapshot { name, documents })))
+    Ok((StatusCode::CREATED, Json(Backup { name, documents })))
 }
 
-/// Copies of an index.
+/// Backups of an index.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
-pub struct SnapshotList {
-    /// Their names, the oldest first.
-    snapshots: Vec<String>,
+pub struct BackupList {
+    /// Names, oldest first.
+    backups: Vec<String>,
 }
 
-/// List the copies of an index
-#[utoipa::path(get, path = "/v1/indexes/{index}/snapshots", tag = "indexes", operation_id = "listSnapshots",
+/// List the backups of an index
+#[utoipa::path(get, path = "/v1/indexes/{index}/backups", tag = "indexes", operation_id = "listBackups",
     params(("index" = String, Path, description = "Name of the index")),
-    responses((status = 200, description = "Their names", body = SnapshotList), Refusals))]
-pub async fn snapshots(_: MayRead, State(server): State<Arc<Server>>, Of(hosted): Of) -> Answer<Json<SnapshotList>> {
+    responses((status = 200, description = "The names of the backups", body = BackupList), Refusals))]
+pub async fn backups(
+    _: MayRead,
+    State(server): State<Arc<Server>>,
+    NamedIndex(hosted): NamedIndex,
+) -> Answer<Json<BackupList>> {
     let folder = match &server.config.data {
-        Some(data) => data.join(SNAPSHOTS),
-        None => return Ok(Json(SnapshotList { snapshots: Vec::new() })),
+        Some(data) => data.join(BACKUPS),
+        None => return Ok(Json(BackupList { backups: Vec::new() })),
     };
-    let mut snapshots: Vec<String> = std::fs::read_dir(folder)
+    let mut backups: Vec<String> = std::fs::read_dir(folder)
         .map(|entries| entries.flatten().map(|e| e.file_name().to_string_lossy().into_owned()).collect())
         .unwrap_or_default();
     let own = |name: &String| {
@@ -372,7 +405,7 @@ pub async fn snapshots(_: MayRead, State(server): State<Arc<Server>>, Of(hosted)
             index == hosted.name() && !time.is_empty() && time.bytes().all(|b| b.is_ascii_digit())
         })
     };
-    snapshots.retain(own);
-    snapshots.sort();
-    Ok(Json(SnapshotList { snapshots }))
+    backups.retain(own);
+    backups.sort();
+    Ok(Json(BackupList { backups }))
 }

@@ -1,80 +1,90 @@
-//! What codes, attributes and training look like, for the page and for the curious.
+//! Routes that show codes, attributes and training.
 
 use std::sync::{Arc, PoisonError};
 
 use axum::Json;
-use micpq::Error;
+use axum::extract::State;
+use engine::corpus::Value;
+use engine::{Error, Progress};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use super::Refusals;
 use super::documents::{Attribute, Attributes, Id};
-use crate::extract::{Ask, At, MayRead, Of};
+use crate::bounds::Cancel;
+use crate::extract::{MayRead, NamedIndex, PathPart, QueryString};
 use crate::insight;
 use crate::problem::{Answer, Code, Problem};
+use crate::server::Server;
 
-/// Which attributes, and how many values.
+/// Options of facets.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct FacetOptions {
-    /// Only documents that match.
+    /// Only documents that match this filter.
     filter: Option<String>,
-    /// Values of each attribute at most.
+    /// Maximum number of values per attribute.
     #[param(minimum = 1, maximum = 1000, default = 20)]
     values: Option<usize>,
 }
 
-/// A value and how many documents have it.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
+/// A value of an attribute.
+#[derive(Debug, Serialize, ToSchema)]
 pub struct FacetValue {
     /// The value.
-    value: Attribute,
-    /// Documents that have it.
+    #[schema(value_type = Attribute)]
+    value: Value,
+    /// Number of documents that have it.
     count: u64,
-    /// The filter that asks for it.
+    /// Filter for these documents.
     filter: String,
 }
 
 /// An attribute over all documents.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Serialize, ToSchema)]
 pub struct FacetView {
-    /// Its name.
+    /// Name.
     name: String,
-    /// Documents that have it.
+    /// Number of documents that have it.
     documents: u64,
-    /// Distinct values.
+    /// Number of distinct values.
     distinct: u64,
-    /// The least number, where it has numbers.
+    /// Smallest number, if it has numbers.
     least: Option<f64>,
-    /// The greatest number.
+    /// Greatest number, if it has numbers.
     greatest: Option<f64>,
-    /// The most frequent values.
+    /// Most frequent values.
     values: Vec<FacetValue>,
 }
 
 /// All attributes and the labels.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Serialize, ToSchema)]
 pub struct Facets {
-    /// By name.
+    /// Attributes, ordered by name.
     facets: Vec<FacetView>,
 }
 
 /// Attributes with their values
 ///
-/// What filters can be made of: every attribute, its most frequent values, and the filter that asks for each.
+/// Every attribute with its most frequent values, and a filter for each value.
 #[utoipa::path(get, path = "/v1/indexes/{index}/facets", tag = "insight", operation_id = "getFacets",
     params(("index" = String, Path, description = "Name of the index"), FacetOptions),
     responses((status = 200, description = "The attributes", body = Facets), Refusals))]
-pub async fn facets(_: MayRead, Of(hosted): Of, Ask(options): Ask<FacetOptions>) -> Answer<Json<Facets>> {
-    let most = options.values.unwrap_or(20);
-    if !(1..=1000).contains(&most) {
-        return Err(Problem::bad_request(format!("values is {most}; 1 to 1000 are told")));
+pub async fn facets(
+    _: MayRead,
+    State(server): State<Arc<Server>>,
+    NamedIndex(hosted): NamedIndex,
+    QueryString(options): QueryString<FacetOptions>,
+) -> Answer<Json<Facets>> {
+    let max_values = options.values.unwrap_or(20);
+    if !(1..=1000).contains(&max_values) {
+        return Err(Problem::bad_request(format!("values is {max_values}; give 1 to 1000")));
     }
     let index = hosted.index();
-    let facets = super::blocking(move || index.facets(options.filter.as_deref(), most));
+    let facets = super::reading(&server, move |_| index.facets(options.filter.as_deref(), max_values));
     let facets = facets.await?.map_err(Problem::of(Code::BadQuery))?;
-    let view = |facet: micpq::index::Facet| FacetView {
+    let view = |facet: engine::index::Facet| FacetView {
         documents: facet.documents,
         distinct: facet.distinct,
         least: facet.range.map(|r| r.0),
@@ -82,51 +92,52 @@ pub async fn facets(_: MayRead, Of(hosted): Of, Ask(options): Ask<FacetOptions>)
         values: facet
             .values
             .into_iter()
-            .map(|(value, count)| {
-                let value = Attribute::from(value);
-                FacetValue { filter: filter_of(&facet.name, &value), value, count }
-            })
+            .map(|(value, count)| FacetValue { filter: filter_of(&facet.name, &value), value, count })
             .collect(),
         name: facet.name,
     };
     Ok(Json(Facets { facets: facets.into_iter().map(view).collect() }))
 }
 
-/// `name:"value"`, with what the query language would read otherwise put in quotes.
-fn filter_of(name: &str, value: &Attribute) -> String {
+/// The filter `name:"value"`, with special characters of the query language escaped.
+fn filter_of(name: &str, value: &Value) -> String {
     let quoted = |text: &str| format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""));
     let name: String = name
         .chars()
         .flat_map(|c| if c.is_alphanumeric() || "._-".contains(c) { vec![c] } else { vec!['\\', c] })
         .collect();
     match value {
-        Attribute::Bool(v) => format!("{name}:{v}"),
-        Attribute::Int(v) => format!("{name}:{}", quoted(&v.to_string())),
-        Attribute::Float(v) => format!("{name}:{}", quoted(&v.to_string())),
-        Attribute::Text(v) => format!("{name}:{}", quoted(v)),
-        Attribute::Texts(all) => format!("{name}:{}", quoted(&all.join(" "))),
+        Value::Bool(v) => format!("{name}:{v}"),
+        Value::Int(v) => format!("{name}:{}", quoted(&v.to_string())),
+        Value::Float(v) => format!("{name}:{}", quoted(&v.to_string())),
+        Value::Text(v) => format!("{name}:{}", quoted(v)),
+        Value::Texts(all) => format!("{name}:{}", quoted(&all.join(" "))),
     }
 }
 
-/// How often each word of each book is used.
+/// Usage of the codebooks.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct Codebooks {
-    /// Documents counted.
+    /// Number of documents.
     documents: usize,
-    /// Documents that have each word: a row a book.
+    /// Number of documents per codeword, one list per codebook.
     usage: Vec<Vec<u64>>,
-    /// Entropy of each book in bits; log2 of the words is the most there can be.
+    /// Entropy of each codebook in bits, at most log2 of the number of codewords.
     entropy: Vec<f64>,
 }
 
-/// Usage of the codebooks
+/// Get the usage of the codebooks
 #[utoipa::path(get, path = "/v1/indexes/{index}/codebooks", tag = "insight", operation_id = "getCodebooks",
     params(("index" = String, Path, description = "Name of the index")),
-    responses((status = 200, description = "Documents of each word of each book", body = Codebooks), Refusals))]
-pub async fn codebooks(_: MayRead, Of(hosted): Of) -> Answer<Json<Codebooks>> {
+    responses((status = 200, description = "Number of documents per codeword", body = Codebooks), Refusals))]
+pub async fn codebooks(
+    _: MayRead,
+    State(server): State<Arc<Server>>,
+    NamedIndex(hosted): NamedIndex,
+) -> Answer<Json<Codebooks>> {
     let index = hosted.index();
-    let usage = super::blocking(move || index.usage()).await?.map_err(Problem::of(Code::BadQuery))?;
-    let documents: u64 = usage.first().map_or(0, |book| book.iter().sum());
+    let usage = super::reading(&server, move |_| index.usage()).await?.map_err(Problem::of(Code::BadQuery))?;
+    let documents: u64 = usage.first().map_or(0, |counts| counts.iter().sum());
     let bits = |count: &u64| match *count {
         0 => 0.0,
         count => {
@@ -134,22 +145,22 @@ pub async fn codebooks(_: MayRead, Of(hosted): Of) -> Answer<Json<Codebooks>> {
             -share * share.log2()
         }
     };
-    let entropy = usage.iter().map(|book| book.iter().map(bits).sum()).collect();
+    let entropy = usage.iter().map(|counts| counts.iter().map(bits).sum()).collect();
     Ok(Json(Codebooks { documents: documents as usize, usage, entropy }))
 }
 
 #[derive(Deserialize)]
-pub struct Place {
+pub struct CodewordPath {
     book: usize,
     word: usize,
 }
 
-/// How much to tell of a codeword.
+/// Options of a codeword.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct CodewordOptions {
-    /// Documents at most.
+    /// Maximum number of documents.
     #[param(minimum = 1, maximum = 1000, default = 20)]
     documents: Option<usize>,
 }
@@ -157,80 +168,76 @@ pub struct CodewordOptions {
 /// A document of a codeword.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct Member {
-    /// Its id.
+    /// Id.
     id: Id,
-    /// Its text, where the index keeps texts.
+    /// Text, if the index stores texts.
     text: Option<String>,
-    /// Its classes.
+    /// Labels.
     labels: Vec<String>,
-    /// Its attributes.
+    /// Attributes.
     attributes: Attributes,
 }
 
-/// A word that marks a codeword.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-pub struct Mark {
-    /// The word.
-    word: String,
-    /// Share of the codeword's documents that have it, of those looked at.
-    inside: f64,
-    /// Share of other documents that have it.
-    outside: f64,
-}
-
-/// What a codeword gathers.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
+/// The documents of a codeword.
+#[derive(Debug, Serialize, ToSchema)]
 pub struct Codeword {
-    /// Documents that have it, in the order of insertion.
+    /// Documents in the order of insertion.
     documents: Vec<Member>,
-    /// Words that tell its documents from others, the most telling first.
-    marks: Vec<Mark>,
+    /// Terms that characterise them, most distinctive first.
+    marks: Vec<insight::Mark>,
 }
 
-/// Documents looked at for marks.
-const LOOKED: usize = 300;
+/// Documents sampled for marks, inside and outside of the codeword.
+const SAMPLE: usize = 300;
 
-/// Documents and words of a codeword
+/// Get the documents and terms of a codeword
 #[utoipa::path(get, path = "/v1/indexes/{index}/codebooks/{book}/{word}", tag = "insight", operation_id = "getCodeword",
-    params(("index" = String, Path, description = "Name of the index"), ("book" = usize, Path, description = "Number of the book, from 0", maximum = 1023),
-        ("word" = usize, Path, description = "Number of the word, from 0", maximum = 255), CodewordOptions),
-    responses((status = 200, description = "What it gathers", body = Codeword), Refusals))]
+    params(("index" = String, Path, description = "Name of the index"), ("book" = usize, Path, description = "Number of the codebook, from 0", maximum = 1023),
+        ("word" = usize, Path, description = "Number of the codeword, from 0", maximum = 255), CodewordOptions),
+    responses((status = 200, description = "Documents and terms", body = Codeword), Refusals))]
 pub async fn codeword(
     _: MayRead,
-    Of(hosted): Of,
-    At(Place { book, word }): At<Place>,
-    Ask(options): Ask<CodewordOptions>,
+    State(server): State<Arc<Server>>,
+    NamedIndex(hosted): NamedIndex,
+    PathPart(CodewordPath { book: codebook, word: codeword }): PathPart<CodewordPath>,
+    QueryString(options): QueryString<CodewordOptions>,
 ) -> Answer<Json<Codeword>> {
-    let most = options.documents.unwrap_or(20);
-    if !(1..=1000).contains(&most) {
-        return Err(Problem::bad_request(format!("documents is {most}; 1 to 1000 are told")));
+    let max_documents = options.documents.unwrap_or(20);
+    if !(1..=1000).contains(&max_documents) {
+        return Err(Problem::bad_request(format!("documents is {max_documents}; give 1 to 1000")));
     }
     let index = hosted.index();
     let shape = index.model().shape();
-    if book >= shape.books() || word >= shape.words() {
+    if codebook >= shape.num_codebooks() || codeword >= shape.codebook_size() {
         return Err(Problem::not_found(
             Code::BadQuery,
-            format!("this index has books 0 to {} of words 0 to {}", shape.books() - 1, shape.words() - 1),
+            format!(
+                "this index has codebooks 0 to {} with codewords 0 to {}",
+                shape.num_codebooks() - 1,
+                shape.codebook_size() - 1
+            ),
         ));
     }
-    let work = move || -> micpq::Result<Codeword> {
-        let members = insight::members(&index, book, word, most.max(LOOKED))?;
+    let work = move |cancel: &Cancel| -> engine::Result<Codeword> {
+        let members = insight::members(&index, codebook, codeword, max_documents.max(SAMPLE))?;
         let walk = index.walk()?;
-        let step = (walk.len() / LOOKED).max(1);
+        let step = (walk.len() / SAMPLE).max(1);
         let mut others = Vec::new();
         for i in (0..walk.len()).step_by(step) {
+            if cancel.interrupted() {
+                return Err(Error::Interrupted);
+            }
             let record = walk.get(i)?;
-            if shape.word(&record.code, book) != word {
+            if shape.codeword(&record.code, codebook) != codeword {
                 others.extend(record.text);
             }
         }
         let inside = members.iter().filter_map(|hit| hit.text.as_deref());
-        let marks = insight::marks(inside, others.iter().map(String::as_str), 20).into_iter();
         Ok(Codeword {
-            marks: marks.map(|m| Mark { word: m.word, inside: m.inside, outside: m.outside }).collect(),
+            marks: insight::marks(inside, others.iter().map(String::as_str), 20),
             documents: members
                 .into_iter()
-                .take(most)
+                .take(max_documents)
                 .map(|hit| Member {
                     id: Id(hit.id),
                     text: hit.text,
@@ -240,27 +247,27 @@ pub async fn codeword(
                 .collect(),
         })
     };
-    super::blocking(work).await?.map(Json).map_err(Problem::of(Code::BadQuery))
+    super::reading(&server, work).await?.map(Json).map_err(Problem::of(Code::BadQuery))
 }
 
 /// How the model of an index was trained.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct Training {
-    /// The system it was trained by.
+    /// Training method.
     method: String,
-    /// Options of the run.
+    /// Training options.
     #[schema(value_type = Object)]
     options: serde_json::Value,
-    /// Curves, scores and times as the trainer wrote them; `null` where nothing was trained.
+    /// Curves, scores and times of the training; `null` for an untrained model.
     #[schema(value_type = Option<Object>)]
     metrics: Option<serde_json::Value>,
 }
 
-/// Training curves
+/// Get the training of the model
 #[utoipa::path(get, path = "/v1/indexes/{index}/training", tag = "insight", operation_id = "getTraining",
     params(("index" = String, Path, description = "Name of the index")),
-    responses((status = 200, description = "How its model was trained", body = Training), Refusals))]
-pub async fn training(_: MayRead, Of(hosted): Of) -> Answer<Json<Training>> {
+    responses((status = 200, description = "Options and metrics of the training", body = Training), Refusals))]
+pub async fn training(_: MayRead, NamedIndex(hosted): NamedIndex) -> Answer<Json<Training>> {
     let index = hosted.index();
     let path = index.dir().join("model").join("metrics.json");
     let metrics = match std::fs::read(&path) {
@@ -277,75 +284,58 @@ pub async fn training(_: MayRead, Of(hosted): Of) -> Answer<Json<Training>> {
     }))
 }
 
-/// How large the map is.
+/// Options of the map.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct MapOptions {
-    /// Points at most; a larger index is sampled evenly.
+    /// Maximum number of points; a larger index is sampled evenly.
     #[param(minimum = 1, maximum = 5000, default = 2000)]
     points: Option<usize>,
 }
 
-/// A document on the map.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-pub struct MapPoint {
-    /// Its id.
-    id: Id,
-    /// Along the first axis.
-    x: f64,
-    /// Along the second.
-    y: f64,
-    /// Its first label.
-    label: Option<String>,
-    /// The beginning of its text.
-    text: Option<String>,
-}
-
-/// Documents in the plane, by the two main axes of what their codes stand for.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
+/// A map of the documents: their decoded codes on the two principal axes.
+#[derive(Debug, Serialize, ToSchema)]
 pub struct MapView {
-    /// The documents.
-    points: Vec<MapPoint>,
-    /// Share of the codes' spread that each axis shows.
+    /// Documents.
+    points: Vec<insight::Point>,
+    /// Share of the codes' variance on each axis.
     shares: [f64; 2],
 }
 
-/// A map of the documents
+/// Get a map of the documents
 ///
-/// Made once for a commit, then kept.
+/// The server computes it once per commit.
 #[utoipa::path(get, path = "/v1/indexes/{index}/map", tag = "insight", operation_id = "getMap",
     params(("index" = String, Path, description = "Name of the index"), MapOptions),
     responses((status = 200, description = "The map", body = MapView), Refusals))]
-pub async fn map(_: MayRead, Of(hosted): Of, Ask(options): Ask<MapOptions>) -> Answer<Json<MapView>> {
-    const MOST: usize = 5000;
-    let most = options.points.unwrap_or(2000);
-    if !(1..=MOST).contains(&most) {
-        return Err(Problem::bad_request(format!("points is {most}; a map has 1 to {MOST}")));
+pub async fn map(
+    _: MayRead,
+    State(server): State<Arc<Server>>,
+    NamedIndex(hosted): NamedIndex,
+    QueryString(options): QueryString<MapOptions>,
+) -> Answer<Json<MapView>> {
+    const MAX_POINTS: usize = 5000;
+    let max_points = options.points.unwrap_or(2000);
+    if !(1..=MAX_POINTS).contains(&max_points) {
+        return Err(Problem::bad_request(format!("points is {max_points}; give 1 to {MAX_POINTS}")));
     }
-    let work = move || -> micpq::Result<Arc<insight::Map>> {
-        // Held while it is made: two who ask at once make it once.
-        let mut kept = hosted.map.lock().unwrap_or_else(PoisonError::into_inner);
+    let work = move |_: &Cancel| -> engine::Result<Arc<insight::Map>> {
+        // Locked during the computation, so that two requests compute it once.
+        let mut cached = hosted.map.lock().unwrap_or_else(PoisonError::into_inner);
         let index = hosted.index();
         let commit = index.commit_number();
-        if let Some((of, map)) = kept.as_ref()
+        if let Some((of, map)) = cached.as_ref()
             && *of == commit
         {
             return Ok(map.clone());
         }
-        let map = Arc::new(insight::map(&index, MOST)?);
-        *kept = Some((commit, map.clone()));
+        let map = Arc::new(insight::map(&index, MAX_POINTS)?);
+        *cached = Some((commit, map.clone()));
         Ok(map)
     };
-    let map = super::blocking(work).await?.map_err(Problem::of(Code::BadQuery))?;
-    let count = map.points.len().min(most);
-    let point = |p: &insight::Point| MapPoint {
-        id: Id(p.id.clone()),
-        x: p.x,
-        y: p.y,
-        label: p.label.clone(),
-        text: p.text.clone(),
-    };
-    let points = (0..count).map(|i| point(&map.points[i * map.points.len() / count])).collect();
+    let map = super::reading(&server, work).await?.map_err(Problem::of(Code::BadQuery))?;
+    let count = map.points.len().min(max_points);
+    let points = (0..count).map(|i| map.points[i * map.points.len() / count].clone()).collect();
     Ok(Json(MapView { points, shares: map.shares }))
 }

@@ -1,41 +1,42 @@
-//! Training in the background, and jobs in general.
+//! Routes of background jobs: train, list, show, cancel.
 
 use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
+use engine::Error;
 use serde::{Deserialize, Serialize};
 use train::TrainConfig;
 use utoipa::ToSchema;
 
 use super::Refusals;
 use super::documents::expect_texts;
-use crate::extract::{At, MayAdmin, MayRead, Of, OptionalBody, some_whole};
+use crate::extract::{MayAdmin, MayRead, NamedIndex, NoBody, OptionalBody, PathPart, some_whole};
 use crate::jobs::JobView;
-use crate::problem::{Answer, Problem};
+use crate::problem::{Answer, Code, Problem};
 use crate::retrain;
 use crate::server::Server;
 
-/// How an index is trained anew. What is left out is as the present model has it.
+/// Options of training.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Train {
-    /// Bits of a code: 16, 32, 64 or 128.
+    /// Bits of a code: 16, 32, 64 or 128. Default: those of the current model.
     bits: Option<super::indexes::Bits>,
-    /// Most epochs.
+    /// Maximum number of epochs.
     #[schema(minimum = 1, maximum = 1000000)]
     #[serde(deserialize_with = "some_whole")]
     epochs: Option<usize>,
-    /// Documents a step.
+    /// Documents per training step.
     #[schema(minimum = 2, maximum = 65536)]
     #[serde(deserialize_with = "some_whole")]
     batch: Option<usize>,
-    /// Seed of everything random.
+    /// Random seed.
     #[schema(maximum = 1000000000)]
     #[serde(deserialize_with = "some_whole")]
     seed: Option<u64>,
-    /// Most documents to train on; more are sampled evenly.
+    /// Maximum number of training documents; a larger index is sampled evenly.
     #[schema(minimum = 2, maximum = 1000000000, default = 200000)]
     #[serde(deserialize_with = "some_whole")]
     sample: Option<usize>,
@@ -52,17 +53,20 @@ impl Train {
     }
 }
 
-/// Train an index anew
+/// Train an index
 ///
-/// In the background, on the index's own texts; searches and writes go on meanwhile. At the end every document has a code
-/// of the new model, those written meanwhile too, and the new index takes the place of the old one at once.
+/// Trains a new model on the texts of the index, in the background. Searches and writes continue meanwhile. At the end every
+/// document has a code of the new model, also those written meanwhile, and the new index replaces the old one in one step.
+///
+/// Texts are encoded again, also those of documents that were added with a text and a vector. A document without text keeps
+/// its stored rerank vector. An index that has such documents and stores no rerank vectors is refused.
 #[utoipa::path(post, path = "/v1/indexes/{index}/train", tag = "jobs", operation_id = "trainIndex",
     params(("index" = String, Path, description = "Name of the index")),
-    request_body = Option<Train>, responses((status = 202, description = "It has begun", body = JobView), Refusals))]
+    request_body = Option<Train>, responses((status = 202, description = "The job is started", body = JobView), Refusals))]
 pub async fn train(
     _: MayAdmin,
     State(server): State<Arc<Server>>,
-    Of(hosted): Of,
+    NamedIndex(hosted): NamedIndex,
     OptionalBody(body): OptionalBody<Train>,
 ) -> Answer<(StatusCode, Json<JobView>)> {
     expect_texts(&hosted)?;
@@ -71,54 +75,60 @@ pub async fn train(
     let config = body.config(bits)?;
     let sample = body.sample.unwrap_or(200_000);
     if sample < 2 {
-        return Err(Problem::bad_request("sample: training compares documents and needs at least 2"));
+        return Err(Problem::bad_request(format!("sample is {sample}; training compares documents, give at least 2")));
     }
+    let checked = hosted.clone();
+    super::blocking(move || retrain::check(&checked)).await?.map_err(|error| match error {
+        Error::Config(text) => Problem::conflict(Code::Unsupported, text),
+        error => Problem::of(Code::BadQuery)(error),
+    })?;
     let (own, name) = (server.clone(), hosted.name().to_owned());
     let job = server.jobs.start("train", &name, move |job| retrain::run(&own, &hosted, config, sample, job))?;
     Ok((StatusCode::ACCEPTED, Json(job)))
 }
 
-/// Jobs since the server began.
+/// The jobs since the server started.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct JobList {
-    /// The newest first.
+    /// Jobs, newest first.
     jobs: Vec<JobView>,
 }
 
 /// List jobs
 #[utoipa::path(get, path = "/v1/jobs", tag = "jobs", operation_id = "listJobs",
-    responses((status = 200, description = "Jobs since the server began", body = JobList), Refusals))]
+    responses((status = 200, description = "The jobs since the server started", body = JobList), Refusals))]
 pub async fn list(_: MayRead, State(server): State<Arc<Server>>) -> Json<JobList> {
     Json(JobList { jobs: server.jobs.list() })
 }
 
 #[derive(Deserialize)]
-pub struct Numbered {
+pub struct JobPath {
     job: u64,
 }
 
-/// Look at a job
+/// Get a job
 #[utoipa::path(get, path = "/v1/jobs/{job}", tag = "jobs", operation_id = "getJob",
     params(("job" = u64, Path, description = "Number of the job", maximum = 1000000000)),
     responses((status = 200, description = "The job", body = JobView), Refusals))]
 pub async fn show(
     _: MayRead,
     State(server): State<Arc<Server>>,
-    At(Numbered { job }): At<Numbered>,
+    PathPart(JobPath { job }): PathPart<JobPath>,
 ) -> Answer<Json<JobView>> {
     Ok(Json(server.jobs.get(job)?.view()))
 }
 
 /// Cancel a job
 ///
-/// It stops at the next safe place. A job that has ended stays as it is.
+/// The job stops at the next safe point. A finished job does not change.
 #[utoipa::path(delete, path = "/v1/jobs/{job}", tag = "jobs", operation_id = "cancelJob",
     params(("job" = u64, Path, description = "Number of the job", maximum = 1000000000)),
-    responses((status = 202, description = "It was asked to stop", body = JobView), Refusals))]
+    responses((status = 202, description = "The job is asked to stop", body = JobView), Refusals))]
 pub async fn cancel(
     _: MayAdmin,
+    _: NoBody,
     State(server): State<Arc<Server>>,
-    At(Numbered { job }): At<Numbered>,
+    PathPart(JobPath { job }): PathPart<JobPath>,
 ) -> Answer<(StatusCode, Json<JobView>)> {
     let job = server.jobs.get(job)?;
     job.cancel();

@@ -1,6 +1,6 @@
-//! What is served under which path, and what happens to every request on its way.
+//! The routes of the API, and the middleware of every request.
 
-/// A type whose form in the description is written by hand.
+/// Gives a type a hand-written schema.
 macro_rules! described {
     ($name:ty, $($json:tt)+) => {
         impl utoipa::PartialSchema for $name {
@@ -29,7 +29,7 @@ use std::time::Instant;
 
 use axum::Router;
 use axum::extract::{MatchedPath, Request, State};
-use axum::http::{HeaderName, HeaderValue, Method, StatusCode, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use tower_http::catch_panic::CatchPanicLayer;
@@ -40,41 +40,44 @@ use utoipa::openapi::security::{ApiKey, ApiKeyValue, HttpAuthScheme, HttpBuilder
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use crate::bounds::{self, BodyBytes, Caller, Cancel};
+use crate::config::ServeConfig;
 use crate::problem::{Code, Problem};
 use crate::server::Server;
 use crate::telemetry;
 
+pub use documents::Id;
 #[cfg(test)]
-pub use documents::{Id, NewDocument};
+pub use documents::NewDocument;
 
 #[derive(OpenApi)]
 #[openapi(
     info(
         title = "micpq",
-        description = "Document search in 16 to 128 bits a document. Errors have one form, `{\"error\": {\"code\", \"message\"}}`: \
-                       400 means another form than documented here, 422 a well-formed request that this index cannot meet.",
+        description = "Document search in 16 to 128 bits per document. All errors have the form `{\"error\": {\"code\", \"message\"}}`. \
+                       400 is a request without the documented form, 422 a well-formed request that this index cannot execute.",
         license(name = "MIT", identifier = "MIT")
     ),
     tags(
-        (name = "indexes", description = "Make, look at, copy and drop indexes"),
+        (name = "indexes", description = "Create, show, back up and drop indexes"),
         (name = "documents", description = "Add, get, count and delete documents"),
         (name = "search", description = "Find documents"),
-        (name = "insight", description = "What codes, attributes and training look like"),
-        (name = "jobs", description = "Long work in the background"),
-        (name = "embeddings", description = "Vectors and codes of texts, as OpenAI's clients ask for them"),
-        (name = "system", description = "Health, version and measurements"),
+        (name = "insight", description = "Codes, attributes and training"),
+        (name = "jobs", description = "Background jobs"),
+        (name = "embeddings", description = "Embeddings and codes of texts, compatible with OpenAI's API"),
+        (name = "system", description = "Health, version and metrics"),
     ),
     components(schemas(crate::problem::Refusal, documents::Attribute)),
     security((), ("bearer" = []), ("api_key" = [])),
 )]
 struct Api;
 
-/// The paths and their description.
+/// The routes with their OpenAPI description.
 fn described() -> OpenApiRouter<Arc<Server>> {
     OpenApiRouter::with_openapi(Api::openapi())
         .routes(routes!(indexes::list))
         .routes(routes!(indexes::create, indexes::show, indexes::drop_index))
-        .routes(routes!(indexes::snapshot, indexes::snapshots))
+        .routes(routes!(indexes::backup, indexes::backups))
         .routes(routes!(documents::upsert))
         .routes(routes!(documents::get, documents::delete_one))
         .routes(routes!(documents::fetch))
@@ -98,7 +101,7 @@ fn described() -> OpenApiRouter<Arc<Server>> {
         .routes(routes!(system::metrics))
 }
 
-/// The description alone.
+/// The OpenAPI description without the routes.
 pub fn openapi() -> utoipa::openapi::OpenApi {
     let streams: OpenApiRouter<Arc<Server>> = OpenApiRouter::new().routes(routes!(stream::stream));
     let mut api = described().merge(streams).into_openapi();
@@ -110,27 +113,26 @@ pub fn openapi() -> utoipa::openapi::OpenApi {
     api
 }
 
-/// Everything that is served.
 pub fn router(server: Arc<Server>) -> Router {
     let (api, _) = described().split_for_parts();
     let (streams, _) = OpenApiRouter::new().routes(routes!(stream::stream)).split_for_parts();
     let timed = api.merge(guide::router()).merge(page::router()).layer(from_fn_with_state(server.clone(), limit_time));
     let mut app = timed
-        // A stream may take hours; what is limited there is its silence.
+        // A stream may take hours. Only its silence has a time limit.
         .merge(streams)
-        .fallback(|| async {
-            Problem::not_found(Code::UnknownPath, "nothing is served under this path; /docs tells what is")
-        })
+        .fallback(|| async { Problem::not_found(Code::UnknownPath, "there is no such path; /docs lists all paths") })
         .method_not_allowed_fallback(|| async {
             Problem::new(
                 StatusCode::METHOD_NOT_ALLOWED,
                 Code::WrongMethod,
-                "this path does not know this method; the Allow header tells those it knows",
+                "this path does not have this method; the Allow header lists its methods",
             )
         })
+        .layer(from_fn_with_state(server.clone(), count_bytes))
+        .layer(from_fn_with_state(server.clone(), check_site))
         .layer(from_fn_with_state(server.clone(), check_host))
         .layer(CatchPanicLayer::custom(|_: Box<dyn std::any::Any + Send>| {
-            Problem::internal("a mistake of the server; its log says more").into_response()
+            Problem::internal("the server failed; its log says why").into_response()
         }));
     if !server.config.cors_origins.is_empty() {
         app = app.layer(cors(&server.config.cors_origins));
@@ -153,9 +155,9 @@ fn cors(origins: &[String]) -> CorsLayer {
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
-/// Gives every request an id, a line in the log and a place in the metrics.
+/// Gives every request an id, a log line and metrics.
 async fn observe(State(server): State<Arc<Server>>, request: Request, next: Next) -> Response {
-    let begun = Instant::now();
+    let started = Instant::now();
     let given = request.headers().get(&REQUEST_ID).filter(|id| {
         let bytes = id.as_bytes();
         (1..=128).contains(&bytes.len()) && bytes.iter().all(u8::is_ascii_graphic)
@@ -163,12 +165,12 @@ async fn observe(State(server): State<Arc<Server>>, request: Request, next: Next
     let id = given.cloned().unwrap_or_else(new_id);
     let method = request.method().clone();
     let path = request.uri().path().to_owned();
-    // The route, not the path: an id a label would make as many series as there are documents.
+    // The route, not the path: a label per document id would create a time series per document.
     let route = request.extensions().get::<MatchedPath>().map_or("none".to_owned(), |m| m.as_str().to_owned());
     let span = tracing::info_span!("request", id = id.to_str().unwrap_or_default(), key = tracing::field::Empty);
     telemetry::join(&span, request.headers());
     let mut response = next.run(request).instrument(span.clone()).await;
-    let (status, time) = (response.status(), begun.elapsed());
+    let (status, time) = (response.status(), started.elapsed());
     server.metrics.request(known_method(&method), &route, status.as_u16(), time);
     telemetry::answered(&span, known_method(&method), &route, status);
     span.in_scope(|| {
@@ -184,7 +186,7 @@ async fn observe(State(server): State<Arc<Server>>, request: Request, next: Next
     response
 }
 
-/// A caller may make up methods; the metrics know these.
+/// The methods in the metrics. Callers may invent others.
 fn known_method(method: &Method) -> &'static str {
     match method.as_str() {
         "GET" => "GET",
@@ -198,12 +200,58 @@ fn known_method(method: &Method) -> &'static str {
 
 fn new_id() -> HeaderValue {
     let mut bytes = [0; 12];
-    // Without random numbers the time still tells requests apart.
+    // Without random numbers the time still distinguishes requests.
     if getrandom::fill(&mut bytes).is_err() {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
         bytes.copy_from_slice(&now.as_nanos().to_le_bytes()[..12]);
     }
-    HeaderValue::from_str(&micpq::hex(&bytes)).expect("hex digits are header characters")
+    HeaderValue::from_str(&engine::hex(&bytes)).expect("hex digits are header characters")
+}
+
+/// Refuses requests that pages of other sites send through a visitor's browser (CSRF). It refuses everything that changes
+/// or costs something: every method but GET, HEAD and OPTIONS, GET below an index, and the metrics. The page, the
+/// description and the health of the server stay open.
+async fn check_site(State(server): State<Arc<Server>>, request: Request, next: Next) -> Response {
+    let route = request.extensions().get::<MatchedPath>().map_or("", MatchedPath::as_str);
+    let harmless = match *request.method() {
+        Method::OPTIONS => true,
+        Method::GET | Method::HEAD => !route.starts_with("/v1/indexes/") && route != "/metrics",
+        _ => false,
+    };
+    if harmless || !is_cross_site(request.headers(), &server.config) {
+        return next.run(request).await;
+    }
+    Problem::new(
+        StatusCode::FORBIDDEN,
+        Code::CrossSite,
+        "the request comes from a page of another site; call from this server's own page or from a program, or add the page's origin to \"cors_origins\"",
+    )
+    .into_response()
+}
+
+/// Whether a browser marks the request as coming from another site. Programs send no such headers.
+fn is_cross_site(headers: &HeaderMap, config: &ServeConfig) -> bool {
+    let text = |name| headers.get(name).map(|value| value.to_str().unwrap_or("null"));
+    let origin = text(header::ORIGIN);
+    if origin.is_some_and(|origin| config.cors_origins.iter().any(|known| known == "*" || known == origin)) {
+        return false;
+    }
+    let foreign = origin.is_some_and(|origin| !is_own(origin, text(header::HOST).unwrap_or_default(), config));
+    let fetched = headers.get("sec-fetch-site").map(|site| site.as_bytes());
+    foreign || fetched.is_some_and(|site| site != b"same-origin" && site != b"none")
+}
+
+/// Whether an origin is the host and port of the request. Behind a proxy that ends TLS the schemes differ, so they count
+/// only if the server itself uses TLS.
+fn is_own(origin: &str, host: &str, config: &ServeConfig) -> bool {
+    let Some((scheme, authority)) = origin.split_once("://") else { return false };
+    let port = match scheme {
+        "http" if config.tls_certificate.is_none() => ":80",
+        "https" => ":443",
+        _ => return false,
+    };
+    let bare = |name: &str| name.strip_suffix(port).unwrap_or(name).to_ascii_lowercase();
+    !authority.is_empty() && bare(authority) == bare(host)
 }
 
 async fn limit_time(State(server): State<Arc<Server>>, request: Request, next: Next) -> Response {
@@ -212,14 +260,32 @@ async fn limit_time(State(server): State<Arc<Server>>, request: Request, next: N
         Err(_) => Problem::new(
             StatusCode::GATEWAY_TIMEOUT,
             Code::Timeout,
-            "the request took longer than the server allows; a write may still be made: ask before you repeat it",
+            "the request took longer than the server allows; a write may still be executed, check before you repeat it",
         )
         .into_response(),
     }
 }
 
-/// Without keys only callers who name this server are answered: a page elsewhere can make its own name point here, but
-/// not make the browser send ours.
+/// Counts the memory of a request: its body until it is answered, its answer until it is sent.
+async fn count_bytes(State(server): State<Arc<Server>>, mut request: Request, next: Next) -> Response {
+    let body = BodyBytes::of(&server.bodies);
+    request.extensions_mut().insert(body.clone());
+    // The page and the description have a fixed size and are in memory once.
+    let fixed = request.extensions().get::<MatchedPath>().is_none_or(|route| !route.as_str().starts_with("/v1/"));
+    let response = next.run(request).await;
+    drop(body);
+    if fixed {
+        return response;
+    }
+    let (parts, body) = response.into_parts();
+    match bounds::counted(body, server.config.max_answer_bytes, &server.answers).await {
+        Ok(body) => Response::from_parts(parts, body),
+        Err(problem) => problem.into_response(),
+    }
+}
+
+/// Without keys, refuses requests whose Host header is not this server (DNS rebinding): a foreign page can make its own
+/// name resolve to this server, but cannot make the browser send ours.
 async fn check_host(State(server): State<Arc<Server>>, request: Request, next: Next) -> Response {
     let config = &server.config;
     if !config.keys.is_empty() || config.open {
@@ -241,30 +307,30 @@ async fn check_host(State(server): State<Arc<Server>>, request: Request, next: N
     Problem::new(
         StatusCode::MISDIRECTED_REQUEST,
         Code::WrongHost,
-        "this server has no keys and answers to its own address only; use that, set keys, or name this host in \"hosts\"",
+        "this server has no keys and accepts only its own address as host; use that address, set keys, or add this host to \"hosts\"",
     )
     .into_response()
 }
 
-/// What any request may be answered with.
+/// The failures of every route.
 pub struct Refusals;
 
 impl utoipa::IntoResponses for Refusals {
     fn responses() -> std::collections::BTreeMap<String, utoipa::openapi::RefOr<utoipa::openapi::Response>> {
         use utoipa::openapi::{ContentBuilder, Ref, ResponseBuilder};
         [
-            ("400", "The request has another form than documented (`not_json`, `bad_request`)."),
-            ("401", "There is no known key (`no_key`, `unknown_key`)."),
-            ("403", "The key may not do this (`not_allowed`)."),
-            ("404", "What the path names is not there (`unknown_index`, `unknown_document`, `unknown_job`)."),
-            ("409", "It cannot be done at present or on this server (`index_exists`, `index_busy`, `unsupported`)."),
+            ("400", "The request does not have the documented form (`not_json`, `bad_request`)."),
+            ("401", "The key is missing or unknown (`no_key`, `unknown_key`)."),
+            ("403", "The key's role does not allow this (`not_allowed`), or the request comes from a page of another site (`cross_site`)."),
+            ("404", "The path names something unknown (`unknown_index`, `unknown_document`, `unknown_job`)."),
+            ("409", "Not possible at present or on this server (`index_exists`, `index_busy`, `unsupported`)."),
             ("413", "The body or a text is too large (`too_large`)."),
             ("415", "The media type is not the documented one (`wrong_media_type`)."),
-            ("421", "A server without keys was called by a name not its own (`wrong_host`)."),
-            ("422", "Well-formed, but not possible (`bad_filter`, `bad_vector`, `bad_query`, `bad_document`, `unknown_model`)."),
-            ("429", "Too much is waiting (`overloaded`); Retry-After says when to come again."),
+            ("421", "The Host header is not this server, which has no keys (`wrong_host`)."),
+            ("422", "Well-formed, but not possible (`bad_filter`, `bad_vector`, `bad_query`, `bad_document`, `unknown_model`), or the answer would be too large (`answer_too_large`)."),
+            ("429", "Too many requests are waiting (`overloaded`); Retry-After says when to try again."),
             ("500", "The index or the disk failed (`storage`, `internal`)."),
-            ("503", "The server is about to stop (`stopping`)."),
+            ("503", "The server is stopping (`stopping`), has no file descriptor left (`overloaded`), or cannot open the index (`index_unavailable`)."),
             ("504", "The request took too long (`timeout`)."),
         ]
         .into_iter()
@@ -277,7 +343,23 @@ impl utoipa::IntoResponses for Refusals {
     }
 }
 
-/// Runs work that waits for disk or cores where it holds nobody up.
+/// Runs work that reads much of an index on a blocking thread, a few at a time. `Cancel` tells the work when its caller
+/// disconnects.
+async fn reading<T: Send + 'static>(
+    server: &Server,
+    work: impl FnOnce(&Cancel) -> T + Send + 'static,
+) -> crate::problem::Answer<T> {
+    let turn = server.reads.take().await?;
+    let (_caller, cancel) = Caller::new();
+    blocking(move || {
+        let done = work(&cancel);
+        drop(turn);
+        done
+    })
+    .await
+}
+
+/// Runs work that waits for disk or cores on a blocking thread.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> crate::problem::Answer<T> {
-    tokio::task::spawn_blocking(work).await.map_err(|_| Problem::internal("a mistake of the server; its log says more"))
+    tokio::task::spawn_blocking(work).await.map_err(|_| Problem::internal("the server failed; its log says why"))
 }

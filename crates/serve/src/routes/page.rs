@@ -1,4 +1,4 @@
-//! The page: files embedded in the program.
+//! The web page. Its files are embedded in the program.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 
-use crate::extract::At;
+use crate::extract::PathPart;
 use crate::problem::{Code, Problem};
 use crate::server::Server;
 
@@ -34,16 +34,16 @@ const FILES: &[(&str, &str, &[u8])] = files![
     "health.js" SCRIPT,
 ];
 
-/// Scripts and styles come from here alone; nothing may frame the page.
+/// Scripts and styles only from this server; no other page may frame this one.
 pub const POLICY: &str =
     "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; frame-ancestors 'none'";
 
-/// `/` is the page, its parts lie under `/page/`.
+/// `/` is the page, `/page/` has its files.
 pub fn router() -> Router<Arc<Server>> {
     Router::new().route("/", get(|| file("index.html"))).route("/page/{*path}", get(part))
 }
 
-async fn part(At(path): At<String>) -> Response {
+async fn part(PathPart(path): PathPart<String>) -> Response {
     file(&path).await
 }
 
@@ -57,6 +57,6 @@ async fn file(path: &str) -> Response {
             ];
             (headers, *bytes).into_response()
         }
-        None => Problem::not_found(Code::UnknownPath, "the page has no such part").into_response(),
+        None => Problem::not_found(Code::UnknownPath, "the page has no such file").into_response(),
     }
 }

@@ -1,124 +1,121 @@
-//! Finding documents.
+//! Routes of search.
 
 use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::{FromRequest, Request, State};
-use micpq::query::{self as engine, Like, MOST, Rerank, SearchConfig};
+use engine::model::Distance;
+use engine::query::{self as queries, Like, MOST, Rerank, SearchConfig};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::Refusals;
 use super::documents::{Attributes, Id, check_vector};
-use crate::extract::{Body, MayRead, Of, Whole, some_whole};
+use crate::extract::{Body, MayRead, NamedIndex, Whole, some_whole};
 use crate::hosted::Hosted;
 use crate::problem::{Answer, Code, Problem};
 use crate::server::Server;
 
-/// What hits should be like, one of `text`, `vector` and `document`.
+/// An example of what to find: one of `text`, `vector` and `document`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Example {
-    /// A text.
+    /// Text.
     text: Option<String>,
-    /// A feature vector, as wide as the model's input.
+    /// Embedding of the index's encoder.
     vector: Option<Vec<f32>>,
-    /// A document of the index, by its id.
+    /// Id of a document of the index.
     document: Option<Id>,
-    /// How much it counts beside the others; 1 unless said.
+    /// Weight against the other examples. Default: 1.
     #[schema(minimum = 0.000001, maximum = 1000000.0)]
     weight: Option<f64>,
 }
 
-/// How the first candidates are ranked again by kept features.
+/// How many candidates are re-ranked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
-pub enum Again {
-    /// `auto` (the first 200 where the index keeps features) or `off`.
-    Named(Named),
-    /// So many of them.
+pub enum RerankOption {
+    Named(RerankName),
     First(Whole),
 }
 
-described!(Again, {
-    "description": "`auto` (the first 200 where the index keeps features), `off`, or how many.",
+described!(RerankOption, {
+    "description": "How many candidates are re-ranked: `auto` (200 if the index stores rerank vectors), `off`, or a number.",
     "oneOf": [{ "type": "string", "enum": ["auto", "off"] }, { "type": "integer", "minimum": 1, "maximum": 10000 }],
 });
 
-/// `auto` or `off`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Named {
-    /// The first 200 where the index keeps features.
+pub enum RerankName {
     Auto,
-    /// Codes alone.
     Off,
 }
 
-/// How codes are compared.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum Distance {
-    /// Sum of norms, as the authors rank.
-    Norm,
-    /// Sum of squares.
-    Squared,
-    /// Books whose words differ.
-    Hamming,
+/// Schemas of the engine's types.
+mod schemas {
+    pub enum Distance {}
+
+    described!(Distance, {
+        "description": "Distance of codes: `norm` (sum of norms, as the paper's authors rank), `squared` (sum of squares) or \
+                        `hamming` (number of codebooks whose codewords differ).",
+        "type": "string",
+        "enum": ["norm", "squared", "hamming"],
+    });
 }
 
-/// The greatest distance that can be asked for.
-const FARTHEST: f64 = 1e30;
+/// Maximum of `radius`.
+const MAX_RADIUS: f64 = 1e30;
 
 /// A query: one of `text`, `vector` and `document`, or several in `like`.
 #[derive(Clone, Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Search {
-    /// Documents like a text.
+    /// Find documents like this text.
     #[schema(example = "oil prices and the economy")]
     text: Option<String>,
-    /// Documents like a feature vector, as wide as the model's input.
+    /// Find documents like this embedding of the index's encoder.
     vector: Option<Vec<f32>>,
-    /// Documents like one of the index, which is not among the hits.
+    /// Find documents like the one with this id, which is not among the hits.
     document: Option<Id>,
-    /// Documents like several examples at once.
+    /// Find documents like several examples together.
     #[schema(min_items = 1, max_items = 100)]
     #[serde(deserialize_with = "crate::extract::some_objects")]
     like: Option<Vec<Example>>,
-    /// Words of a hybrid search and of snippets; the texts above unless said.
-    words: Option<String>,
-    /// Hits wanted.
+    /// Keywords of hybrid search and snippets. Default: the query texts.
+    keywords: Option<String>,
+    /// Number of hits.
     #[schema(minimum = 1, maximum = 10000, default = 10)]
     #[serde(deserialize_with = "some_whole")]
     k: Option<usize>,
-    /// Only documents that match: `places:japan AND year:[1987 TO 1988]`.
+    /// Only documents that match this filter: `places:japan AND year:[1987 TO 1988]`.
     filter: Option<String>,
-    /// Only documents whose code is no farther than this.
+    /// Only documents whose code has at most this distance.
     #[schema(minimum = 0.0, maximum = 1e30)]
-    within: Option<f64>,
-    /// `next` of an earlier answer to the same query: the hits behind those.
+    radius: Option<f64>,
+    /// Cursor: `next` of an earlier answer to the same query.
     after: Option<String>,
-    /// Weight of the words, from 0 (codes alone) to 1 (words alone).
+    /// Weight of the keywords (BM25), from 0 (only codes) to 1 (only keywords).
     #[schema(minimum = 0.0, maximum = 1.0, default = 0.0)]
     hybrid: Option<f64>,
-    /// Whether the first candidates are ranked again by kept features: `auto`, `off` or how many.
-    rerank: Option<Again>,
-    /// How codes are compared; as the model was trained unless said.
+    /// How many candidates are re-ranked by the cosine of their rerank vectors. Default: `auto`.
+    rerank: Option<RerankOption>,
+    /// Distance of codes. Default: that of the model.
+    #[schema(value_type = Option<schemas::Distance>)]
     distance: Option<Distance>,
-    /// Whether hits bring text, labels and attributes.
+    /// Whether hits have text, labels and attributes.
     #[schema(default = true)]
     documents: Option<bool>,
-    /// Whether hits bring the part of their text that matches the words.
+    /// Whether hits have the part of their text that matches the keywords best.
     #[schema(default = false)]
     snippets: Option<bool>,
-    /// Whether the answer says how it came about, and hits each book's share of their distance.
+    /// Whether the answer has an explanation, and hits have their distance codebook by codebook.
     #[schema(default = false)]
     explain: Option<bool>,
 }
 
 impl Search {
-    /// The engine's own terms, checked.
-    fn convert(self, hosted: &Hosted, most_text: usize) -> Answer<(engine::Query, SearchConfig)> {
+    /// Converts to the engine's types and validates.
+    fn convert(self, hosted: &Hosted, max_text_bytes: usize) -> Answer<(queries::Query, SearchConfig)> {
         let one = Example { text: self.text, vector: self.vector, document: self.document, weight: None };
         let given = one.text.is_some() || one.vector.is_some() || one.document.is_some();
         let examples = match (given, self.like) {
@@ -127,7 +124,7 @@ impl Search {
             (false, None) => {
                 return Err(Problem::refused(
                     Code::BadQuery,
-                    "the query asks for nothing; give text, vector, document or like",
+                    "the query is empty; give text, vector, document or like",
                 ));
             }
             (true, Some(_)) => {
@@ -138,14 +135,14 @@ impl Search {
             }
         };
         if !(1..=100).contains(&examples.len()) {
-            return Err(Problem::bad_request(format!("like: {} examples; 1 to 100 are taken", examples.len())));
+            return Err(Problem::bad_request(format!("like has {} examples; give 1 to 100", examples.len())));
         }
         let width = hosted.index().model().inputs();
-        let like = examples.into_iter().map(|example| example.convert(width, most_text)).collect::<Answer<_>>()?;
-        // In the precision they were sent in: rounded, what is just beyond a bound would be on it.
-        for (name, value, most) in [("within", self.within, FARTHEST), ("hybrid", self.hybrid, 1.0)] {
-            if let Some(value) = value.filter(|value| !(0.0..=most).contains(value)) {
-                return Err(Problem::bad_request(format!("{name} is {value}; it goes from 0 to {most}")));
+        let like = examples.into_iter().map(|example| example.convert(width, max_text_bytes)).collect::<Answer<_>>()?;
+        // Checked in double precision: rounding could move a value that is just out of range into it.
+        for (name, value, max) in [("radius", self.radius, MAX_RADIUS), ("hybrid", self.hybrid, 1.0)] {
+            if let Some(value) = value.filter(|value| !(0.0..=max).contains(value)) {
+                return Err(Problem::bad_request(format!("{name} is {value}; give a number from 0 to {max}")));
             }
         }
         let defaults = SearchConfig::default();
@@ -156,39 +153,35 @@ impl Search {
         let config = SearchConfig {
             k: self.k.unwrap_or(defaults.k),
             filter: self.filter,
-            within: self.within.map(|within| within as f32),
+            radius: self.radius.map(|radius| radius as f32),
             after,
             hybrid: self.hybrid.map_or(defaults.hybrid, |hybrid| hybrid as f32),
             rerank: match self.rerank {
                 None => defaults.rerank,
-                Some(Again::Named(Named::Auto)) => Rerank::Auto,
-                Some(Again::Named(Named::Off)) => Rerank::Off,
-                Some(Again::First(Whole(n))) => Rerank::First(usize::try_from(n).unwrap_or(usize::MAX)),
+                Some(RerankOption::Named(RerankName::Auto)) => Rerank::Auto,
+                Some(RerankOption::Named(RerankName::Off)) => Rerank::Off,
+                Some(RerankOption::First(Whole(n))) => Rerank::First(usize::try_from(n).unwrap_or(usize::MAX)),
             },
-            distance: self.distance.map(|distance| match distance {
-                Distance::Norm => micpq::model::Distance::Norm,
-                Distance::Squared => micpq::model::Distance::Squared,
-                Distance::Hamming => micpq::model::Distance::Hamming,
-            }),
+            distance: self.distance,
             documents: self.documents.unwrap_or(defaults.documents),
             snippets: self.snippets.unwrap_or(defaults.snippets),
             explain: self.explain.unwrap_or(defaults.explain),
         };
-        // Out of its documented range is another form than documented.
+        // A value out of its documented range does not have the documented form.
         config.validate().map_err(|e| Problem::bad_request(e.to_string()))?;
-        Ok((engine::Query { like, words: self.words }, config))
+        Ok((queries::Query { like, keywords: self.keywords }, config))
     }
 }
 
 impl Example {
-    fn convert(self, width: usize, most_text: usize) -> Answer<(Like, f32)> {
+    fn convert(self, width: usize, max_text_bytes: usize) -> Answer<(Like, f32)> {
         let weight = self.weight.unwrap_or(1.0);
         if !(1e-6..=1e6).contains(&weight) {
-            return Err(Problem::bad_request(format!("weight is {weight}; it goes from 0.000001 to 1000000")));
+            return Err(Problem::bad_request(format!("weight is {weight}; give a number from 0.000001 to 1000000")));
         }
         let like = match (self.text, self.vector, self.document) {
             (Some(text), None, None) => {
-                check_text(&text, most_text)?;
+                check_text(&text, max_text_bytes)?;
                 Like::Text(text)
             }
             (None, Some(vector), None) => {
@@ -197,7 +190,7 @@ impl Example {
             }
             (None, None, Some(Id(id))) => Like::Document(id),
             _ => {
-                let text = "an example is one of text, vector and document";
+                let text = "an example has one of text, vector and document";
                 return Err(Problem::refused(Code::BadQuery, text));
             }
         };
@@ -205,69 +198,70 @@ impl Example {
     }
 }
 
-/// Refuses a text that is too long to be one.
-pub fn check_text(text: &str, most: usize) -> Answer<()> {
-    if text.len() > most {
+/// Refuses a text that is too long.
+pub fn check_text(text: &str, max_bytes: usize) -> Answer<()> {
+    if text.len() > max_bytes {
         return Err(Problem::new(
             axum::http::StatusCode::PAYLOAD_TOO_LARGE,
             Code::TooLarge,
-            format!("a text has {} bytes, {most} are taken; shorten it", text.len()),
+            format!("a text has {} bytes, more than {max_bytes}; shorten it", text.len()),
         ));
     }
     Ok(())
 }
 
-/// A part of a text with the matching words marked.
+/// A part of a text with the matching keywords marked.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct Snippet {
-    /// The part.
+    /// The part of the text.
     text: String,
-    /// Begin and end of every match in it, in characters (Unicode scalar values).
+    /// Start and end of every match in it, in characters (Unicode scalar values).
     marks: Vec<[usize; 2]>,
 }
 
-/// A document found.
+/// A hit.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct Hit {
-    /// Its id.
+    /// Id.
     id: Id,
-    /// The distance of its code to the query.
+    /// Distance of its code to the query.
     distance: f32,
-    /// What the list is ordered by, falling: minus the distance, the cosine of its kept feature, or fused ranks.
+    /// Score that hits are ordered by, falling: the cosine after re-ranking, minus the distance by codes alone, or the fused
+    /// score of hybrid search. Hits behind the re-ranked candidates have -1 minus the distance.
     score: f32,
-    /// Its text, where the index keeps texts.
+    /// Text, if the index stores texts.
     #[serde(skip_serializing_if = "Option::is_none")]
     text: Option<String>,
-    /// Its classes.
+    /// Labels.
     labels: Vec<String>,
-    /// Its attributes.
+    /// Attributes.
     attributes: Attributes,
-    /// The part of its text that matches, where asked for.
+    /// The part of its text that matches best, with `snippets`.
     #[serde(skip_serializing_if = "Option::is_none")]
     snippet: Option<Snippet>,
-    /// Each book's share of the distance, with `explain`.
+    /// Distance codebook by codebook, with `explain`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    shares: Option<Vec<f32>>,
+    codebook_distances: Option<Vec<f32>>,
 }
 
 /// The hits of a query, best first.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct Found {
-    /// The page.
+    /// Hits of this page.
     hits: Vec<Hit>,
-    /// `after` of the next page; `null` where this is the last.
+    /// Cursor of the next page, for `after`; `null` on the last page.
     next: Option<String>,
-    /// How the answer came about, with `explain`.
+    /// How the query was executed, with `explain`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     explanation: Option<serde_json::Value>,
-    /// Milliseconds of each stage, for the batch of queries this one was answered with.
+    /// Time of each stage in milliseconds, for the whole batch of queries.
     milliseconds: std::collections::BTreeMap<String, f64>,
 }
 
-impl From<engine::Answer> for Found {
-    fn from(answer: engine::Answer) -> Found {
-        let hit = |hit: engine::Hit| Hit {
+impl From<queries::Answer> for Found {
+    fn from(answer: queries::Answer) -> Found {
+        let hit = |hit: queries::Hit| Hit {
             id: Id(hit.id),
             distance: hit.distance,
             score: hit.score,
@@ -278,7 +272,7 @@ impl From<engine::Answer> for Found {
                 marks: snippet.marks_in_chars().into_iter().map(|mark| [mark.start, mark.end]).collect(),
                 text: snippet.text,
             }),
-            shares: hit.shares,
+            codebook_distances: hit.codebook_distances,
         };
         let stages = answer.timings.stages().into_iter();
         Found {
@@ -286,7 +280,7 @@ impl From<engine::Answer> for Found {
             next: answer.next.map(|cursor| cursor.to_string()),
             explanation: answer
                 .explanation
-                .map(|explanation| serde_json::to_value(explanation).expect("plain data has a JSON form")),
+                .map(|explanation| serde_json::to_value(explanation).expect("an explanation has a JSON form")),
             milliseconds: stages.map(|(stage, time)| (stage.to_owned(), time.as_secs_f64() * 1e3)).collect(),
         }
     }
@@ -294,29 +288,29 @@ impl From<engine::Answer> for Found {
 
 /// Find documents
 ///
-/// By a text, a vector, a document of the index, or several of them; with filter, paging, words and a second stage.
+/// By a text, a vector, a document of the index, or several of them, with filters, pages, keywords and re-ranking.
 #[utoipa::path(post, path = "/v1/indexes/{index}/query", tag = "search", operation_id = "query",
     params(("index" = String, Path, description = "Name of the index")),
     request_body = Search, responses((status = 200, description = "The hits", body = Found), Refusals))]
 pub async fn query(
     _: MayRead,
     State(server): State<Arc<Server>>,
-    Of(hosted): Of,
+    NamedIndex(hosted): NamedIndex,
     request: Request,
 ) -> Answer<Json<Found>> {
-    // Counted before the body is read, so that a batch can wait for it.
+    // Announced before the body is read, so that a batch can wait for it.
     let coming = hosted.queries.coming();
     let Body(search) = Body::<Search>::from_request(request, &server).await?;
     let (query, config) = search.convert(&hosted, server.config.max_text_bytes)?;
     let answer = hosted.queries.ask(vec![query], config, coming).await?.pop();
-    answer.map(|answer| Json(answer.into())).ok_or_else(|| Problem::internal("the query came back without an answer"))
+    answer.map(|answer| Json(answer.into())).ok_or_else(|| Problem::internal("the query has no answer"))
 }
 
 /// Several queries.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Batch {
-    /// Each with options of its own.
+    /// Queries, each with its own options.
     #[schema(min_items = 1, max_items = 1000)]
     #[serde(deserialize_with = "crate::extract::objects")]
     queries: Vec<Search>,
@@ -325,47 +319,51 @@ pub struct Batch {
 /// Answers to several queries.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct BatchFound {
-    /// In the order of the queries.
+    /// Answers in the order of the queries.
     answers: Vec<Found>,
 }
 
 /// Find documents for several queries
 ///
-/// They are encoded together, and those with equal options go over the codes together. One that cannot be answered
-/// refuses all of them.
+/// The queries are encoded together, and queries with equal options share a scan. If one query fails, all fail.
 #[utoipa::path(post, path = "/v1/indexes/{index}/query/batch", tag = "search", operation_id = "queryBatch",
     params(("index" = String, Path, description = "Name of the index")),
     request_body = Batch, responses((status = 200, description = "The hits of each", body = BatchFound), Refusals))]
 pub async fn batch(
     _: MayRead,
     State(server): State<Arc<Server>>,
-    Of(hosted): Of,
+    NamedIndex(hosted): NamedIndex,
     Body(batch): Body<Batch>,
 ) -> Answer<Json<BatchFound>> {
-    let most = server.config.max_queries;
+    let max_queries = server.config.max_queries;
     let count = batch.queries.len();
-    if !(1..=most).contains(&count) {
-        return Err(Problem::bad_request(format!("queries: {count} of them; 1 to {most} go at once")));
+    if !(1..=max_queries).contains(&count) {
+        return Err(Problem::bad_request(format!("queries has {count} entries; send 1 to {max_queries}")));
     }
     let converted = batch.queries.into_iter().map(|search| search.convert(&hosted, server.config.max_text_bytes));
     let converted = converted.collect::<Answer<Vec<_>>>()?;
-    let wanted: usize = converted.iter().map(|(_, config)| config.k).sum();
-    if wanted > 10 * MOST {
+    let total_hits: usize = converted.iter().map(|(_, config)| config.k).sum();
+    if total_hits > 10 * MOST {
         return Err(Problem::refused(
             Code::BadQuery,
-            format!("the queries ask for {wanted} hits together; at most {} come at once", 10 * MOST),
+            format!("the queries ask for {total_hits} hits together; ask for at most {}", 10 * MOST),
         ));
     }
-    // Neighbours with equal options go together; the queue joins what it takes at once.
-    let mut groups: Vec<(SearchConfig, Vec<engine::Query>)> = Vec::new();
+    // Adjacent queries with equal options are one request to the queue.
+    let mut groups: Vec<(SearchConfig, Vec<queries::Query>)> = Vec::new();
     for (query, config) in converted {
         match groups.last_mut() {
-            Some((last, queries)) if *last == config && config.after.is_none() => queries.push(query),
+            // No larger than a batch of the queue, so that other callers are answered in between.
+            Some((last, queries))
+                if *last == config && config.after.is_none() && queries.len() < server.config.batch =>
+            {
+                queries.push(query);
+            }
             _ => groups.push((config, vec![query])),
         }
     }
-    let asked =
+    let requests =
         groups.into_iter().map(|(config, queries)| hosted.queries.ask(queries, config, hosted.queries.coming()));
-    let answers = futures_util::future::try_join_all(asked).await?;
+    let answers = futures_util::future::try_join_all(requests).await?;
     Ok(Json(BatchFound { answers: answers.into_iter().flatten().map(Found::from).collect() }))
 }

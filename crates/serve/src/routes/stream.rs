@@ -1,4 +1,4 @@
-//! Documents by the million: lines of JSON, read as fast as they are written to disk and no faster.
+//! The route for streams of documents: NDJSON, read no faster than it is committed.
 
 use std::collections::VecDeque;
 use std::io::{self, Read};
@@ -9,82 +9,82 @@ use axum::Json;
 use axum::body::{Body, Bytes};
 use axum::extract::{Request, State};
 use axum::http::{StatusCode, header};
+use engine::corpus::{Corpus, CorpusConfig, Document, Format, OnError};
 use futures_util::StreamExt;
-use micpq::corpus::{Corpus, CorpusConfig, Document, Format, OnError};
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 use utoipa::{IntoParams, ToSchema};
 
 use super::Refusals;
-use crate::extract::{Ask, MayWrite, Of};
+use crate::extract::{MayWrite, NamedIndex, QueryString};
 use crate::hosted::Hosted;
 use crate::problem::{Answer, Code, Problem};
 use crate::server::Server;
-use crate::writes::{Change, Done};
+use crate::writes::{Change, Done, Pending};
 
-/// Documents of one write, and bytes of text: enough to keep the encoder busy, little enough to be told of soon.
-const CHUNK: usize = 512;
+/// Limits of one write, in documents and bytes of text. Large enough to keep the encoder busy, small enough to fail early.
+const CHUNK_DOCUMENTS: usize = 512;
 const CHUNK_BYTES: usize = 1 << 20;
-/// Writes under way for one stream: one is encoded and committed while the next is read.
-const UNDER_WAY: usize = 2;
+/// Pending writes of a stream: one is committed while the next is read.
+const MAX_PENDING_WRITES: usize = 2;
 /// Pieces of the body that wait to be parsed.
-const PIECES: usize = 16;
+const MAX_PIECES: usize = 16;
 
-/// How the lines are read.
+/// Options of a stream.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct Options {
-    /// What a line that cannot be kept does: end the stream, or be counted and passed over.
+    /// What to do with a bad line: end the stream, or skip and count it. Default: `stop`.
     #[serde(default)]
     #[param(inline)]
-    on_error: Treatment,
-    /// Field that holds the id, which every line must have.
+    on_error: OnBadLine,
+    /// Field that holds the id. Every line must have it.
     #[param(default = "id", min_length = 1)]
     id_field: Option<String>,
-    /// Field that holds the text; `text`, `body` or `content` unless said.
+    /// Field that holds the text. Default: `text`, `body` or `content`.
     #[param(min_length = 1)]
     text_field: Option<String>,
-    /// Field that holds the label or labels; `label` or `labels` unless said.
+    /// Field that holds the label or labels. Default: `label` or `labels`.
     #[param(min_length = 1)]
     label_field: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
-enum Treatment {
+enum OnBadLine {
     #[default]
     Stop,
     Skip,
 }
 
-/// What became of a stream. What is counted here is on disk.
+/// The result of a stream. The counted documents are on disk.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct Streamed {
-    /// Documents added or replaced.
+    /// Number of documents added or replaced.
     changed: u64,
-    /// Lines passed over.
+    /// Number of skipped lines.
     skipped: u64,
-    /// Why, for the first ten of them.
+    /// Reasons of the first ten skipped lines.
     reasons: Vec<String>,
-    /// Documents in the index now.
+    /// Number of documents in the index.
     documents: u64,
 }
 
 /// Add or replace documents from a stream
 ///
-/// A JSON object a line (NDJSON), packed with gzip or zstd or not. A line has an id, a text and whatever else, which
-/// becomes attributes. The server reads as fast as it writes, so a client that sends faster is held back. Documents are
-/// committed every few hundred; where a line ends the stream, the answer tells how many were, and those stay.
+/// One JSON object per line (NDJSON), optionally compressed with gzip or zstd. A line has an id and a text; its other fields
+/// become attributes. The server reads no faster than it writes. It commits every few hundred documents. If a line ends the
+/// stream, the answer has the number of committed documents, and they stay.
 #[utoipa::path(post, path = "/v1/indexes/{index}/documents/stream", tag = "documents", operation_id = "streamDocuments",
     params(("index" = String, Path, description = "Name of the index"), Options),
-    request_body(content = String, content_type = "application/x-ndjson", description = "A JSON object a line"),
-    responses((status = 200, description = "They are kept", body = Streamed), Refusals))]
+    request_body(content = String, content_type = "application/x-ndjson", description = "One JSON object per line"),
+    responses((status = 200, description = "The documents are stored", body = Streamed), Refusals))]
 pub async fn stream(
     _: MayWrite,
     State(server): State<Arc<Server>>,
-    Of(hosted): Of,
-    Ask(options): Ask<Options>,
+    NamedIndex(hosted): NamedIndex,
+    QueryString(options): QueryString<Options>,
     request: Request,
 ) -> Answer<Json<Streamed>> {
     let kind = request.headers().get(header::CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or_default();
@@ -96,12 +96,12 @@ pub async fn stream(
         return Err(Problem::new(
             StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Code::WrongMediaType,
-            "a stream is a JSON object a line; send it with \"Content-Type: application/x-ndjson\"",
+            "a stream has one JSON object per line; send it with \"Content-Type: application/x-ndjson\"",
         ));
     }
     let config = CorpusConfig {
         format: Some(Format::Jsonl),
-        on_error: if options.on_error == Treatment::Skip { OnError::Skip } else { OnError::Stop },
+        on_error: if options.on_error == OnBadLine::Skip { OnError::Skip } else { OnError::Stop },
         id_field: Some(options.id_field.unwrap_or_else(|| "id".into())),
         text_fields: options.text_field.into_iter().collect(),
         label_field: options.label_field,
@@ -111,34 +111,34 @@ pub async fn stream(
     };
     let names = config.id_field.iter().chain(&config.text_fields).chain(&config.label_field);
     if names.into_iter().any(String::is_empty) {
-        return Err(Problem::bad_request("a field's name is empty; leave the option out, or name the field"));
+        return Err(Problem::bad_request("a field name is empty; name the field, or leave the option out"));
     }
     config.validate().map_err(Problem::of(Code::BadQuery))?;
-    let Ok(_room) = server.streams.clone().try_acquire_owned() else {
+    let Ok(_permit) = server.streams.clone().try_acquire_owned() else {
         server.metrics.rejected("stream");
         return Err(Problem::overloaded("too many streams are being read"));
     };
-    let (sender, receiver) = sync_channel::<io::Result<Bytes>>(PIECES);
-    let (ended, end) = oneshot::channel();
+    let (sender, receiver) = sync_channel::<io::Result<Bytes>>(MAX_PIECES);
+    let (finished, finish) = oneshot::channel();
     std::thread::Builder::new()
         .name("stream".into())
-        .spawn(move || drop(ended.send(write_all(receiver, &config, &hosted))))
-        .map_err(|e| Problem::internal(format!("a thread cannot be started: {e}")))?;
+        .spawn(move || drop(finished.send(write_all(receiver, &config, &hosted))))
+        .map_err(|e| Problem::internal(format!("cannot start a thread: {e}")))?;
     let fed = feed(request.into_body(), sender, server.config.timeout());
-    tokio::pin!(fed, end);
-    // The writer may end first, by a line it cannot keep: then nothing more is read.
+    tokio::pin!(fed, finish);
+    // A bad line ends the writer first. Then the rest of the body is not read.
     let result = tokio::select! {
         biased;
-        result = &mut end => result,
-        () = &mut fed => end.await,
+        result = &mut finish => result,
+        () = &mut fed => finish.await,
     };
     match result {
         Ok(result) => result.map(Json),
-        Err(_) => Err(Problem::internal("the stream was lost on its way; the server's log says why")),
+        Err(_) => Err(Problem::internal("the stream was lost; the server's log says why")),
     }
 }
 
-/// Hands the body over piece by piece, waiting while the writer is behind.
+/// Sends the pieces of the body to the writer. Waits while the channel is full.
 async fn feed(body: Body, sender: SyncSender<io::Result<Bytes>>, silence: std::time::Duration) {
     let mut pieces = body.into_data_stream();
     loop {
@@ -146,11 +146,11 @@ async fn feed(body: Body, sender: SyncSender<io::Result<Bytes>>, silence: std::t
             Ok(None) => return,
             Ok(Some(Ok(piece))) => Ok(piece),
             Ok(Some(Err(error))) => Err(io::Error::new(io::ErrorKind::ConnectionAborted, error.to_string())),
-            Err(_) => Err(io::Error::new(io::ErrorKind::TimedOut, "nothing came for too long")),
+            Err(_) => Err(io::Error::new(io::ErrorKind::TimedOut, "the stream was silent for too long")),
         };
         let last = piece.is_err();
         let mut piece = Some(piece);
-        // A full channel is asked again after a moment: a thread that waited in it would be one of the few there are.
+        // Polls a full channel: a blocking send would occupy one of the few runtime threads.
         while let Some(next) = piece.take() {
             match sender.try_send(next) {
                 Ok(()) => {}
@@ -188,13 +188,13 @@ impl Read for Pieces {
 }
 
 fn write_all(receiver: Receiver<io::Result<Bytes>>, config: &CorpusConfig, hosted: &Hosted) -> Answer<Streamed> {
-    let mut under_way = VecDeque::new();
+    let mut pending = VecDeque::new();
     let mut total = Done::default();
-    let read = read_all(receiver, config, hosted, &mut under_way, &mut total);
-    // Whatever ended the reading, what was handed over is waited for and counted.
+    let read = read_all(receiver, config, hosted, &mut pending, &mut total);
+    // However the reading ended, the pending writes are awaited and counted.
     let mut failure = read.as_ref().err().cloned();
-    for done in under_way {
-        if let Err(problem) = settle(done, &mut total) {
+    for done in pending {
+        if let Err(problem) = settle(hosted, done, &mut total) {
             failure.get_or_insert(problem);
         }
     }
@@ -212,26 +212,26 @@ fn write_all(receiver: Receiver<io::Result<Bytes>>, config: &CorpusConfig, hoste
     }
 }
 
-type UnderWay = VecDeque<oneshot::Receiver<micpq::Result<Done>>>;
-
-/// Hands documents over chunk by chunk. Returns the lines passed over, and why the first of them were.
+/// Parses documents and sends them to the write queue in chunks. Returns the number of skipped lines and the first reasons.
 fn read_all(
     receiver: Receiver<io::Result<Bytes>>,
     config: &CorpusConfig,
     hosted: &Hosted,
-    under_way: &mut UnderWay,
+    pending: &mut VecDeque<Pending>,
     total: &mut Done,
 ) -> Answer<(u64, Vec<String>)> {
-    let refuse = |error: micpq::Error| match error {
-        micpq::Error::Io { ref source, .. } if source.kind() == io::ErrorKind::TimedOut => Problem::new(
+    let refuse = |error: engine::Error| match error {
+        engine::Error::Io { ref source, .. } if source.kind() == io::ErrorKind::TimedOut => Problem::new(
             StatusCode::GATEWAY_TIMEOUT,
             Code::Timeout,
-            "the stream was silent for too long; send the rest again",
+            "the stream was silent for too long; send the remaining lines again",
         ),
-        micpq::Error::Io { .. } => Problem::bad_request(format!("the stream broke off: {error}; send the rest again")),
+        engine::Error::Io { .. } => {
+            Problem::bad_request(format!("the stream broke off: {error}; send the remaining lines again"))
+        }
         _ => {
             let mut problem = Problem::refused(Code::BadDocument, error.to_string());
-            if let micpq::Error::Input { place, .. } = &error {
+            if let engine::Error::Input { place, .. } = &error {
                 problem.details.line = place.rsplit_once(':').and_then(|(_, line)| line.parse().ok());
             }
             problem
@@ -254,17 +254,17 @@ fn read_all(
                     break;
                 }
             }
-            if chunk.len() >= CHUNK || bytes >= CHUNK_BYTES {
+            if chunk.len() >= CHUNK_DOCUMENTS || bytes >= CHUNK_BYTES {
                 end = false;
                 break;
             }
         }
         if !chunk.is_empty() {
-            if under_way.len() >= UNDER_WAY {
-                settle(under_way.pop_front().expect("not empty"), total)?;
+            if pending.len() >= MAX_PENDING_WRITES {
+                settle(hosted, pending.pop_front().expect("not empty"), total)?;
             }
             let change = Change::Upsert(chunk.into_iter().map(|document| (document, None)).collect());
-            under_way.push_back(hosted.writes.push(change)?);
+            pending.push_back(hosted.writes.push(change)?);
         }
         if let Some(problem) = failed {
             return Err(problem);
@@ -275,14 +275,8 @@ fn read_all(
     }
 }
 
-/// Waits for a write.
-fn settle(done: oneshot::Receiver<micpq::Result<Done>>, total: &mut Done) -> Answer<()> {
-    match done.blocking_recv() {
-        Ok(Ok(done)) => {
-            total.changed += done.changed;
-            Ok(())
-        }
-        Ok(Err(error)) => Err(Problem::of(Code::BadDocument)(error)),
-        Err(_) => Err(Problem::internal("a write was lost on its way; the server's log says why")),
-    }
+/// Waits for a write and counts it.
+fn settle(hosted: &Hosted, done: Pending, total: &mut Done) -> Answer<()> {
+    total.changed += hosted.writes.result(done.blocking_recv())?.changed;
+    Ok(())
 }

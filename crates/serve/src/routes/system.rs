@@ -1,71 +1,89 @@
-//! How the server does.
+//! Routes of version, health and metrics.
 
 use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
-use axum::http::header;
+use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::Refusals;
 use crate::extract::MayRead;
-use crate::problem::{Answer, Problem};
+use crate::problem::{Answer, Code, Problem};
 use crate::server::Server;
 
-/// What is running.
+/// Version of the server.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct Version {
-    /// `micpq`.
+    /// Always `micpq`.
     name: String,
     /// Version of the program.
     version: String,
-    /// Version of the index directories it writes.
+    /// Version of the index format that it writes.
     index_format: u32,
 }
 
-/// Which version is running
+/// Get the version
 #[utoipa::path(get, path = "/v1/version", tag = "system", operation_id = "getVersion", security(()),
     responses((status = 200, description = "The version", body = Version), Refusals))]
 pub async fn version() -> Json<Version> {
     Json(Version {
         name: "micpq".into(),
         version: env!("CARGO_PKG_VERSION").into(),
-        index_format: micpq::index::FORMAT,
+        index_format: engine::index::FORMAT,
     })
 }
 
-/// A word about health.
+/// Health of the server.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct Health {
-    /// `ok`.
+    /// Always `ok`.
     status: String,
 }
 
-fn ok() -> Json<Health> {
+/// Check that the server is alive
+#[utoipa::path(get, path = "/healthz", tag = "system", operation_id = "getHealth", security(()),
+    responses((status = 200, description = "The server is alive", body = Health), Refusals))]
+pub async fn live() -> Json<Health> {
     Json(Health { status: "ok".into() })
 }
 
-/// Whether the server lives
-#[utoipa::path(get, path = "/healthz", tag = "system", operation_id = "getHealth", security(()),
-    responses((status = 200, description = "It does", body = Health), Refusals))]
-pub async fn live() -> Json<Health> {
-    ok()
+/// Whether the server accepts requests, and which indexes are unavailable.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub struct Readiness {
+    /// `ok`, or `degraded` if some indexes are unavailable.
+    status: String,
+    /// Names of indexes that cannot be opened.
+    unavailable: Vec<String>,
 }
 
-/// Whether the server takes requests
+/// Check that the server accepts requests
 ///
-/// Not while it opens its indexes and not when it is about to stop.
+/// The status is 503 while the server opens its indexes and while it stops. It is 200 if some indexes cannot be opened: the
+/// answer names them, and the others are served. With the option `ready_needs_all` it is then 503 (`index_unavailable`).
 #[utoipa::path(get, path = "/readyz", tag = "system", operation_id = "getReadiness", security(()),
-    responses((status = 200, description = "It does", body = Health), Refusals))]
-pub async fn ready(State(server): State<Arc<Server>>) -> Answer<Json<Health>> {
-    if server.ready() { Ok(ok()) } else { Err(Problem::stopping()) }
+    responses((status = 200, description = "The server accepts requests", body = Readiness), Refusals))]
+pub async fn ready(State(server): State<Arc<Server>>) -> Answer<Json<Readiness>> {
+    if !server.ready() {
+        return Err(Problem::stopping());
+    }
+    let unavailable: Vec<String> = server.unavailable().into_iter().map(|broken| broken.name).collect();
+    if server.config.ready_needs_all && !unavailable.is_empty() {
+        return Err(Problem::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            Code::IndexUnavailable,
+            format!("these indexes cannot be opened: {}", unavailable.join(", ")),
+        ));
+    }
+    let status = if unavailable.is_empty() { "ok" } else { "degraded" };
+    Ok(Json(Readiness { status: status.into(), unavailable }))
 }
 
-/// Measurements for Prometheus
+/// Get metrics for Prometheus
 #[utoipa::path(get, path = "/metrics", tag = "system", operation_id = "getMetrics",
-    responses((status = 200, description = "Prometheus' text format", body = String, content_type = "text/plain"), Refusals))]
+    responses((status = 200, description = "Metrics in the text format of Prometheus", body = String, content_type = "text/plain"), Refusals))]
 pub async fn metrics(_: MayRead, State(server): State<Arc<Server>>) -> Answer<impl IntoResponse> {
     let text = super::blocking(move || {
         for hosted in server.indexes() {
