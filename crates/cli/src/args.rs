@@ -1,20 +1,20 @@
-//! Flags as the user types them. They only convert into the engine's and the trainer's own config types, which check.
+//! Flags as the user types them. They only convert into the config types of the engine and the trainer, which validate.
 
 use std::path::PathBuf;
 
 use clap::{Args as Group, Parser, Subcommand};
-use micpq::corpus::{CorpusConfig, Format, OnError};
-use micpq::encoder::{Device, Features, Pooling, Precision, pull};
-use micpq::index::{CopyConfig, Keep, Store};
-use micpq::model::{CodeShape, Distance};
-use micpq::query::{Cursor, Rerank, SearchConfig};
-use micpq::text::Clean;
-use micpq::{Result, Watch};
-use systems::{Input, Method, SystemConfig, Training};
+use engine::Result;
+use engine::corpus::{CorpusConfig, Format, OnError};
+use engine::encoder::{Device, EmbedderConfig, Pooling, Precision, pull};
+use engine::index::{CopyConfig, RerankVectors, Store};
+use engine::model::{CodeShape, Distance};
+use engine::query::{Cursor, Rerank, SearchConfig};
+use engine::text::Clean;
+use methods::{Input, MethodConfig, MethodHandle, Training};
 use train::config::TrainConfig;
 use train::views::ViewChoice;
 
-/// Document search in 16 to 128 bits a document.
+/// Document search in 16 to 128 bits per document.
 #[derive(Parser)]
 #[command(name = "micpq", version, propagate_version = true, after_help = EXAMPLES)]
 pub struct Args {
@@ -23,13 +23,13 @@ pub struct Args {
     /// Print JSON for programs instead of text for people
     #[arg(long, global = true)]
     pub json: bool,
-    /// No progress on standard error
+    /// Show no progress on standard error
     #[arg(long, short, global = true)]
     pub quiet: bool,
-    /// Threads; all cores unless said. Results do not depend on it
+    /// Number of threads. Results do not depend on it. Default: all cores
     #[arg(long, global = true, value_name = "N")]
     pub threads: Option<usize>,
-    /// Where to encode: auto takes a GPU where one works and there is more than a query to encode
+    /// Device to encode on. auto uses a GPU if one works and there is more than a query to encode
     #[arg(long, global = true, value_name = "auto|cpu|cuda[:N]", default_value = "auto")]
     pub device: Device,
 }
@@ -51,27 +51,27 @@ pub enum Command {
     Search(Search),
     /// Serve indexes over HTTP, with a page to search them
     Serve(Serve),
-    /// Measure a model on labelled corpora: P@k, MAP, fidelity, beside exact float search
+    /// Measure a model on labelled corpora: P@k, MAP, recall 10@100, beside exact float search
     Eval(Eval),
-    /// Turn a corpus into feature vectors, or with --model into codes (.npy)
+    /// Encode a corpus as embeddings, or with --model as codes (.npy)
     Encode(Encode),
     /// Train a model on a corpus
     Train(Train),
     /// Run the paper's evaluation from a plan, and write its report
     Paper(Paper),
-    /// Make and keep an index: create, add, delete, info, stats, verify, compact, snapshot, restore, migrate
+    /// Create and maintain an index: create, add, delete, info, stats, verify, compact, backup, restore, migrate
     #[command(subcommand)]
     Index(Index),
     /// Write an index as FAISS, Parquet, Arrow, JSONL, a BEIR folder, a TREC run or plain codes
     Export(crate::commands::export::Export),
-    /// Make an index of a FAISS product quantizer, or of vectors of any encoder
+    /// Create an index from a FAISS product quantizer, or from vectors of any encoder
     Import(crate::commands::import::Import),
     /// Score a TREC run: nDCG@10, Recall@100, MAP
     Score(crate::commands::score::Score),
-    /// Fetch and show encoders
+    /// Download and show encoders
     #[command(subcommand)]
     Encoder(EncoderCommand),
-    /// Show and clear what is kept between runs: vectors, views, checkpoints
+    /// Show and clear the cache of vectors, views and checkpoints
     #[command(subcommand)]
     Cache(CacheCommand),
     /// Print the completion script of a shell
@@ -85,49 +85,52 @@ pub enum Command {
 #[derive(Group, Clone)]
 #[command(next_help_heading = "Corpus")]
 pub struct CorpusArgs {
-    /// Format of the corpus; otherwise told by name and content
+    /// Format of the corpus. Default: recognised by name and content
     #[arg(long, value_name = "FORMAT")]
     pub format: Option<Format>,
     /// What to do with a row that cannot be used: stop, or skip and count
     #[arg(long, value_name = "skip|stop", default_value = "stop")]
     pub on_error: OnError,
-    /// Field that holds the id (id, _id)
+    /// Field that holds the id. Default: id or _id
     #[arg(long, value_name = "NAME")]
     pub id_field: Option<String>,
-    /// Field that holds the text (text); given several times, the fields are joined
+    /// Field that holds the text. Repeat it to join several fields. Default: text
     #[arg(long, value_name = "NAME")]
     pub text_field: Vec<String>,
-    /// Field that holds the label or labels (label, labels)
+    /// Field that holds the label or labels. Default: label or labels
     #[arg(long, value_name = "NAME")]
     pub label_field: Option<String>,
-    /// Whether a CSV or TSV file begins with a header; otherwise told by its first row
+    /// Whether a CSV or TSV file begins with a header. Default: recognised by the first row
     #[arg(long, value_name = "true|false")]
     pub header: Option<bool>,
     /// Names for the columns of a table without a header, in order
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub columns: Vec<String>,
-    /// What separates the cells of a table; a comma in CSV and a tab in TSV unless said
+    /// Character between the cells of a table. Default: a comma in CSV, a tab in TSV
     #[arg(long, value_name = "CHARACTER")]
     pub delimiter: Option<char>,
-    /// Whether cells may stand in double quotes; in CSV they may, in TSV not, unless said
+    /// Whether cells may be in double quotes. Default: true in CSV, false in TSV
     #[arg(long, value_name = "true|false")]
     pub quoting: Option<bool>,
-    /// What separates several labels in one string
+    /// Text between several labels in one string
     #[arg(long, value_name = "TEXT")]
     pub label_separator: Option<String>,
-    /// Fields to leave out
+    /// Fields to ignore
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub ignore_fields: Vec<String>,
-    /// Take the folder a text file lies in as its label
+    /// Use the folder of a text file as its label
     #[arg(long)]
     pub folder_labels: bool,
-    /// Longest row accepted, in bytes
+    /// Maximum size of a row, in bytes. Default: 16777216 (16 MiB)
     #[arg(long, value_name = "BYTES")]
     pub max_row_bytes: Option<usize>,
-    /// Take documents without text
+    /// Maximum size of a compressed or piped Parquet or Arrow file after decompression, in bytes. Default: 16 GiB
+    #[arg(long, value_name = "BYTES")]
+    pub max_unpacked_bytes: Option<u64>,
+    /// Accept documents without text
     #[arg(long)]
     pub allow_empty_text: bool,
-    /// Take ids that repeat; in an index the last document of an id stays
+    /// Accept repeated ids; an index stores the last document of an id
     #[arg(long)]
     pub repeated_ids: bool,
 }
@@ -151,25 +154,26 @@ impl CorpusArgs {
             allow_empty_text: self.allow_empty_text,
             unique_ids: !self.repeated_ids,
             max_row_bytes: self.max_row_bytes.unwrap_or(defaults.max_row_bytes),
+            max_unpacked_bytes: self.max_unpacked_bytes.unwrap_or(defaults.max_unpacked_bytes),
             ..defaults
         }
     }
 }
 
-/// How text becomes vectors.
+/// How texts are encoded.
 #[derive(Group, Clone)]
-#[command(next_help_heading = "Features")]
-pub struct FeatureArgs {
-    /// Encoder: a pulled name or a Hugging Face directory
+#[command(next_help_heading = "Encoder")]
+pub struct EmbeddingArgs {
+    /// Encoder: the name of a downloaded one, or a Hugging Face directory
     #[arg(long, value_name = "NAME|DIR", default_value = pull::DEFAULT)]
     pub encoder: String,
-    /// How token states become one vector
+    /// How token states are pooled into one vector
     #[arg(long, value_name = "cls|mean", default_value = "mean")]
     pub pooling: Pooling,
-    /// Most tokens of a text with [CLS] and [SEP]; the encoder's own length unless said
+    /// Maximum number of tokens of a text, with [CLS] and [SEP]. Default: the encoder's own length
     #[arg(long, value_name = "N")]
     pub max_tokens: Option<usize>,
-    /// Cleaning before tokenisation: none, or the authors' (faithful)
+    /// Cleaning before tokenisation: none, or that of the paper's authors (faithful)
     #[arg(long, value_name = "faithful|none", default_value = "none")]
     pub clean: Clean,
     /// Scale vectors to unit length
@@ -181,27 +185,27 @@ pub struct FeatureArgs {
 
 /// How the encoder computes.
 #[derive(Group, Clone, Copy, Default)]
-#[command(next_help_heading = "Features")]
+#[command(next_help_heading = "Encoder")]
 pub struct ComputingArgs {
-    /// Numbers of the encoder's matrix products: f32, bf16, int8, or auto (the fastest shown to lose nothing);
-    /// unless said, a model's own, and f32 where there is none yet
+    /// Number type of the encoder's matrix products. auto is the fastest that measurably loses nothing. Default: the
+    /// model's own; auto for a new model, f32 with a preset of the paper
     #[arg(long, value_name = "f32|bf16|int8|auto")]
     pub precision: Option<Precision>,
 }
 
-impl FeatureArgs {
-    /// Loads the encoder to where `--device` says, fetching a registered one that is not here yet.
-    pub fn load(&self, watch: &dyn Watch) -> Result<Features> {
-        pull::locate_or_pull(&self.encoder, watch)?;
-        Features::new(
-            &self.encoder,
-            self.pooling,
-            self.max_tokens,
-            self.clean,
-            self.unit_length,
-            self.computing.precision.unwrap_or_default(),
-        )?
-        .on(crate::commands::device(), watch)
+impl EmbeddingArgs {
+    /// The engine's options. `preset` names a preset of the paper: its runs use single precision.
+    pub fn config(&self, preset: Option<&str>) -> EmbedderConfig {
+        let default = if preset.is_some() { Precision::F32 } else { EmbedderConfig::default().precision };
+        EmbedderConfig {
+            encoder: self.encoder.clone(),
+            pooling: self.pooling,
+            max_tokens: self.max_tokens,
+            clean: self.clean,
+            unit_length: self.unit_length,
+            precision: self.computing.precision.unwrap_or(default),
+            device: crate::commands::device(),
+        }
     }
 }
 
@@ -209,99 +213,89 @@ impl FeatureArgs {
 #[derive(Group, Clone)]
 #[command(next_help_heading = "Training")]
 pub struct TrainingArgs {
-    /// Length of a code: 16, 32, 64 or 128; `train` takes several
+    /// Bits of a code: 16, 32, 64 or 128. `train` takes several
     #[arg(long, default_value = "64", value_name = "N[,N...]", value_delimiter = ',')]
     pub bits: Vec<usize>,
-    /// System to train: micpq gathers documents of a kind, opq keeps the order of float search; docs/systems.md has all
+    /// Training method. micpq groups documents of the same kind, opq preserves the order of float search; docs/methods.md
+    /// lists all
     #[arg(long, default_value = "micpq")]
-    pub method: Method,
-    /// What the system is given: vectors of the encoder, or words (tfidf; vdsh, nash, wish, bmsh, corrsh, ammi)
+    pub method: MethodHandle,
+    /// Input of the method: embeddings, or terms (tfidf; for vdsh, nash, wish, bmsh, corrsh, ammi)
     #[arg(long, value_name = "encoder|tfidf", default_value = "encoder")]
     pub input: Input,
-    /// Seed of everything random; `train` takes several
+    /// Random seed. `train` takes several
     #[arg(long, default_value = "0", value_name = "N[,N...]", value_delimiter = ',')]
     pub seed: Vec<u64>,
-    /// Views: full:R (R encoder passes with dropout a document; 8 unless said, 16 with CLS), lastL:R (dropout in the last L
-    /// layers alone) or noise[:R] (a model of that noise, fitted on a sample: a sixth of the encoding)
+    /// Views for training: full:R (R encoder passes with dropout per document), lastL:R (dropout only in the last L layers)
+    /// or noise[:R] (a model of that noise, fitted on a sample: a sixth of the encoding). Default: full:8, full:16 with CLS
+    /// pooling
     #[arg(long, value_name = "full:R|lastL:R|noise[:R]")]
     pub views: Option<String>,
-    /// Settings of the paper for a corpus: paper:agnews, paper:dbpedia, paper:nyt
+    /// The paper's options for a corpus: paper:agnews, paper:dbpedia or paper:nyt
     #[arg(long, value_name = "NAME")]
     pub preset: Option<String>,
-    /// Most epochs
+    /// Maximum number of epochs. Default: that of the method or preset
     #[arg(long)]
     pub epochs: Option<usize>,
-    /// Epochs without improvement after which training stops
+    /// Stop after this many epochs without improvement. Default: that of the method or preset
     #[arg(long)]
     pub patience: Option<usize>,
-    /// Documents a step
+    /// Documents per training step. Default: that of the method or preset
     #[arg(long)]
     pub batch: Option<usize>,
-    /// Step size of Adam
+    /// Learning rate of Adam. Default: that of the method or preset
     #[arg(long)]
     pub learning_rate: Option<f64>,
-    /// Weight of the mutual-information term (0: the paper's ablation without it)
+    /// Weight of the mutual-information term; 0 is the paper's ablation. Default: that of the method or preset
     #[arg(long)]
     pub prob_weight: Option<f64>,
-    /// Temperature of the soft code
+    /// Temperature of the soft code. Default: that of the method or preset
     #[arg(long)]
     pub tau: Option<f64>,
-    /// Temperature of the contrastive loss
+    /// Temperature of the contrastive loss. Default: that of the method or preset
     #[arg(long)]
     pub tau_cl: Option<f64>,
-    /// Rate of dropout in the encoder's views
+    /// Dropout rate of the views. Default: 0.3
     #[arg(long)]
     pub dropout: Option<f64>,
-    /// No Gumbel noise (the paper's softmax ablation)
+    /// Train without Gumbel noise (the paper's softmax ablation)
     #[arg(long)]
     pub no_gumbel: bool,
-    /// Width of the hidden layer
+    /// Width of the hidden layer. Default: that of the method or preset
     #[arg(long)]
     pub hidden: Option<usize>,
-    /// Any other option of training by its name in config.json, such as floor=0, information=posterior,
-    /// clean_first_epoch=false, alpha=0.2 or distance=squared; given several times
+    /// Any other training option by its name in config.json, such as floor=0, information=posterior,
+    /// clean_first_epoch=false, alpha=0.2 or distance=squared. Can be repeated
     #[arg(long, value_name = "NAME=VALUE")]
     pub set: Vec<String>,
-    /// Most documents to train on; a larger corpus is sampled evenly by the seed
+    /// Maximum number of training documents; the seed samples a larger corpus evenly
     #[arg(long, default_value_t = 200_000, value_name = "N")]
     pub sample: usize,
-    /// Where views and checkpoints are kept between runs (under the user's cache unless said)
+    /// Directory that caches views and checkpoints between runs. Default: below the user's cache directory
     #[arg(long, value_name = "DIR")]
     pub cache: Option<PathBuf>,
 }
 
 impl TrainingArgs {
-    /// Rate of dropout where none is given: the authors'.
+    /// The dropout rate of the paper's authors.
     pub const DROPOUT: f64 = 0.3;
 
-    /// Rate of dropout in views.
     pub fn dropout(&self) -> f64 {
         self.dropout.unwrap_or(Self::DROPOUT)
     }
 
-    /// What is to be trained, of one model.
+    /// The training of exactly one model.
     pub fn training(&self, pooling: Pooling) -> Result<Training> {
         match (&self.bits[..], &self.seed[..]) {
             ([bits], [seed]) => self.one(*bits, *seed, pooling),
-            (bits, seeds) => Err(micpq::Error::config(format!(
-                "{} models are asked for by --bits and --seed, an index has one; \"micpq train\" makes several at once",
+            (bits, seeds) => Err(engine::Error::config(format!(
+                "--bits and --seed ask for {} models, but an index has one; \"micpq train\" trains several at once",
                 bits.len() * seeds.len()
             ))),
         }
     }
 
-    /// The same for MICPQ and its variants only, where a caller knows no other.
-    pub fn config(&self, pooling: Pooling) -> Result<TrainConfig> {
-        match self.training(pooling)? {
-            Training::Micpq(_, config) => Ok(*config),
-            Training::System(config) => Err(micpq::Error::config(format!(
-                "{} is not trained here; known: micpq and its variants",
-                config.method
-            ))),
-        }
-    }
-
-    /// What is to be trained, of every length and seed: seed by seed and the longest code first, which takes longest.
+    /// One training per seed and code length. The longest code comes first within a seed: it takes longest.
     pub fn trainings(&self, pooling: Pooling) -> Result<Vec<Training>> {
         let mut lengths = self.bits.clone();
         lengths.sort_unstable_by(|a, b| b.cmp(a));
@@ -311,7 +305,7 @@ impl TrainingArgs {
         seeds.iter().flat_map(|s| lengths.iter().map(move |b| (*b, *s))).map(|(b, s)| self.one(b, s, pooling)).collect()
     }
 
-    /// The seed a sample of the corpus is drawn by: the first.
+    /// The corpus is sampled with the first seed.
     pub fn sample_seed(&self) -> u64 {
         self.seed.first().copied().unwrap_or(0)
     }
@@ -319,16 +313,16 @@ impl TrainingArgs {
     fn one(&self, bits: usize, seed: u64, pooling: Pooling) -> Result<Training> {
         if self.method.is_micpq() {
             if self.input != Input::Encoder {
-                return Err(micpq::Error::config(format!(
-                    "{} needs an encoder; --input tfidf is for others",
+                return Err(engine::Error::config(format!(
+                    "method {} needs an encoder; leave --input out, or choose a method that takes tfidf",
                     self.method
                 )));
             }
-            return Ok(Training::Micpq(self.method, Box::new(self.model(bits, seed, pooling)?)));
+            return Ok(Training::Micpq(self.method.clone(), Box::new(self.micpq(bits, seed, pooling)?)));
         }
-        let mut config = SystemConfig { seed, ..SystemConfig::new(self.method, bits).reading(self.input) };
+        let mut config = MethodConfig { seed, ..MethodConfig::new(self.method.clone(), bits).reading(self.input) };
         config.views = ViewChoice::suited_to(pooling);
-        let named = [
+        let options = [
             ("views", self.views.clone().map(Into::into)),
             ("epochs", self.epochs.map(Into::into)),
             ("patience", self.patience.map(Into::into)),
@@ -341,7 +335,7 @@ impl TrainingArgs {
             ("gumbel", self.no_gumbel.then(|| false.into())),
             ("hidden", self.hidden.map(Into::into)),
         ];
-        for (name, value) in named {
+        for (name, value) in options {
             if let Some(value) = value {
                 config = config.with(name, value)?;
             }
@@ -351,17 +345,19 @@ impl TrainingArgs {
             config = config.with(name, value)?;
         }
         config.validate()?;
-        Ok(Training::System(Box::new(config)))
+        Ok(Training::Other(Box::new(config)))
     }
 
-    /// The options of MICPQ and its variants.
-    fn model(&self, bits: usize, seed: u64, pooling: Pooling) -> Result<TrainConfig> {
+    /// Options of MICPQ and its variants.
+    fn micpq(&self, bits: usize, seed: u64, pooling: Pooling) -> Result<TrainConfig> {
         CodeShape::micpq(bits)?;
         let mut config = match &self.preset {
             Some(name) => TrainConfig::preset(name, bits)?,
             None => TrainConfig { views: ViewChoice::suited_to(pooling), ..TrainConfig::new(bits) },
         };
-        self.method.vary(&mut config);
+        if let Some(variant) = self.method.variant() {
+            variant.vary(&mut config);
+        }
         if let Some(views) = &self.views {
             config.views = views.parse()?;
         }
@@ -379,7 +375,7 @@ impl TrainingArgs {
         set(&mut config.objective.tau, self.tau);
         set(&mut config.objective.contrast_temperature, self.tau_cl);
         if self.no_gumbel {
-            // The paper's ablation takes softmax(-d / tau): neither noise nor the floor that came with it.
+            // The paper's ablation uses softmax(-d / tau): neither the noise nor the floor that belongs to it.
             config.objective.gumbel = false;
             config.objective.floor = 0.0;
         }
@@ -390,18 +386,16 @@ impl TrainingArgs {
     }
 }
 
-/// `NAME=VALUE` taken apart; what is not JSON is text.
+/// Splits `NAME=VALUE`. A value that is not JSON is a string.
 fn option(pair: &str) -> Result<(&str, serde_json::Value)> {
     let (name, value) =
-        pair.split_once('=').ok_or_else(|| micpq::Error::config(format!("--set {pair}: write it as NAME=VALUE")))?;
+        pair.split_once('=').ok_or_else(|| engine::Error::config(format!("--set {pair}: write it as NAME=VALUE")))?;
     Ok((name, serde_json::from_str(value).unwrap_or_else(|_| serde_json::Value::String(value.to_owned()))))
 }
 
-/// The options with one of them changed.
 fn with_option(config: &TrainConfig, pair: &str) -> Result<TrainConfig> {
-    let bad = |problem: String| micpq::Error::config(format!("--set {pair}: {problem}"));
     let (name, value) = option(pair)?;
-    config.with_option(name, value).map_err(|e| bad(e.to_string()))
+    config.with_option(name, value).map_err(|e| engine::Error::config(format!("--set {pair}: {e}")))
 }
 
 #[derive(Group)]
@@ -413,25 +407,25 @@ Examples:
 pub struct Build {
     /// File or folder; - is standard input
     pub corpus: PathBuf,
-    /// Directory of the index to make
+    /// Index directory to create
     #[arg(long, short)]
     pub output: PathBuf,
     /// Use this model instead of training one
     #[arg(long, value_name = "DIR")]
     pub model: Option<PathBuf>,
-    /// What the index keeps: all (ids, codes, texts, attributes) or codes (ids and codes alone)
+    /// What the index stores: all (ids, codes, texts, labels, attributes) or codes (only ids and codes)
     #[arg(long, default_value = "all")]
     pub store: Store,
-    /// How features are kept on disk for the second stage of a search: int8 (a byte a value), f16, or none
+    /// How embeddings are stored for re-ranking: int8 (a byte per value), f16 or none
     #[arg(long, value_name = "int8|f16|none", default_value = "int8")]
-    pub keep: Keep,
-    /// Replace an index that is already there
+    pub rerank_vectors: RerankVectors,
+    /// Replace an existing index
     #[arg(long)]
     pub force: bool,
     #[command(flatten)]
     pub source: CorpusArgs,
     #[command(flatten)]
-    pub features: FeatureArgs,
+    pub embedding: EmbeddingArgs,
     #[command(flatten)]
     pub training: TrainingArgs,
 }
@@ -441,63 +435,64 @@ pub struct Build {
 Examples:
   micpq search news.micpq \"oil prices\" -k 5
   micpq search news.micpq \"oil prices\" --filter \"places:japan AND year:[1987 TO 1988]\"
-  micpq search news.micpq \"opec quota\" --hybrid 0.3 --snippets     the words count too, and are marked
+  micpq search news.micpq \"opec quota\" --hybrid 0.3 --snippets     keywords count too, and are marked
   micpq search news.micpq --like 4711 --like 815 --fuse             documents like these two
   micpq search news.micpq --vector queries.npy --json
   micpq search news.micpq \"oil prices\" --after CURSOR             the next page
   micpq search news.micpq --queries questions.txt --json
-  micpq search news.micpq                              asks for queries until end of input")]
+  micpq search news.micpq                              reads queries from standard input")]
 pub struct Search {
     /// Index directory
     pub index: PathBuf,
-    /// What to look for; without any query, they are read from standard input
+    /// Query texts. Without a query, micpq reads them from standard input, one per line
     pub query: Vec<String>,
-    /// A corpus of queries; every hit then carries the query's id
+    /// Corpus of queries; every hit then has the query's id
     #[arg(long, value_name = "FILE")]
     pub queries: Option<PathBuf>,
-    /// Documents like the one with this id; given several times, several queries
+    /// Find documents like the one with this id. Repeat it for several queries
     #[arg(long, value_name = "ID")]
     pub like: Vec<String>,
-    /// Queries as feature vectors, a row each; - is standard input
+    /// Queries as embeddings, one per row; - is standard input
     #[arg(long, value_name = "FILE.npy")]
     pub vector: Option<PathBuf>,
-    /// Make one query of all the texts, ids and vectors given: hits are near to all of them
+    /// Combine all texts, ids and vectors into one query: hits are near to all of them
     #[arg(long)]
     pub fuse: bool,
-    /// Weights of the fused queries: texts, then ids, then vectors
+    /// Weights of the combined queries: texts, then ids, then vectors. Default: 1 each
     #[arg(long, value_name = "W,W,...", value_delimiter = ',', requires = "fuse")]
     pub weights: Vec<f32>,
-    /// Hits a query, 1 to 10000
+    /// Hits per query, 1 to 10000
     #[arg(short, default_value_t = SearchConfig::default().k)]
     pub k: usize,
-    /// Only documents that match this filter, in the query language of tantivy: places:japan, year:[1987 TO 1988]
+    /// Only documents that match this filter, in tantivy's query language: places:japan, year:[1987 TO 1988]
     #[arg(long)]
     pub filter: Option<String>,
-    /// Only documents whose code is no farther than this
+    /// Only documents whose code has at most this distance
     #[arg(long, value_name = "DISTANCE")]
-    pub within: Option<f32>,
-    /// The page after the one this cursor came with
+    pub radius: Option<f32>,
+    /// The page that begins at this cursor of an earlier answer
     #[arg(long, value_name = "CURSOR")]
     pub after: Option<Cursor>,
-    /// Weight of the words (BM25) beside the codes, 0 to 1
+    /// Weight of the keywords (BM25) against the codes, 0 to 1
     #[arg(long, value_name = "W", default_value_t = SearchConfig::default().hybrid)]
     pub hybrid: f32,
-    /// Words of the hybrid search and of snippets; the query's own unless said
+    /// Keywords of hybrid search and snippets. Default: the query texts
     #[arg(long, value_name = "TEXT")]
-    pub words: Option<String>,
-    /// Rank the first N candidates again by kept features: auto (200 where the index keeps them), off, or N
+    pub keywords: Option<String>,
+    /// Re-rank the first N candidates by the cosine of their rerank vectors: auto (200 if the index stores rerank vectors),
+    /// off, or N
     #[arg(long, value_name = "N|off", default_value_t = SearchConfig::default().rerank)]
     pub rerank: Rerank,
-    /// Show the part of each text that matches, its words marked
+    /// Show the part of each text that matches best, with its keywords marked
     #[arg(long)]
     pub snippets: bool,
-    /// Say how the answer came about: segments, stages, each book's share of a distance
+    /// Explain the answer: segments, stages, and distances codebook by codebook
     #[arg(long)]
     pub explain: bool,
-    /// Only ids and distances
+    /// Show only ids and scores
     #[arg(long)]
     pub ids: bool,
-    /// Distance; the model's own unless said
+    /// Distance of codes. Default: the model's own
     #[arg(long)]
     pub distance: Option<Distance>,
     #[command(flatten)]
@@ -507,12 +502,11 @@ pub struct Search {
 }
 
 impl Search {
-    /// The engine's own options.
     pub fn config(&self) -> SearchConfig {
         SearchConfig {
             k: self.k,
             filter: self.filter.clone(),
-            within: self.within,
+            radius: self.radius,
             after: self.after,
             hybrid: self.hybrid,
             rerank: self.rerank,
@@ -530,28 +524,28 @@ Examples:
   micpq serve news.micpq
   micpq serve news.micpq notes=/data/notes.micpq --data /data/made --listen 127.0.0.1:8080
   micpq serve --config serve.toml --set queue=256
-  micpq serve --new-key read                           prints a key, and the lines that let it in
+  micpq serve --new-key read                           prints a key and its lines for the config file
 
 Every option has a name in the config file, MICPQ_SERVE_NAME in the environment, and --set NAME=VALUE here.")]
 pub struct Serve {
     /// Index directories, each as PATH (named by its file name) or NAME=PATH
     pub indexes: Vec<String>,
-    /// Options in TOML
+    /// Config file in TOML
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Address and port; port 0 takes a free one. 127.0.0.1:6380 unless said
+    /// Address and port; port 0 chooses a free one. Default: 127.0.0.1:6380
     #[arg(long, value_name = "ADDRESS")]
     pub listen: Option<String>,
-    /// Where indexes and snapshots made over HTTP lie
+    /// Directory of indexes and backups created over HTTP
     #[arg(long, value_name = "DIR")]
     pub data: Option<PathBuf>,
-    /// Any option of the config file
+    /// Any option of the config file. Can be repeated
     #[arg(long, value_name = "NAME=VALUE")]
     pub set: Vec<String>,
-    /// Print a new API key and the lines of the config file that let it in, then end
+    /// Print a new API key and its lines for the config file, then exit
     #[arg(long, value_name = "read|write|admin")]
     pub new_key: Option<serve::config::Role>,
-    /// Print the description of the interface (OpenAPI 3.1), then end
+    /// Print the API description (OpenAPI 3.1), then exit
     #[arg(long)]
     pub openapi: bool,
 }
@@ -564,22 +558,22 @@ pub struct Eval {
     /// Model directory
     #[arg(long)]
     pub model: PathBuf,
-    /// Corpus to search in
+    /// Corpus that is searched
     #[arg(long, value_name = "FILE")]
     pub database: PathBuf,
     /// Corpus of queries
     #[arg(long, value_name = "FILE")]
     pub queries: PathBuf,
-    /// Distance; the model's own unless said
+    /// Distance of codes. Default: the model's own
     #[arg(long)]
     pub distance: Option<Distance>,
-    /// Seed of the shuffle by which ties are broken
+    /// Seed of the shuffle that breaks ties
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
-    /// Leave out exact float search
+    /// Skip exact float search
     #[arg(long)]
     pub no_float: bool,
-    /// Where vectors are kept between runs (under the user's cache unless said)
+    /// Directory that caches vectors between runs. Default: below the user's cache directory
     #[arg(long, value_name = "DIR")]
     pub cache: Option<PathBuf>,
     #[command(flatten)]
@@ -591,7 +585,7 @@ pub struct Eval {
 #[derive(Group)]
 #[command(after_help = "\
 Examples:
-  micpq encode news.jsonl --pooling mean -o features.npy
+  micpq encode news.jsonl --pooling mean -o embeddings.npy
   micpq encode news.jsonl --model model -o codes.npy")]
 pub struct Encode {
     /// File or folder; - is standard input
@@ -599,13 +593,13 @@ pub struct Encode {
     /// File to write
     #[arg(long, short)]
     pub output: PathBuf,
-    /// Write codes of this model (u8, low nibble = even book) instead of features (f32)
+    /// Write codes of this model (u8, low nibble = even codebook) instead of embeddings (f32)
     #[arg(long, value_name = "DIR")]
     pub model: Option<PathBuf>,
     #[command(flatten)]
     pub source: CorpusArgs,
     #[command(flatten)]
-    pub features: FeatureArgs,
+    pub embedding: EmbeddingArgs,
 }
 
 #[derive(Group)]
@@ -617,22 +611,22 @@ Examples:
 pub struct Train {
     /// File or folder; - is standard input
     pub corpus: PathBuf,
-    /// Model directory to write; with several lengths or seeds a directory of them, BITS-SEED each
+    /// Model directory to write. With several code lengths or seeds: a directory of models named BITS-SEED
     #[arg(long, short)]
     pub output: PathBuf,
-    /// Labelled corpus by whose P@100 the best epoch is chosen; without it the choice needs no labels
+    /// Labelled corpus whose P@100 selects the best epoch. Default: selection without labels
     #[arg(long, value_name = "FILE")]
     pub validation: Option<PathBuf>,
-    /// Labelled corpus the finished model is measured by
+    /// Labelled corpus to measure the trained model on
     #[arg(long, value_name = "FILE")]
     pub test: Option<PathBuf>,
-    /// Models trained at a time, each with its share of the threads; all of them unless said
+    /// Models trained at the same time; they share the threads. Default: all models
     #[arg(long, value_name = "N")]
     pub jobs: Option<usize>,
     #[command(flatten)]
     pub source: CorpusArgs,
     #[command(flatten)]
-    pub features: FeatureArgs,
+    pub embedding: EmbeddingArgs,
     #[command(flatten)]
     pub training: TrainingArgs,
 }
@@ -641,50 +635,50 @@ pub struct Train {
 #[command(after_help = "\
 Examples:
   micpq paper --plan quick --data corpora -o paper
-  micpq paper --plan full --data corpora -o paper --jobs 2      goes on where it was stopped")]
+  micpq paper --plan full --data corpora -o paper --jobs 2      continues where it stopped")]
 pub struct Paper {
     /// quick, full, further (corpora beyond the paper's), or a TOML file
     #[arg(long, default_value = "quick", value_name = "quick|full|further|FILE")]
     pub plan: String,
-    /// Folder of the corpora the plan names ($MICPQ_SHARED/data unless said)
+    /// Folder of the plan's corpora. Default: $MICPQ_SHARED/data
     #[arg(long, value_name = "DIR")]
     pub data: Option<PathBuf>,
-    /// Folder of finished cells and of the report
+    /// Folder for finished cells and the report
     #[arg(long, short, default_value = "paper", value_name = "DIR")]
     pub output: PathBuf,
-    /// Cells at a time
+    /// Cells run at the same time. Default: one per thread, at most 4
     #[arg(long, value_name = "N")]
     pub jobs: Option<usize>,
-    /// Run only cells whose name holds this text, such as AGNews, "32 bits" or tfidf; given several times. The report
-    /// shows every cell that is done
+    /// Run only cells whose name contains this text, such as AGNews, "32 bits" or tfidf. Can be repeated. The report shows
+    /// every finished cell
     #[arg(long, value_name = "TEXT")]
     pub only: Vec<String>,
-    /// Leave out cells whose name holds this text; given several times
+    /// Skip cells whose name contains this text. Can be repeated
     #[arg(long, value_name = "TEXT")]
     pub skip: Vec<String>,
-    /// Where vectors, views and checkpoints are kept between runs (under the user's cache unless said)
+    /// Directory that caches vectors, views and checkpoints between runs. Default: below the user's cache directory
     #[arg(long, value_name = "DIR")]
     pub cache: Option<PathBuf>,
 }
 
 #[derive(Subcommand)]
 pub enum Index {
-    /// Make an index for a model, from a corpus or empty
+    /// Create an index for a model, empty or from a corpus
     Create {
         /// Index directory
         index: PathBuf,
-        /// Corpus to add at once
+        /// Corpus to add
         corpus: Option<PathBuf>,
         /// Model directory
         #[arg(long, value_name = "DIR")]
         model: PathBuf,
-        /// What the index keeps: all or codes
+        /// What the index stores: all (ids, codes, texts, labels, attributes) or codes (only ids and codes)
         #[arg(long, default_value = "all")]
         store: Store,
-        /// How features are kept on disk for the second stage of a search: int8, f16 or none
+        /// How embeddings are stored for re-ranking: int8 (a byte per value), f16 or none
         #[arg(long, value_name = "int8|f16|none", default_value = "int8")]
-        keep: Keep,
-        /// Replace an index that is already there
+        rerank_vectors: RerankVectors,
+        /// Replace an existing index
         #[arg(long)]
         force: bool,
         #[command(flatten)]
@@ -692,13 +686,13 @@ pub enum Index {
         #[command(flatten)]
         computing: ComputingArgs,
     },
-    /// Add documents; one with a known id replaces the old one
+    /// Add documents; a document with a known id replaces the old one
     Add {
         /// Index directory
         index: PathBuf,
         /// File or folder; - is standard input
         corpus: PathBuf,
-        /// Documents a commit: what is committed survives a crash
+        /// Documents per commit; committed documents survive a crash
         #[arg(long, default_value_t = 20_000, value_name = "N")]
         commit_every: usize,
         #[command(flatten)]
@@ -710,61 +704,61 @@ pub enum Index {
     Delete {
         /// Index directory
         index: PathBuf,
-        /// Ids
+        /// Ids of the documents
         ids: Vec<String>,
-        /// Everything that matches this filter
+        /// Delete every document that matches this filter
         #[arg(long)]
         filter: Option<String>,
     },
-    /// What an index holds
+    /// Show what an index contains
     Info {
         /// Index directory
         index: PathBuf,
     },
-    /// Check every byte that has a checksum, and codes against their columns
+    /// Check all checksums, and the packed codes against their columns
     Verify {
         /// Index directory
         index: PathBuf,
     },
-    /// Merge segments and drop deleted documents
+    /// Merge segments and remove deleted documents
     Compact {
         /// Index directory
         index: PathBuf,
     },
-    /// Look at every document: how codes are spread, what attributes there are, what everything weighs
+    /// Read every document and show how codes are distributed, which attributes there are, and sizes
     Stats {
         /// Index directory
         index: PathBuf,
     },
-    /// Copy the last commit to another directory while readers and a writer go on
-    Snapshot {
+    /// Copy the last commit to another directory while readers and a writer continue
+    Backup {
         /// Index directory
         index: PathBuf,
-        /// Directory to make
+        /// Directory to create
         to: PathBuf,
         #[command(flatten)]
         copy: CopyArgs,
     },
-    /// Check a snapshot and make an index of it
+    /// Check a backup and create an index from it
     Restore {
-        /// Directory of the snapshot
-        snapshot: PathBuf,
-        /// Index directory to make
+        /// Directory of the backup
+        backup: PathBuf,
+        /// Index directory to create
         index: PathBuf,
         #[command(flatten)]
         copy: CopyArgs,
     },
-    /// Encode the texts again with another model and swap the new index in when it is whole
+    /// Encode the texts again with another model, then replace the index in one step
     #[command(after_help = "\
-The old index is searched until the new one takes its place; it is not written to meanwhile. Interrupted, the same
-command goes on where it was.")]
+The old index answers searches until the new one replaces it; nobody can write to it meanwhile. If interrupted, the same
+command continues where it stopped.")]
     Migrate {
         /// Index directory
         index: PathBuf,
         /// Directory of the new model
         #[arg(long, value_name = "DIR")]
         model: PathBuf,
-        /// Documents a commit: so much an interrupted migration does again
+        /// Documents per commit; an interrupted migration repeats at most this many
         #[arg(long, default_value_t = 20_000, value_name = "N")]
         commit_every: usize,
     },
@@ -773,10 +767,10 @@ command goes on where it was.")]
 /// How an index is copied.
 #[derive(Group, Clone)]
 pub struct CopyArgs {
-    /// Replace an index that is already there
+    /// Replace an existing index
     #[arg(long)]
     pub replace: bool,
-    /// Copy every file; otherwise files are shared by hard links where the file system allows it
+    /// Copy every file. Default: hard links where the file system allows them
     #[arg(long)]
     pub copy: bool,
 }
@@ -789,15 +783,15 @@ impl CopyArgs {
 
 #[derive(Subcommand)]
 pub enum EncoderCommand {
-    /// Fetch an encoder: the default, a name on the hub, or a local directory
+    /// Download an encoder: the default, a name on the hub, or a local directory
     Pull {
         /// Name or directory
         #[arg(default_value = pull::DEFAULT)]
         name: String,
     },
-    /// Encoders that are here
+    /// List the downloaded encoders
     List,
-    /// One encoder's numbers and checksum
+    /// Show the dimensions and checksum of an encoder
     Info {
         /// Name or directory
         #[arg(default_value = pull::DEFAULT)]
@@ -807,18 +801,18 @@ pub enum EncoderCommand {
 
 #[derive(Subcommand)]
 pub enum CacheCommand {
-    /// What is kept, and how large it is
+    /// List the cache entries and their sizes
     List {
-        /// The cache, where it is not the user's own
+        /// Cache directory. Default: below the user's cache directory
         #[arg(long, value_name = "DIR")]
         cache: Option<PathBuf>,
     },
-    /// Remove it; the next run computes again what it needs
+    /// Remove cache entries; the next run computes what it needs again
     Clear {
-        /// The cache, where it is not the user's own
+        /// Cache directory. Default: below the user's cache directory
         #[arg(long, value_name = "DIR")]
         cache: Option<PathBuf>,
-        /// Only what nothing was written to for so many days
+        /// Remove only entries that were not written to for this many days. Default: 0, all entries
         #[arg(long, value_name = "DAYS")]
         older_than: Option<f64>,
     },

@@ -1,4 +1,4 @@
-//! The command line of micpq: documents to codes of 16 to 128 bits, and exact search over them.
+//! The command line of micpq: encodes documents as codes of 16 to 128 bits and searches them exactly.
 //!
 //! Exit codes: 0 done, 1 failed, 2 wrong usage.
 
@@ -14,27 +14,27 @@ use clap::Parser;
 fn main() -> ExitCode {
     let args = args::Args::parse();
     if let Some(threads) = args.threads
-        && let Err(problem) = commands::set_threads(threads)
+        && let Err(error) = commands::set_threads(threads)
     {
-        return report(&problem);
+        return report(&error);
     }
     progress::catch_interrupts();
     match commands::run(args) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(problem) => report(&problem),
+        Err(error) => report(&error),
     }
 }
 
-fn report(problem: &anyhow::Error) -> ExitCode {
-    // A reader that has seen enough (`micpq search ... | head`) is not a failure worth words.
-    if let Some(io) = problem.downcast_ref::<std::io::Error>()
+fn report(error: &anyhow::Error) -> ExitCode {
+    // A closed pipe (`micpq search ... | head`) is not a failure.
+    if let Some(io) = error.downcast_ref::<std::io::Error>()
         && io.kind() == std::io::ErrorKind::BrokenPipe
     {
         return ExitCode::SUCCESS;
     }
-    eprintln!("micpq: {problem:#}");
-    match problem.downcast_ref::<micpq::Error>() {
-        Some(micpq::Error::Config(_)) => ExitCode::from(2),
+    eprintln!("micpq: {error:#}");
+    match error.downcast_ref::<engine::Error>() {
+        Some(engine::Error::Config(_) | engine::Error::FilterSyntax { .. }) => ExitCode::from(2),
         _ => ExitCode::from(1),
     }
 }

@@ -1,11 +1,11 @@
-//! What goes to standard output: JSON for programs, aligned text for people.
+//! Standard output: JSON for programs, aligned text for people.
 
 use std::io::Write;
 
 use anyhow::Result;
 use serde::Serialize;
 
-/// One JSON value on a line of its own.
+/// Prints a JSON value on one line.
 pub fn json(value: &impl Serialize) -> Result<()> {
     let mut out = std::io::stdout().lock();
     serde_json::to_writer(&mut out, value)?;
@@ -13,13 +13,12 @@ pub fn json(value: &impl Serialize) -> Result<()> {
     Ok(())
 }
 
-/// A line of text.
 pub fn line(text: impl std::fmt::Display) -> Result<()> {
     writeln!(std::io::stdout().lock(), "{text}")?;
     Ok(())
 }
 
-/// Rows of a table, columns aligned, the first to the left and the others to the right.
+/// Prints a table. The first column is aligned left, the others right.
 pub fn table(header: &[&str], rows: &[Vec<String>]) -> Result<()> {
     let mut widths: Vec<usize> = header.iter().map(|h| h.chars().count()).collect();
     for row in rows {
@@ -42,7 +41,7 @@ pub fn table(header: &[&str], rows: &[Vec<String>]) -> Result<()> {
     rows.iter().try_for_each(|row| print(row))
 }
 
-/// Bytes as people say them.
+/// A size in decimal units: B, kB, MB, GB.
 pub fn bytes(n: u64) -> String {
     match n {
         0..10_000 => format!("{n} B"),

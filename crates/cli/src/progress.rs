@@ -1,34 +1,33 @@
-//! Progress on standard error, and the user's Ctrl-C.
+//! Progress on standard error, and Ctrl-C.
 
 use std::io::IsTerminal;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock, Mutex};
 use std::time::{Duration, Instant};
 
+use engine::Progress;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use micpq::Watch;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 
 static INTERRUPTED: LazyLock<Arc<AtomicBool>> = LazyLock::new(Arc::default);
 
-/// The first Ctrl-C (or SIGTERM) asks the work to stop at the next safe place, the second ends the program.
+/// The first Ctrl-C (or SIGTERM) stops the work at the next safe point, the second ends the program.
 pub fn catch_interrupts() {
     for signal in [SIGINT, SIGTERM] {
-        // Registered in this order, the first signal finds the flag down and raises it, the second finds it up.
-        // Refusal is possible only for signals no program may catch.
+        // The order matters: the first signal finds the flag unset and sets it, the second finds it set and exits.
+        // Registration fails only for signals that no program may catch.
         let _ = flag::register_conditional_shutdown(signal, 1, Arc::clone(&INTERRUPTED));
         let _ = flag::register(signal, Arc::clone(&INTERRUPTED));
     }
 }
 
-/// Whether Ctrl-C was pressed.
 pub fn interrupted() -> bool {
     INTERRUPTED.load(Ordering::SeqCst)
 }
 
-/// Bars on a terminal, a line every ten seconds in a log, nothing with `--quiet`.
-pub struct Progress {
+/// Progress bars on a terminal, a line every ten seconds in a log, nothing with `--quiet`.
+pub struct TerminalProgress {
     quiet: bool,
     terminal: bool,
     state: Mutex<State>,
@@ -37,26 +36,28 @@ pub struct Progress {
 struct State {
     bar: ProgressBar,
     name: String,
-    begun: Instant,
-    said: Instant,
+    started: Instant,
+    last_line: Instant,
 }
 
-impl Progress {
-    /// For one command.
+impl TerminalProgress {
     pub fn new(quiet: bool) -> Self {
-        let state =
-            State { bar: ProgressBar::hidden(), name: String::new(), begun: Instant::now(), said: Instant::now() };
-        Progress { quiet, terminal: std::io::stderr().is_terminal(), state: Mutex::new(state) }
+        let state = State {
+            bar: ProgressBar::hidden(),
+            name: String::new(),
+            started: Instant::now(),
+            last_line: Instant::now(),
+        };
+        TerminalProgress { quiet, terminal: std::io::stderr().is_terminal(), state: Mutex::new(state) }
     }
 
-    /// Whether `--quiet` was said.
     pub fn is_quiet(&self) -> bool {
         self.quiet
     }
 
-    /// Ends the present bar and leaves a line with the time it took.
+    /// Ends the current bar and prints a line with its duration.
     pub fn finish(&self) {
-        let mut state = self.state.lock().expect("progress never panics while it is held");
+        let mut state = self.state.lock().expect("no code panics while it holds this lock");
         self.close(&mut state);
     }
 
@@ -64,24 +65,24 @@ impl Progress {
         if state.name.is_empty() {
             return;
         }
-        let line = format!("{:<28} {:>7.1} s", state.name, state.begun.elapsed().as_secs_f64());
+        let line = format!("{:<28} {:>7.1} s", state.name, state.started.elapsed().as_secs_f64());
         state.bar.finish_and_clear();
-        if !self.quiet && state.begun.elapsed() > Duration::from_millis(500) {
+        if !self.quiet && state.started.elapsed() > Duration::from_millis(500) {
             eprintln!("{line}");
         }
         state.name.clear();
     }
 }
 
-impl Drop for Progress {
+impl Drop for TerminalProgress {
     fn drop(&mut self) {
         self.finish();
     }
 }
 
-impl Watch for Progress {
+impl Progress for TerminalProgress {
     fn stage(&self, name: &str, total: Option<u64>) {
-        let mut state = self.state.lock().expect("progress never panics while it is held");
+        let mut state = self.state.lock().expect("no code panics while it holds this lock");
         self.close(&mut state);
         let target = if self.quiet || !self.terminal {
             ProgressDrawTarget::hidden()
@@ -95,34 +96,34 @@ impl Watch for Progress {
         };
         bar.set_style(ProgressStyle::with_template(style).expect("the template is well formed"));
         bar.set_prefix(name.to_owned());
-        *state = State { bar, name: name.to_owned(), begun: Instant::now(), said: Instant::now() };
+        *state = State { bar, name: name.to_owned(), started: Instant::now(), last_line: Instant::now() };
     }
 
     fn advance(&self, n: u64) {
-        let mut state = self.state.lock().expect("progress never panics while it is held");
+        let mut state = self.state.lock().expect("no code panics while it holds this lock");
         state.bar.inc(n);
-        if !self.quiet && !self.terminal && state.said.elapsed() > Duration::from_secs(10) {
-            state.said = Instant::now();
+        if !self.quiet && !self.terminal && state.last_line.elapsed() > Duration::from_secs(10) {
+            state.last_line = Instant::now();
             let (done, total) = (state.bar.position(), state.bar.length());
             let of = total.map_or_else(String::new, |t| format!("/{t}"));
             eprintln!(
                 "{:<28} {done}{of} after {:.0} s {}",
                 state.name,
-                state.begun.elapsed().as_secs_f64(),
+                state.started.elapsed().as_secs_f64(),
                 state.bar.message()
             );
         }
     }
 
     fn detail(&self, text: &str) {
-        self.state.lock().expect("progress never panics while it is held").bar.set_message(text.to_owned());
+        self.state.lock().expect("no code panics while it holds this lock").bar.set_message(text.to_owned());
     }
 
     fn note(&self, text: &str) {
         if self.quiet {
             return;
         }
-        let state = self.state.lock().expect("progress never panics while it is held");
+        let state = self.state.lock().expect("no code panics while it holds this lock");
         if self.terminal { state.bar.println(text) } else { eprintln!("{text}") }
     }
 

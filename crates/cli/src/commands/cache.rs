@@ -1,17 +1,17 @@
-//! `micpq cache list|clear`: vectors, views and checkpoints that are kept between runs, and only ever spare time.
+//! `micpq cache list|clear`: cached vectors, views and checkpoints. They only save time.
 
 use std::fs::Metadata;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use anyhow::Result;
-use micpq::Error;
+use engine::Error;
 use serde::Serialize;
 
 use crate::args::CacheCommand;
 use crate::output;
 
-/// One thing kept: a file, or a folder of them.
+/// A file of the cache, or a folder of files.
 #[derive(Serialize)]
 struct Entry {
     name: String,
@@ -25,8 +25,10 @@ struct Entry {
 
 pub fn run(command: CacheCommand, json: bool) -> Result<()> {
     match command {
-        CacheCommand::List { cache } => list(&super::cache_dir(cache.as_deref())?, json),
-        CacheCommand::Clear { cache, older_than } => clear(&super::cache_dir(cache.as_deref())?, older_than, json),
+        CacheCommand::List { cache } => list(&micpq::pipeline::cache_dir(cache.as_deref())?, json),
+        CacheCommand::Clear { cache, older_than } => {
+            clear(&micpq::pipeline::cache_dir(cache.as_deref())?, older_than, json)
+        }
     }
 }
 
@@ -36,55 +38,55 @@ fn list(dir: &Path, json: bool) -> Result<()> {
         return entries.iter().try_for_each(output::json);
     }
     if entries.is_empty() {
-        return output::line(format!("{}: nothing is kept", dir.display()));
+        return output::line(format!("{}: the cache is empty", dir.display()));
     }
     let rows: Vec<Vec<String>> = entries
         .iter()
         .map(|e| vec![e.name.clone(), e.files.to_string(), output::bytes(e.bytes), format!("{:.1}", e.days)])
         .collect();
-    output::table(&["kept", "files", "size", "days old"], &rows)?;
+    output::table(&["entry", "files", "size", "days old"], &rows)?;
     output::line(format!("{} in {}", output::bytes(entries.iter().map(|e| e.bytes).sum()), dir.display()))
 }
 
 fn clear(dir: &Path, older_than: Option<f64>, json: bool) -> Result<()> {
-    let least = older_than.unwrap_or(0.0);
-    if !(least >= 0.0 && least.is_finite()) {
-        return Err(Error::config(format!("--older-than takes a number of days, 0 or more, not {least}")).into());
+    let min_days = older_than.unwrap_or(0.0);
+    if !(min_days >= 0.0 && min_days.is_finite()) {
+        return Err(Error::config(format!("--older-than is {min_days}; give a number of days, 0 or more")).into());
     }
-    let gone: Vec<Entry> = entries(dir)?.into_iter().filter(|e| e.days >= least).collect();
-    for entry in &gone {
-        let removed =
+    let removed: Vec<Entry> = entries(dir)?.into_iter().filter(|e| e.days >= min_days).collect();
+    for entry in &removed {
+        let result =
             if entry.path.is_dir() { std::fs::remove_dir_all(&entry.path) } else { std::fs::remove_file(&entry.path) };
-        removed.map_err(Error::io(&entry.path))?;
+        result.map_err(Error::io(&entry.path))?;
     }
-    let bytes = gone.iter().map(|e| e.bytes).sum();
+    let bytes = removed.iter().map(|e| e.bytes).sum();
     if json {
-        return output::json(&serde_json::json!({ "removed": gone.len(), "bytes": bytes }));
+        return output::json(&serde_json::json!({ "removed": removed.len(), "bytes": bytes }));
     }
     output::line(format!("{} removed from {}", output::bytes(bytes), dir.display()))
 }
 
-/// Whether a name is one the trainer gives: whatever else lies there is another's, and stays.
-fn ours(name: &str) -> bool {
-    let named = |rest: &str| rest.starts_with("views-") || rest.starts_with("sample-") || rest.starts_with("clean");
+/// Whether the trainer writes files of this name. Every other file belongs to somebody else and is never removed.
+fn is_cache_name(name: &str) -> bool {
+    let is_known = |rest: &str| rest.starts_with("views-") || rest.starts_with("sample-") || rest.starts_with("clean");
     match name.split_once('-') {
         Some(("vectors", _)) => true,
-        Some((prefix, rest)) => prefix.len() == 8 && prefix.bytes().all(|b| b.is_ascii_hexdigit()) && named(rest),
+        Some((prefix, rest)) => prefix.len() == 8 && prefix.bytes().all(|b| b.is_ascii_hexdigit()) && is_known(rest),
         None => name == "runs",
     }
 }
 
-/// What lies in the cache, largest first.
+/// The cache entries, largest first.
 fn entries(dir: &Path) -> Result<Vec<Entry>> {
     let mut all = Vec::new();
-    for found in std::fs::read_dir(dir).map_err(Error::io(dir))? {
-        let path = found.map_err(Error::io(dir))?.path();
+    for entry in std::fs::read_dir(dir).map_err(Error::io(dir))? {
+        let path = entry.map_err(Error::io(dir))?.path();
         let name = path.file_name().map_or_else(String::new, |n| n.to_string_lossy().into_owned());
-        if !ours(&name) {
+        if !is_cache_name(&name) {
             continue;
         }
         let mut files = Vec::new();
-        collect(&path, &mut files)?;
+        collect_files(&path, &mut files)?;
         let newest = files.iter().filter_map(|f| f.modified().ok()).max().unwrap_or_else(SystemTime::now);
         let age = newest.elapsed().unwrap_or(Duration::ZERO);
         all.push(Entry {
@@ -99,19 +101,19 @@ fn entries(dir: &Path) -> Result<Vec<Entry>> {
     Ok(all)
 }
 
-/// The files under a path. One that vanishes meanwhile (a training run tidies up) is not missed.
-fn collect(path: &Path, files: &mut Vec<Metadata>) -> Result<()> {
-    let found = match path.symlink_metadata() {
-        Ok(found) => found,
+/// Collects the files below a path. A file may vanish meanwhile: a training run cleans up.
+fn collect_files(path: &Path, files: &mut Vec<Metadata>) -> Result<()> {
+    let metadata = match path.symlink_metadata() {
+        Ok(metadata) => metadata,
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(()),
         Err(e) => return Err(Error::io(path)(e).into()),
     };
-    if found.is_dir() {
+    if metadata.is_dir() {
         for inner in std::fs::read_dir(path).map_err(Error::io(path))? {
-            collect(&inner.map_err(Error::io(path))?.path(), files)?;
+            collect_files(&inner.map_err(Error::io(path))?.path(), files)?;
         }
     } else {
-        files.push(found);
+        files.push(metadata);
     }
     Ok(())
 }

@@ -1,32 +1,32 @@
-//! `micpq encode`: features or codes of a corpus as `.npy`, in input order, streamed.
+//! `micpq encode`: streams the embeddings or codes of a corpus to an `.npy` file, in input order.
 
 use anyhow::Result;
-use micpq::Watch;
-use micpq::corpus::Corpus;
-use micpq::encoder::Features;
-use micpq::model::Model;
-use micpq::npy::NpyWriter;
+use engine::Progress;
+use engine::corpus::Corpus;
+use engine::encoder::Embedder;
+use engine::model::Model;
+use engine::npy::NpyWriter;
 
-use super::{chunks, features_of};
+use super::{chunks, embedder_of};
 use crate::args::Encode;
 use crate::output;
-use crate::progress::Progress;
+use crate::progress::TerminalProgress;
 
-pub fn run(args: Encode, json: bool, progress: &Progress) -> Result<()> {
+pub fn run(args: Encode, json: bool, progress: &TerminalProgress) -> Result<()> {
     let model = args.model.as_deref().map(Model::load).transpose()?;
-    let features: Features = match &model {
-        Some(model) => features_of(model, args.features.computing, progress)?,
-        None => args.features.load(progress)?,
+    let embedder: Embedder = match &model {
+        Some(model) => embedder_of(model, args.embedding.computing, progress)?,
+        None => Embedder::load(&args.embedding.config(None), progress)?,
     };
     let mut corpus = Corpus::open(&args.corpus, &args.source.config())?;
     let mut writer = match &model {
         Some(model) => NpyWriter::u8(&args.output, model.shape().code_bytes())?,
-        None => NpyWriter::f32(&args.output, features.width())?,
+        None => NpyWriter::f32(&args.output, embedder.width())?,
     };
     progress.stage("encoding", None);
     for chunk in chunks(&mut corpus) {
         let texts: Vec<String> = chunk?.into_iter().map(|d| d.text).collect();
-        let vectors = features.encode(&texts, progress)?;
+        let vectors = embedder.encode(&texts, progress)?;
         match &model {
             Some(model) => writer.rows_u8(&model.encode(&vectors)?)?,
             None => writer.rows_f32(&vectors)?,
@@ -34,8 +34,8 @@ pub fn run(args: Encode, json: bool, progress: &Progress) -> Result<()> {
     }
     let rows = writer.finish()?;
     progress.finish();
-    let columns = model.as_ref().map_or(features.width(), |m| m.shape().code_bytes());
-    super::tell_skipped(&corpus, progress);
+    let columns = model.as_ref().map_or(embedder.width(), |m| m.shape().code_bytes());
+    micpq::pipeline::report_skipped(&corpus, progress);
     if json {
         return output::json(&serde_json::json!({
             "rows": rows, "columns": columns, "type": if model.is_some() { "u8" } else { "f32" },

@@ -1,18 +1,18 @@
 //! `micpq encoder pull|list|info`.
 
 use anyhow::Result;
-use micpq::encoder::{Encoder, pull};
+use engine::encoder::{Encoder, pull};
 
 use crate::args::EncoderCommand;
 use crate::output;
-use crate::progress::Progress;
+use crate::progress::TerminalProgress;
 
-pub fn run(command: EncoderCommand, json: bool, progress: &Progress) -> Result<()> {
+pub fn run(command: EncoderCommand, json: bool, progress: &TerminalProgress) -> Result<()> {
     match command {
         EncoderCommand::Pull { name } => {
-            let place = pull::pull(&name, progress)?;
+            let dir = pull::pull(&name, progress)?;
             progress.finish();
-            info(&place.to_string_lossy(), json)
+            info(&dir.to_string_lossy(), json)
         }
         EncoderCommand::List => {
             let encoders = pull::list()?;
@@ -28,7 +28,7 @@ pub fn run(command: EncoderCommand, json: bool, progress: &Progress) -> Result<(
                 })
                 .collect();
             if rows.is_empty() {
-                return output::line("no encoder is here yet; \"micpq encoder pull\" fetches the default one");
+                return output::line("there is no encoder yet; \"micpq encoder pull\" downloads the default one");
             }
             output::table(&["encoder", "layers", "width", "tokens", "weights"], &rows)
         }
@@ -49,7 +49,7 @@ fn info(name: &str, json: bool) -> Result<()> {
         }));
     }
     output::line(format!(
-        "{}\n  weights      {}\n  layers       {} of {} values, {} heads, {} between ({})\n  vocabulary   {} word pieces\n  tokens       {} unless told otherwise, at most {}",
+        "{}\n  weights      {}\n  layers       {} of {} values, {} heads, {} intermediate ({})\n  vocabulary   {} word pieces\n  tokens       {} by default, at most {}",
         encoder.dir().display(),
         encoder.sha256(),
         config.num_hidden_layers,

@@ -1,40 +1,40 @@
-//! `micpq eval`: what the codes gain or lose against exact float search on the same vectors.
+//! `micpq eval`: compares codes with exact float search on the same vectors.
 
 use anyhow::Result;
-use micpq::Matrix;
-use micpq::corpus::{Corpus, CorpusConfig};
-use micpq::model::{Distance, Model};
+use engine::Matrix;
+use engine::corpus::{Corpus, CorpusConfig};
+use engine::model::{Distance, Model};
 use train::dataset::{Dataset, LabelNames};
 use train::evaluate::{self, EvaluateConfig, Evaluation, evaluate};
 use train::passes::Passes;
 
-use super::features_of;
+use super::embedder_of;
 use crate::args::Eval;
 use crate::output;
-use crate::progress::Progress;
+use crate::progress::TerminalProgress;
 
-pub fn run(args: Eval, json: bool, progress: &Progress) -> Result<()> {
+pub fn run(args: Eval, json: bool, progress: &TerminalProgress) -> Result<()> {
     let model = Model::load(&args.model)?;
-    let features = features_of(&model, args.computing, progress)?;
+    let embedder = embedder_of(&model, args.computing, progress)?;
     let config = args.source.config();
-    let cache = super::cache_dir(args.cache.as_deref())?;
+    let cache = micpq::pipeline::cache_dir(args.cache.as_deref())?;
     let mut names = LabelNames::default();
     let mut read = |path: &std::path::Path| -> Result<(Dataset, Matrix)> {
         let mut corpus = Corpus::open(path, &CorpusConfig { unique_ids: false, ..config.clone() })?;
         let set = Dataset::read(&mut corpus, &mut names, progress)?;
-        super::tell_skipped(&corpus, progress);
-        let vectors = Passes::new(&features, &set.texts, 0.0, Some(&cache), progress)?.into_clean();
+        micpq::pipeline::report_skipped(&corpus, progress);
+        let vectors = Passes::new(&embedder, &set.texts, 0.0, Some(&cache), progress)?.into_clean();
         Ok((set, vectors))
     };
     let (database, documents) = read(&args.database)?;
-    let (asked, queries) = read(&args.queries)?;
-    let labels = (database.labelled() && asked.labelled()).then_some((&asked.labels, &database.labels));
-    let main = args.distance.unwrap_or(model.config.distance);
-    let mut distances = vec![main];
-    distances.extend([Distance::Norm, Distance::Squared].into_iter().filter(|d| *d != main));
+    let (query_set, queries) = read(&args.queries)?;
+    let labels = (database.labelled() && query_set.labelled()).then_some((&query_set.labels, &database.labels));
+    let primary = args.distance.unwrap_or(model.config.distance);
+    let mut distances = vec![primary];
+    distances.extend([Distance::Norm, Distance::Squared].into_iter().filter(|d| *d != primary));
     let corpus = evaluate::Corpus { documents: &documents, queries: &queries, labels };
     let config = EvaluateConfig { distances, float: !args.no_float, seed: args.seed };
-    let result = evaluate(model.refine(), model.codebooks(), &corpus, &config, progress)?;
+    let result = evaluate(model.projection(), model.codebooks(), &corpus, &config, progress)?;
     progress.finish();
     if json { output::json(&result) } else { table(&result, &model, documents.cols()) }
 }
@@ -42,18 +42,18 @@ pub fn run(args: Eval, json: bool, progress: &Progress) -> Result<()> {
 fn table(result: &Evaluation, model: &Model, width: usize) -> Result<()> {
     let shape = model.shape();
     let percent = |v: f64| format!("{v:.2}");
-    let row = |name: String, bytes: usize, scores: Option<train::metrics::Scores>, fidelity: Option<f64>| {
+    let row = |name: String, bytes: usize, scores: Option<train::metrics::Scores>, recall_10_at_100: Option<f64>| {
         let figures = match scores {
             Some(s) => [s.precision.at_1, s.precision.at_10, s.precision.at_100, s.map].map(percent).to_vec(),
             None => vec!["-".to_owned(); 4],
         };
-        let fidelity = fidelity.map_or_else(|| "-".to_owned(), percent);
-        [vec![name, bytes.to_string()], figures, vec![fidelity]].concat()
+        let recall_10_at_100 = recall_10_at_100.map_or_else(|| "-".to_owned(), percent);
+        [vec![name, bytes.to_string()], figures, vec![recall_10_at_100]].concat()
     };
     let mut rows: Vec<Vec<String>> = result
         .distances
         .iter()
-        .map(|r| row(format!("codes, {}", r.distance), shape.code_bytes(), r.scores, r.fidelity))
+        .map(|r| row(format!("codes, {}", r.distance), shape.code_bytes(), r.scores, r.recall_10_at_100))
         .collect();
     if let Some(float) = &result.float {
         rows.push(row("exact float, cosine".into(), 4 * width, Some(float.cosine), None));
@@ -65,18 +65,18 @@ fn table(result: &Evaluation, model: &Model, width: usize) -> Result<()> {
         result.documents,
         shape.bits()
     ))?;
-    output::table(&["", "bytes", "P@1", "P@10", "P@100", "MAP@100", "fidelity"], &rows)?;
+    output::table(&["", "bytes", "P@1", "P@10", "P@100", "MAP@100", "recall 10@100"], &rows)?;
     output::line(format!(
-        "words in use {:.1} of {} a book, {:.2} bits of entropy of {}; {} distinct codes",
+        "codewords in use: {:.1} of {} per codebook, {:.2} of {} bits of entropy; {} distinct codes",
         result.codewords.mean_used(),
-        shape.words(),
-        result.codewords.entropy.iter().sum::<f64>() / shape.books() as f64,
-        shape.word_bits(),
+        shape.codebook_size(),
+        result.codewords.entropy.iter().sum::<f64>() / shape.num_codebooks() as f64,
+        shape.codeword_bits(),
         result.codewords.distinct
     ))?;
     if result.scores.is_none() {
         output::line(
-            "no labels on both sides: only fidelity (share of the float top 10 inside the code top 100) is known",
+            "documents and queries do not both have labels: only recall 10@100 is measured (the share of the float top 10 in the code top 100)",
         )?;
     }
     Ok(())

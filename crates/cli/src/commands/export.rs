@@ -1,43 +1,43 @@
-//! `micpq export`: an index in the formats others read.
+//! `micpq export`: writes an index in formats of other programs.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use clap::{Args, ValueEnum};
-use micpq::corpus::{Corpus, DocId, Document};
-use micpq::formats::beir::{Beir, BeirWriter};
-use micpq::formats::faiss::{Layout, ProductIndex};
-use micpq::formats::npz;
-use micpq::formats::table::{self, TableFormat};
-use micpq::formats::trec::{Qrels, Run};
-use micpq::index::Index;
-use micpq::npy::NpyWriter;
-use micpq::query::{Query, SearchConfig, Searcher};
-use micpq::{Error, Silent, Watch, disk};
+use engine::corpus::{Corpus, DocId, Document};
+use engine::formats::beir::{Beir, BeirWriter};
+use engine::formats::faiss::{Layout, ProductIndex};
+use engine::formats::npz;
+use engine::formats::table::{self, TableFormat};
+use engine::formats::trec::{Qrels, Run};
+use engine::index::Index;
+use engine::npy::NpyWriter;
+use engine::query::{Query, SearchConfig, Searcher};
+use engine::{Error, NoProgress, Progress, disk};
 
 use crate::args::CorpusArgs;
 use crate::output;
-use crate::progress::Progress;
+use crate::progress::TerminalProgress;
 
-/// What to export to.
+/// An export format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Target {
-    /// FAISS's IndexPQ in an IndexIDMap2, with the refinement beside it (OUT.refine.npz)
+    /// FAISS's IndexPQ in an IndexIDMap2, with the projection in OUT.projection.npz
     Faiss,
-    /// FAISS's IndexPQFastScan in an IndexIDMap2: faster, distances rounded
+    /// FAISS's IndexPQFastScan in an IndexIDMap2: faster, with rounded distances
     FaissFastscan,
     /// A Parquet table of the documents
     Parquet,
     /// An Arrow (Feather) table of the documents
     Arrow,
-    /// A JSON object a document
+    /// One JSON object per document
     Jsonl,
-    /// A BEIR folder; with --queries of a labelled corpus also queries and judgements
+    /// A BEIR folder; with --queries of a labelled corpus also queries and relevance judgements
     Beir,
     /// A TREC run of the answers to --queries
     Trec,
-    /// Codes as .npy, and ids beside it (OUT.ids.jsonl)
+    /// Codes as .npy, with the ids in OUT.ids.jsonl
     Codes,
 }
 
@@ -51,7 +51,7 @@ Examples:
 pub struct Export {
     /// Index directory
     pub index: PathBuf,
-    /// What to make of it
+    /// Export format
     #[arg(long, value_name = "FORMAT")]
     pub to: Target,
     /// File or folder to write
@@ -60,7 +60,7 @@ pub struct Export {
     /// Queries: a corpus, or a BEIR folder
     #[arg(long, value_name = "FILE|FOLDER")]
     pub queries: Option<PathBuf>,
-    /// Documents a query in a run
+    /// Documents per query in a run
     #[arg(short, default_value_t = 1000)]
     pub k: usize,
     /// Name of the run in its last column
@@ -73,10 +73,10 @@ pub struct Export {
     pub source: CorpusArgs,
 }
 
-pub fn run(args: Export, json: bool, progress: &Progress) -> Result<()> {
+pub fn run(args: Export, json: bool, progress: &TerminalProgress) -> Result<()> {
     let index = Index::open(&args.index, progress)?;
     if args.queries.is_some() && !matches!(args.to, Target::Trec | Target::Beir) {
-        return Err(Error::config("--queries go with --to trec and --to beir").into());
+        return Err(Error::config("--queries works only with --to trec and --to beir; leave it out").into());
     }
     let count = match args.to {
         Target::Faiss => faiss(&index, &args.output, Layout::Plain, progress)?,
@@ -96,31 +96,31 @@ pub fn run(args: Export, json: bool, progress: &Progress) -> Result<()> {
     output::line(format!("{}: {count} {what}", args.output.display()))
 }
 
-/// Ids and codes of all documents.
-fn bare(index: &Index, watch: &dyn Watch) -> Result<(Vec<DocId>, Vec<u8>)> {
+/// Ids and packed codes of all documents, in the order of insertion.
+fn ids_and_codes(index: &Index, progress: &dyn Progress) -> Result<(Vec<DocId>, Vec<u8>)> {
     let records = index.records(false)?;
     let (mut ids, mut codes) = (Vec::with_capacity(records.len()), Vec::new());
-    watch.stage("reading codes", Some(records.len() as u64));
+    progress.stage("reading codes", Some(records.len() as u64));
     for record in records {
         let record = record?;
         ids.push(record.id);
         codes.extend_from_slice(&record.code);
-        watch.advance(1);
-        if watch.interrupted() {
+        progress.advance(1);
+        if progress.interrupted() {
             return Err(Error::Interrupted.into());
         }
     }
     Ok((ids, codes))
 }
 
-/// Ids one to a line, as JSON: a name may hold anything.
+/// Writes one id per line, as JSON: an id may contain line breaks.
 fn write_ids(path: &Path, ids: &[DocId]) -> Result<()> {
     let text: String = ids.iter().map(|id| format!("{}\n", serde_json::json!(id))).collect();
     Ok(disk::replace(path, text.as_bytes())?)
 }
 
-fn faiss(index: &Index, path: &Path, layout: Layout, progress: &Progress) -> Result<u64> {
-    let (ids, codes) = bare(index, progress)?;
+fn faiss(index: &Index, path: &Path, layout: Layout, progress: &TerminalProgress) -> Result<u64> {
+    let (ids, codes) = ids_and_codes(index, progress)?;
     let numbers: Option<Vec<i64>> = ids
         .iter()
         .map(|id| match id {
@@ -130,19 +130,22 @@ fn faiss(index: &Index, path: &Path, layout: Layout, progress: &Progress) -> Res
         .collect();
     let beside = disk::beside(path, ".ids.jsonl");
     if numbers.is_none() {
-        // FAISS knows numbers alone: rows are numbered, and the names of the rows stand beside.
+        // FAISS ids are numbers. Row numbers stand in for other ids, and a file beside maps them back.
         write_ids(&beside, &ids)?;
-        progress.note(&format!("ids are not all numbers: FAISS returns rows, whose ids are in {}", beside.display()));
+        progress.note(&format!(
+            "not all ids are numbers: FAISS returns row numbers, and {} has the id of each row",
+            beside.display()
+        ));
     }
     let numbers = numbers.unwrap_or_else(|| (0..ids.len() as i64).collect());
-    let made = ProductIndex { codebooks: index.model().codebooks().clone(), codes, ids: Some(numbers) };
-    made.write(path, layout)?;
-    npz::write_refine(&disk::beside(path, ".refine.npz"), index.model().refine())?;
-    Ok(made.len() as u64)
+    let exported = ProductIndex { codebooks: index.model().codebooks().clone(), codes, ids: Some(numbers) };
+    exported.write(path, layout)?;
+    npz::write_projection(&disk::beside(path, ".projection.npz"), index.model().projection())?;
+    Ok(exported.len() as u64)
 }
 
-fn codes(index: &Index, path: &Path, progress: &Progress) -> Result<u64> {
-    let (ids, codes) = bare(index, progress)?;
+fn codes(index: &Index, path: &Path, progress: &TerminalProgress) -> Result<u64> {
+    let (ids, codes) = ids_and_codes(index, progress)?;
     let mut writer = NpyWriter::u8(path, index.model().shape().code_bytes())?;
     writer.rows_u8(&codes)?;
     let rows = writer.finish()?;
@@ -150,32 +153,33 @@ fn codes(index: &Index, path: &Path, progress: &Progress) -> Result<u64> {
     Ok(rows as u64)
 }
 
-/// Queries of a corpus or of a BEIR folder.
+/// The queries of `--queries`: a corpus or a BEIR folder.
 fn queries(args: &Export) -> Result<Vec<Document>> {
-    let path = args.queries.as_deref().ok_or_else(|| Error::config("name the --queries to answer"))?;
+    let path =
+        args.queries.as_deref().ok_or_else(|| Error::config("a TREC run needs queries; name them with --queries"))?;
     if path.is_dir() && Beir::is(path) {
         return Ok(Beir::open(path)?.queries()?);
     }
-    Ok(Corpus::open(path, &args.source.config())?.collect::<micpq::Result<_>>()?)
+    Ok(Corpus::open(path, &args.source.config())?.collect::<engine::Result<_>>()?)
 }
 
-/// Queries answered at a time.
-const GROUP: usize = 256;
+/// Queries searched at a time.
+const QUERIES_PER_BATCH: usize = 256;
 
-fn trec(index: &Index, args: &Export, progress: &Progress) -> Result<u64> {
+fn trec(index: &Index, args: &Export, progress: &TerminalProgress) -> Result<u64> {
     let config = SearchConfig { k: args.k, documents: false, ..SearchConfig::default() };
     config.validate()?;
     let queries = queries(args)?;
     let searcher = Searcher::new(index.clone(), None)?;
-    progress.stage("answering", Some(queries.len() as u64));
+    progress.stage("searching", Some(queries.len() as u64));
     let mut run = Run(BTreeMap::new());
-    for group in queries.chunks(GROUP) {
-        let asked: Vec<Query> = group.iter().map(|q| Query::text(&q.text)).collect();
-        for (query, answer) in group.iter().zip(searcher.search(&asked, &config, &Silent)?) {
-            let found = answer.hits.iter().map(|hit| (hit.id.to_string(), f64::from(hit.score))).collect();
-            run.0.insert(query.id.to_string(), found);
+    for batch in queries.chunks(QUERIES_PER_BATCH) {
+        let texts: Vec<Query> = batch.iter().map(|q| Query::text(&q.text)).collect();
+        for (query, answer) in batch.iter().zip(searcher.search(&texts, &config, &NoProgress)?) {
+            let scores = answer.hits.iter().map(|hit| (hit.id.to_string(), f64::from(hit.score))).collect();
+            run.0.insert(query.id.to_string(), scores);
         }
-        progress.advance(group.len() as u64);
+        progress.advance(batch.len() as u64);
         if progress.interrupted() {
             return Err(Error::Interrupted.into());
         }
@@ -184,7 +188,7 @@ fn trec(index: &Index, args: &Export, progress: &Progress) -> Result<u64> {
     Ok(queries.len() as u64)
 }
 
-fn beir(index: &Index, args: &Export, progress: &Progress) -> Result<u64> {
+fn beir(index: &Index, args: &Export, progress: &TerminalProgress) -> Result<u64> {
     let queries = if args.queries.is_some() { queries(args)? } else { Vec::new() };
     let mut writer = BeirWriter::create(&args.output)?;
     let mut by_label: BTreeMap<String, Vec<String>> = BTreeMap::new();
@@ -194,7 +198,10 @@ fn beir(index: &Index, args: &Export, progress: &Progress) -> Result<u64> {
     for record in records {
         let record = record?;
         if record.text.is_none() {
-            return Err(Error::config("this index keeps codes alone; a BEIR corpus needs the texts").into());
+            return Err(Error::config(
+                "this index stores only codes; a BEIR corpus needs texts, build the index with --store all",
+            )
+            .into());
         }
         writer.document(&record)?;
         if !queries.is_empty() {

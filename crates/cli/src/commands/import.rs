@@ -1,22 +1,23 @@
-//! `micpq import`: indexes out of what others made: FAISS product quantizers, and files of vectors.
+//! `micpq import`: creates an index from a FAISS product quantizer or a file of vectors.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use clap::Args;
-use micpq::corpus::{Corpus, DocId, Document};
-use micpq::encoder::Pooling;
-use micpq::formats::faiss::ProductIndex;
-use micpq::formats::vectors::{VectorFile, is_vectors};
-use micpq::index::{Index, IndexConfig, Keep, Store};
-use micpq::model::Model;
-use micpq::{Error, Matrix, Watch};
-use train::vectors::{VectorJob, VectorViews};
+use engine::corpus::{Corpus, DocId, Document};
+use engine::encoder::Pooling;
+use engine::formats::faiss::ProductIndex;
+use engine::formats::vectors::{VectorFile, is_vectors};
+use engine::index::{Claim, Index, IndexConfig, RerankVectors, Store};
+use engine::model::Model;
+use engine::{Error, Matrix, Progress};
+use micpq::vectors::train_on_vectors;
+use train::vectors::VectorViews;
 
 use super::index::metrics_of;
 use crate::args::{CorpusArgs, TrainingArgs};
 use crate::output;
-use crate::progress::Progress;
+use crate::progress::TerminalProgress;
 
 #[derive(Args)]
 #[command(after_help = "\
@@ -28,25 +29,25 @@ Examples:
 pub struct Import {
     /// A FAISS file, or vectors: .npy, .fbin, .u8bin, .i8bin, .fvecs, .bvecs, .hdf5
     pub source: PathBuf,
-    /// Directory of the index to make
+    /// Index directory to create
     #[arg(long, short)]
     pub output: PathBuf,
-    /// Use this model instead of training one; of a FAISS file, the model it was exported from
+    /// Use this model instead of training one. For a FAISS file: the model it was exported from
     #[arg(long, value_name = "DIR")]
     pub model: Option<PathBuf>,
-    /// The documents the rows belong to, in the same order: their ids, texts and attributes are kept
+    /// Documents of the rows, in the same order; the index stores their ids, texts and attributes
     #[arg(long, value_name = "CORPUS")]
     pub documents: Option<PathBuf>,
-    /// Dataset of an HDF5 file (train)
+    /// Dataset of an HDF5 file. Default: train
     #[arg(long, value_name = "NAME")]
     pub dataset: Option<String>,
-    /// Noise of the views trained on, in units of the vectors' own spread
+    /// Noise of the training views, in units of the vectors' spread
     #[arg(long, value_name = "SCALE", default_value_t = VectorViews::NOISE)]
     pub noise: f64,
-    /// How vectors are kept for the second stage of a search: int8, f16 or none
-    #[arg(long, default_value_t = Keep::Int8)]
-    pub keep: Keep,
-    /// Replace an index that is already there
+    /// How vectors are stored for re-ranking: int8 (a byte per value), f16 or none
+    #[arg(long, default_value_t = RerankVectors::Int8)]
+    pub rerank_vectors: RerankVectors,
+    /// Replace an existing index
     #[arg(long)]
     pub force: bool,
     #[command(flatten)]
@@ -55,16 +56,19 @@ pub struct Import {
     pub training: TrainingArgs,
 }
 
-pub fn run(args: Import, json: bool, progress: &Progress) -> Result<()> {
+pub fn run(args: Import, json: bool, progress: &TerminalProgress) -> Result<()> {
     if args.output.exists() && !args.force {
-        let place = args.output.display();
-        return Err(Error::config(format!("{place} exists; name another place, or replace it with --force")).into());
+        let path = args.output.display();
+        return Err(Error::config(format!("{path} exists; choose another path, or replace it with --force")).into());
     }
+    // Claims the path before an hour of training. An old index stays until the new one is complete.
+    let claim = Claim::new(&args.output, args.force)?;
     if is_vectors(&args.source) {
-        vectors(&args, progress)?
+        vectors(&args, &claim.path(), progress)?
     } else {
-        faiss(&args, progress)?
+        faiss(&args, &claim.path(), progress)?
     };
+    claim.finish()?;
     progress.finish();
     let index = Index::open(&args.output, progress)?;
     let model = index.model();
@@ -75,7 +79,7 @@ pub fn run(args: Import, json: bool, progress: &Progress) -> Result<()> {
         }));
     }
     output::line(format!(
-        "{}: {} documents, {} bytes each, asked with vectors of {} values",
+        "{}: {} documents, {} bytes each, searched with vectors of {} values",
         args.output.display(),
         index.len(),
         model.shape().code_bytes(),
@@ -83,15 +87,15 @@ pub fn run(args: Import, json: bool, progress: &Progress) -> Result<()> {
     ))
 }
 
-fn faiss(args: &Import, progress: &Progress) -> Result<()> {
-    let made = ProductIndex::read(&args.source)?;
+fn faiss(args: &Import, path: &Path, progress: &TerminalProgress) -> Result<()> {
+    let imported = ProductIndex::read(&args.source)?;
     let model = match &args.model {
-        None => made.model(&args.source.display().to_string())?,
+        None => imported.model(&args.source.display().to_string())?,
         Some(dir) => {
             let model = Model::load(dir)?;
-            if model.codebooks() != &made.codebooks {
+            if model.codebooks() != &imported.codebooks {
                 return Err(Error::config(format!(
-                    "{} has other codebooks than {}; name the model it was exported from, or none",
+                    "{} has other codebooks than {}; name the model it was exported from, or leave --model out",
                     dir.display(),
                     args.source.display()
                 ))
@@ -101,10 +105,10 @@ fn faiss(args: &Import, progress: &Progress) -> Result<()> {
         }
     };
     let bytes = model.shape().code_bytes();
-    // A FAISS file holds codes alone: there are no features to keep.
-    let mut filler = Filler::create(args, &model, Keep::None, made.len(), progress)?;
-    for (i, code) in made.codes.chunks_exact(bytes).enumerate() {
-        let document = filler.document(made.id(i))?;
+    // A FAISS file has only codes: there is nothing to re-rank by.
+    let mut filler = Filler::create(args, path, &model, RerankVectors::None, imported.len(), progress)?;
+    for (i, code) in imported.codes.chunks_exact(bytes).enumerate() {
+        let document = filler.document(imported.id(i))?;
         filler.writer.add(&document, code)?;
     }
     filler.finish()
@@ -113,34 +117,34 @@ fn faiss(args: &Import, progress: &Progress) -> Result<()> {
 /// Vectors encoded at a time.
 const CHUNK: usize = 16_384;
 
-fn vectors(args: &Import, progress: &Progress) -> Result<()> {
+fn vectors(args: &Import, path: &Path, progress: &TerminalProgress) -> Result<()> {
     let file = VectorFile::open(&args.source, args.dataset.as_deref())?;
     let model = match &args.model {
         Some(dir) => Model::load(dir)?,
-        None => fit(args, &file, progress)?,
+        None => train(args, &file, progress)?,
     };
     if model.inputs() != file.width() {
         return Err(Error::config(format!(
-            "{} holds vectors of {} values, the model takes {}; use the encoder it was trained with",
+            "{} has vectors of {} values, but the model takes {}; use vectors of the encoder it was trained with",
             args.source.display(),
             file.width(),
             model.inputs()
         ))
         .into());
     }
-    let mut filler = Filler::create(args, &model, args.keep, file.rows(), progress)?;
+    let mut filler = Filler::create(args, path, &model, args.rerank_vectors, file.rows(), progress)?;
     for start in (0..file.rows()).step_by(CHUNK) {
         let vectors = file.read(start..(start + CHUNK).min(file.rows()))?;
         let ids = (start..start + vectors.rows()).map(|row| DocId::Int(row as u64));
         let documents: Vec<Document> = ids.map(|id| filler.document(id)).collect::<Result<_>>()?;
-        filler.writer.add_features(&documents, &vectors)?;
+        filler.writer.add_embeddings(&documents, &vectors)?;
     }
     filler.finish()
 }
 
-/// Trains on the vectors, or an even sample of them.
-fn fit(args: &Import, file: &VectorFile, progress: &Progress) -> Result<Model> {
-    let config = args.training.config(Pooling::Mean)?;
+/// Trains on the vectors, or on an even sample of them.
+fn train(args: &Import, file: &VectorFile, progress: &TerminalProgress) -> Result<Model> {
+    let training = args.training.training(Pooling::Mean)?;
     let step = file.rows().div_ceil(args.training.sample.max(1)).max(1);
     progress.stage("reading vectors", Some(file.rows() as u64));
     let mut sample = Matrix::zeros(0, file.width());
@@ -153,44 +157,48 @@ fn fit(args: &Import, file: &VectorFile, progress: &Progress) -> Result<Model> {
             return Err(Error::Interrupted.into());
         }
     }
-    let cache = super::cache_dir(args.training.cache.as_deref())?;
-    let job = VectorJob {
-        config,
-        vectors: sample.as_slice(),
-        width: file.width(),
-        views: VectorViews::Noise(args.noise),
-        cache: Some(&cache),
-    };
-    let trained = train::vectors::run(&job, progress)?;
-    if trained.interrupted {
-        return Err(anyhow::Error::new(Error::Interrupted).context("the same command goes on where training was"));
-    }
+    let cache = micpq::pipeline::cache_dir(args.training.cache.as_deref())?;
+    let views = Some(VectorViews::Noise(args.noise));
+    let trained =
+        train_on_vectors(&training, sample.as_slice(), file.width(), views, &cache, progress).map_err(|error| {
+            match error {
+                Error::Interrupted => {
+                    anyhow::Error::new(error).context("run the same command to continue the training")
+                }
+                error => error.into(),
+            }
+        })?;
     Ok(trained.model)
 }
 
-/// Rows on their way into a new index, each beside its document where documents are given.
+/// Fills a new index with rows. A row has a document if `--documents` gives one.
 struct Filler<'a> {
-    index: Index,
-    writer: micpq::index::IndexWriter,
+    writer: engine::index::IndexWriter,
     documents: Option<(Corpus, &'a Path)>,
     rows: usize,
     added: usize,
-    progress: &'a Progress,
+    progress: &'a TerminalProgress,
 }
 
 impl<'a> Filler<'a> {
-    fn create(args: &'a Import, model: &Model, keep: Keep, rows: usize, progress: &'a Progress) -> Result<Self> {
+    fn create(
+        args: &'a Import,
+        path: &Path,
+        model: &Model,
+        rerank_vectors: RerankVectors,
+        rows: usize,
+        progress: &'a TerminalProgress,
+    ) -> Result<Self> {
         let documents = match &args.documents {
-            Some(path) => Some((Corpus::open(path, &args.corpus.config())?, path.as_path())),
+            Some(corpus) => Some((Corpus::open(corpus, &args.corpus.config())?, corpus.as_path())),
             None => None,
         };
         let store = if documents.is_some() { Store::All } else { Store::Codes };
         let metrics = args.model.as_deref().map_or(Ok(serde_json::Value::Null), metrics_of)?;
-        let config = IndexConfig { store, keep, replace: args.force, metrics };
-        let index = Index::create(&args.output, model, config)?;
-        let writer = index.writer()?;
+        let config = IndexConfig { store, rerank_vectors, metrics, ..IndexConfig::default() };
+        let writer = Index::create(path, model, config)?.writer()?;
         progress.stage("indexing", Some(rows as u64));
-        Ok(Filler { index, writer, documents, rows, added: 0, progress })
+        Ok(Filler { writer, documents, rows, added: 0, progress })
     }
 
     /// The next row's document.
@@ -201,7 +209,7 @@ impl<'a> Filler<'a> {
                 Error::input(
                     path.display(),
                     format!(
-                        "has {} documents, there are {} rows; both must be in the same order",
+                        "has {} documents for {} rows; give one document per row, in the same order",
                         self.added, self.rows
                     ),
                 )
@@ -219,12 +227,12 @@ impl<'a> Filler<'a> {
         if let Some((corpus, path)) = &mut self.documents
             && corpus.next().is_some()
         {
-            let problem = format!("has more documents than the {} rows; both must be in the same order", self.rows);
+            let problem =
+                format!("has more documents than the {} rows; give one document per row, in the same order", self.rows);
             return Err(Error::input(path.display(), problem).into());
         }
         self.writer.commit(self.progress)?;
         self.writer.close(self.progress)?;
-        self.index.reload(self.progress)?;
         Ok(())
     }
 }

@@ -1,33 +1,39 @@
-//! `micpq index create|add|delete|info|stats|verify|compact|snapshot|restore|migrate`.
+//! `micpq index create|add|delete|info|stats|verify|compact|backup|restore|migrate`.
 
-use std::collections::HashMap;
 use std::path::Path;
 
 use anyhow::Result;
-use micpq::corpus::{Corpus, DocId, Document};
-use micpq::encoder::Features;
-use micpq::index::{Copied, Index, IndexConfig, MigrateConfig, Stats, migrate, restore, snapshot, verify};
-use micpq::model::Model;
-use micpq::{Error, Matrix, Watch};
+use engine::corpus::{Corpus, DocId};
+use engine::index::{Copied, Index, IndexConfig, MigrateConfig, Stats, backup, migrate, restore, verify};
+use engine::model::Model;
+use engine::{Error, Progress};
+use micpq::pipeline::{Embeddings, fill, report_skipped};
 
-use super::{chunks, features_of};
+use super::embedder_of;
 use crate::args;
 use crate::output;
-use crate::progress::Progress;
+use crate::progress::TerminalProgress;
 
-pub fn run(command: args::Index, json: bool, progress: &Progress) -> Result<()> {
+/// Documents per commit when an index is created with a corpus.
+const DOCUMENTS_PER_COMMIT: usize = 20_000;
+
+pub fn run(command: args::Index, json: bool, progress: &TerminalProgress) -> Result<()> {
     match command {
-        args::Index::Create { index, corpus, model, store, keep, force, source, computing } => {
+        args::Index::Create { index, corpus, model, store, rerank_vectors, force, source, computing } => {
             let metrics = metrics_of(&model)?;
             let model = Model::load(&model)?;
-            let made = Index::create(&index, &model, IndexConfig { store, keep, replace: force, metrics })?;
+            let created =
+                Index::create(&index, &model, IndexConfig { store, rerank_vectors, replace: force, metrics })?;
             if let Some(corpus) = corpus {
-                add(&made, &corpus, &source, computing, 20_000, progress)?;
+                add(&created, &corpus, &source, computing, DOCUMENTS_PER_COMMIT, progress)?;
             }
-            made.reload(progress)?;
-            told(&made, json)
+            created.reload(progress)?;
+            print_info(&created, json)
         }
         args::Index::Add { index, corpus, commit_every, source, computing } => {
+            if commit_every == 0 {
+                return Err(Error::config("--commit-every is 0; give 1 or more").into());
+            }
             let opened = Index::open(&index, progress)?;
             let added = add(&opened, &corpus, &source, computing, commit_every, progress)?;
             opened.reload(progress)?;
@@ -36,43 +42,14 @@ pub fn run(command: args::Index, json: bool, progress: &Progress) -> Result<()> 
             }
             output::line(format!("{added} documents added; {} in the index", opened.len()))
         }
-        args::Index::Delete { index, ids, filter } => {
-            if ids.is_empty() && filter.is_none() {
-                return Err(Error::config("name ids or a --filter of what to delete").into());
-            }
-            let opened = Index::open(&index, progress)?;
-            let mut writer = opened.writer()?;
-            let mut deleted = 0;
-            for id in &ids {
-                deleted += usize::from(writer.delete(&id.parse::<DocId>()?)?);
-            }
-            if let Some(filter) = &filter {
-                deleted += writer.delete_where(filter)?;
-            }
-            writer.commit(progress)?;
-            opened.reload(progress)?;
-            if json {
-                return output::json(&serde_json::json!({ "deleted": deleted, "documents": opened.len() }));
-            }
-            output::line(format!("{deleted} documents deleted; {} left", opened.len()))
-        }
-        args::Index::Info { index } => told(&Index::open(&index, progress)?, json),
-        args::Index::Verify { index } => {
-            let problems: Vec<String> = verify(&index, progress)?.iter().map(ToString::to_string).collect();
-            progress.finish();
-            if json {
-                output::json(&serde_json::json!({ "sound": problems.is_empty(), "problems": problems }))?;
-            }
-            if problems.is_empty() {
-                return if json { Ok(()) } else { output::line(format!("{}: sound", index.display())) };
-            }
-            Err(Error::format(&index, format!("{} problems\n{}", problems.len(), problems.join("\n"))).into())
-        }
+        args::Index::Delete { index, ids, filter } => delete(&index, &ids, filter.as_deref(), json, progress),
+        args::Index::Info { index } => print_info(&Index::open(&index, progress)?, json),
+        args::Index::Verify { index } => verify_index(&index, json, progress),
         args::Index::Compact { index } => {
             let opened = Index::open(&index, progress)?;
             opened.writer()?.compact(progress)?;
             opened.reload(progress)?;
-            told(&opened, json)
+            print_info(&opened, json)
         }
         args::Index::Stats { index } => {
             let opened = Index::open(&index, progress)?;
@@ -82,50 +59,93 @@ pub fn run(command: args::Index, json: bool, progress: &Progress) -> Result<()> 
             if json {
                 return output::json(&stats);
             }
-            told(&opened, false)?;
-            spread(&stats)
+            print_info(&opened, false)?;
+            print_stats(&stats)
         }
-        args::Index::Snapshot { index, to, copy } => {
-            copied(&to, "snapshot", snapshot(&index, &to, copy.config(), progress)?, json, progress)
+        args::Index::Backup { index, to, copy } => {
+            print_copied(&to, "backup", backup(&index, &to, copy.config(), progress)?, json, progress)
         }
-        args::Index::Restore { snapshot, index, copy } => {
-            copied(&index, "restored", restore(&snapshot, &index, copy.config(), progress)?, json, progress)
+        args::Index::Restore { backup, index, copy } => {
+            print_copied(&index, "restored", restore(&backup, &index, copy.config(), progress)?, json, progress)
         }
         args::Index::Migrate { index, model, commit_every } => {
-            let config = MigrateConfig { metrics: metrics_of(&model)?, commit_every };
-            let model = Model::load(&model)?;
-            // Refused before an encoder is fetched or loaded.
-            Index::open(&index, progress)?;
-            let features = features_of(&model, args::ComputingArgs::default(), progress)?;
-            let mut encode = |texts: &[&str]| features.encode(texts, progress);
-            let made = migrate(&index, &model, &mut encode, &config, progress).map_err(|problem| match problem {
-                Error::Interrupted => anyhow::Error::new(Error::Interrupted)
-                    .context("the old index is in place; the same command goes on where this one stopped"),
-                other => other.into(),
-            })?;
-            progress.finish();
-            if json {
-                return output::json(&made);
-            }
-            output::line(format!(
-                "{}: {} documents of model {} ({} of them from an interrupted run)",
-                index.display(),
-                made.documents,
-                model.fingerprint(),
-                made.resumed
-            ))
+            migrate_index(&index, &model, commit_every, json, progress)
         }
     }
 }
 
-fn copied(place: &Path, what: &str, copied: Copied, json: bool, progress: &Progress) -> Result<()> {
+fn delete(index: &Path, ids: &[String], filter: Option<&str>, json: bool, progress: &TerminalProgress) -> Result<()> {
+    if ids.is_empty() && filter.is_none() {
+        return Err(Error::config("nothing to delete; name ids or a --filter").into());
+    }
+    let opened = Index::open(index, progress)?;
+    let mut writer = opened.writer()?;
+    let mut deleted = 0;
+    for id in ids {
+        deleted += usize::from(writer.delete(&id.parse::<DocId>()?)?);
+    }
+    if let Some(filter) = filter {
+        deleted += writer.delete_where(filter)?;
+    }
+    writer.commit(progress)?;
+    opened.reload(progress)?;
+    if json {
+        return output::json(&serde_json::json!({ "deleted": deleted, "documents": opened.len() }));
+    }
+    output::line(format!("{deleted} documents deleted; {} left", opened.len()))
+}
+
+fn verify_index(index: &Path, json: bool, progress: &TerminalProgress) -> Result<()> {
+    let problems: Vec<String> = verify(index, progress)?.iter().map(ToString::to_string).collect();
+    progress.finish();
+    if json {
+        output::json(&serde_json::json!({ "sound": problems.is_empty(), "problems": problems }))?;
+    }
+    if problems.is_empty() {
+        return if json { Ok(()) } else { output::line(format!("{}: sound", index.display())) };
+    }
+    Err(Error::format(index, format!("{} problems\n{}", problems.len(), problems.join("\n"))).into())
+}
+
+fn migrate_index(
+    index: &Path,
+    model: &Path,
+    commit_every: usize,
+    json: bool,
+    progress: &TerminalProgress,
+) -> Result<()> {
+    let config = MigrateConfig { metrics: metrics_of(model)?, commit_every };
+    let model = Model::load(model)?;
+    // A wrong path fails here, before an encoder is downloaded or loaded.
+    Index::open(index, progress)?;
+    let embedder = embedder_of(&model, args::ComputingArgs::default(), progress)?;
+    let mut encode = |texts: &[&str]| embedder.encode(texts, progress);
+    let migrated = migrate(index, &model, &mut encode, &config, progress).map_err(|error| match error {
+        Error::Interrupted => anyhow::Error::new(Error::Interrupted)
+            .context("the old index is unchanged; run the same command to continue the migration"),
+        other => other.into(),
+    })?;
+    progress.finish();
+    if json {
+        return output::json(&migrated);
+    }
+    output::line(format!(
+        "{}: {} documents of model {} ({} of them from an interrupted run)",
+        index.display(),
+        migrated.documents,
+        model.fingerprint(),
+        migrated.resumed
+    ))
+}
+
+fn print_copied(path: &Path, what: &str, copied: Copied, json: bool, progress: &TerminalProgress) -> Result<()> {
     progress.finish();
     if json {
         return output::json(&copied);
     }
     output::line(format!(
         "{}: {what}, {} documents, {} in {} files, {} of them shared by hard links",
-        place.display(),
+        path.display(),
         copied.documents,
         output::bytes(copied.bytes),
         copied.files,
@@ -133,17 +153,17 @@ fn copied(place: &Path, what: &str, copied: Copied, json: bool, progress: &Progr
     ))
 }
 
-/// What `stats` tells beyond `info`.
-fn spread(stats: &Stats) -> Result<()> {
-    let (spread, most) = (&stats.spread, (stats.info.shape.words() as f64).log2());
-    let total: f64 = spread.books.iter().map(|b| b.entropy).sum();
+/// The part of `stats` that `info` does not have.
+fn print_stats(stats: &Stats) -> Result<()> {
+    let (spread, max_entropy) = (&stats.spread, (stats.info.shape.codebook_size() as f64).log2());
+    let total_entropy: f64 = spread.books.iter().map(|b| b.entropy).sum();
     output::line(format!(
-        "  segments     {}\n  codes        {} distinct; the most frequent has {} documents ({}); {:.1} of {} bits of entropy book by book",
+        "  segments     {}\n  codes        {} distinct; the most frequent has {} documents ({}); {:.1} of {} bits of entropy over all codebooks",
         stats.parts.iter().map(|p| p.documents.to_string()).collect::<Vec<_>>().join(" "),
         spread.distinct,
         spread.largest,
         if spread.largest > 0 { spread.largest_code.as_str() } else { "none" },
-        total,
+        total_entropy,
         stats.info.shape.bits(),
     ))?;
     let rows: Vec<Vec<String>> = spread
@@ -153,14 +173,14 @@ fn spread(stats: &Stats) -> Result<()> {
         .map(|(m, b)| {
             vec![
                 format!("    {m}"),
-                format!("{:.2} of {most:.0}", b.entropy),
-                format!("{} of {}", b.used, stats.info.shape.words()),
+                format!("{:.2} of {max_entropy:.0}", b.entropy),
+                format!("{} of {}", b.used, stats.info.shape.codebook_size()),
                 format!("{:.1} %", 100.0 * b.top),
             ]
         })
         .collect();
-    output::table(&["    book", "entropy, bits", "words used", "most frequent word"], &rows)?;
-    if stats.info.store == micpq::index::Store::Codes {
+    output::table(&["    codebook", "entropy, bits", "codewords used", "most frequent codeword"], &rows)?;
+    if stats.info.store == engine::index::Store::Codes {
         return Ok(());
     }
     output::line(format!("  labels       {} distinct", stats.labels))?;
@@ -178,42 +198,43 @@ fn spread(stats: &Stats) -> Result<()> {
     output::table(&["    attribute", "type", "documents", "distinct"], &rows)
 }
 
-fn told(index: &Index, json: bool) -> Result<()> {
+fn print_info(index: &Index, json: bool) -> Result<()> {
     let info = index.info()?;
     if json {
         return output::json(&info);
     }
     let (shape, bytes) = (info.shape, &info.bytes);
-    let each = |n: u64| format!("{:>10}  {:.1} a document", output::bytes(n), n as f64 / info.documents.max(1) as f64);
+    let size =
+        |n: u64| format!("{:>10}  {:.1} per document", output::bytes(n), n as f64 / info.documents.max(1) as f64);
     output::line(format!(
-        "{}\n  documents    {} ({} deleted, {} segments), store: {}, features kept: {}\n  codes        {} bits, {} bytes in memory while searched\n  model        {} ({})\n  on disk      {}",
+        "{}\n  documents    {} ({} deleted, {} segments), store: {}, rerank vectors: {}\n  codes        {} bits, {} bytes in memory for searches\n  model        {} ({})\n  on disk      {}",
         index.dir().display(),
         info.documents,
         info.deleted,
         info.segments,
         info.store,
-        info.keep,
+        info.rerank_vectors,
         shape.bits(),
         info.documents * shape.code_bytes(),
         info.model,
-        index.model().config.features.as_ref().map_or("vectors brought by the user", |f| f.encoder.as_str()),
+        index.model().config.embedding.as_ref().map_or("user vectors", |e| e.encoder.as_str()),
         output::bytes(bytes.total()),
     ))?;
     for (name, n) in [
         ("codes", bytes.codes),
-        ("features", bytes.features),
+        ("rerank vectors", bytes.rerank_vectors),
         ("columns", bytes.columns),
         ("documents", bytes.documents),
         ("terms", bytes.terms),
         ("model", bytes.model),
         ("other", bytes.other),
     ] {
-        output::line(format!("    {name:<10} {}", each(n)))?;
+        output::line(format!("    {name:<10} {}", size(n)))?;
     }
     Ok(())
 }
 
-/// What a model directory says of its training, to travel with the model into an index.
+/// The training metrics of a model directory. An index stores them with the model.
 pub fn metrics_of(model: &Path) -> Result<serde_json::Value> {
     let path = model.join("metrics.json");
     match std::fs::read(&path) {
@@ -229,84 +250,17 @@ fn add(
     source: &args::CorpusArgs,
     computing: args::ComputingArgs,
     commit_every: usize,
-    progress: &Progress,
+    progress: &TerminalProgress,
 ) -> Result<u64> {
-    let features = features_of(index.model(), computing, progress)?;
+    let embedder = embedder_of(index.model(), computing, progress)?;
     let mut corpus = Corpus::open(corpus, &source.config())?;
     progress.stage("indexing", None);
-    let added = add_all(index, &features, &mut corpus, &Known::default(), commit_every, progress)?;
-    super::tell_skipped(&corpus, progress);
+    let filled = fill(index, corpus.by_ref(), &Embeddings::Encode(&embedder), commit_every, progress)?;
+    report_skipped(&corpus, progress);
     progress.finish();
-    Ok(added)
-}
-
-/// Clean vectors that are known already, by the token sequence they belong to.
-#[derive(Default)]
-pub struct Known {
-    rows: HashMap<Vec<u32>, usize>,
-    vectors: Matrix,
-}
-
-impl Known {
-    /// The vectors a training run has left.
-    pub fn new(tokens: &[Vec<u32>], vectors: Matrix) -> Self {
-        Known { rows: tokens.iter().cloned().zip(0..).collect(), vectors }
+    if filled.interrupted {
+        let problem = format!("{} documents are committed; run the same command to add the rest", filled.documents);
+        return Err(anyhow::Error::new(Error::Interrupted).context(problem));
     }
-
-    /// Vectors of some texts, encoding only those that are new.
-    fn encode(&self, features: &Features, texts: &[&str], watch: &dyn Watch) -> Result<Matrix> {
-        let tokens = features.tokens(texts)?;
-        let new: Vec<&Vec<u32>> = tokens.iter().filter(|t| !self.rows.contains_key(*t)).collect();
-        let encoded = features.encode_tokens(&new, None, watch)?;
-        let mut fresh = encoded.iter();
-        let mut out = Matrix::zeros(tokens.len(), features.width());
-        let mut reused = 0;
-        for (i, sequence) in tokens.iter().enumerate() {
-            let row = match self.rows.get(sequence) {
-                Some(&row) => {
-                    reused += 1;
-                    self.vectors.row(row)
-                }
-                None => fresh.next().expect("a vector for every new sequence"),
-            };
-            out.row_mut(i).copy_from_slice(row);
-        }
-        watch.advance(reused);
-        Ok(out)
-    }
-}
-
-/// Encodes and adds a corpus, committing every so many documents and at the end. Interrupted, it commits what it has.
-pub fn add_all(
-    index: &Index,
-    features: &Features,
-    corpus: &mut Corpus,
-    known: &Known,
-    commit_every: usize,
-    watch: &dyn Watch,
-) -> Result<u64> {
-    let mut writer = index.writer()?;
-    let (mut added, mut pending) = (0u64, 0usize);
-    for chunk in chunks(corpus) {
-        let documents: Vec<Document> = chunk?;
-        let texts: Vec<&str> = documents.iter().map(|d| d.text.as_str()).collect();
-        let vectors = match known.encode(features, &texts, watch) {
-            Err(error) if matches!(error.downcast_ref(), Some(Error::Interrupted)) => {
-                writer.commit(watch)?;
-                return Err(error.context(format!("{added} documents are committed; run it again to add the rest")));
-            }
-            other => other?,
-        };
-        writer.add_features(&documents, &vectors)?;
-        added += documents.len() as u64;
-        pending += documents.len();
-        if pending >= commit_every {
-            writer.commit(watch)?;
-            pending = 0;
-        }
-    }
-    writer.commit(watch)?;
-    // Merges under way are waited for, so that the first search finds their codes packed.
-    writer.close(watch)?;
-    Ok(added)
+    Ok(filled.documents as u64)
 }

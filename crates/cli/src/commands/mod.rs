@@ -1,4 +1,4 @@
-//! One file a command.
+//! One file per command.
 
 mod build;
 mod cache;
@@ -14,33 +14,29 @@ mod search;
 mod serve;
 mod train;
 
-use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use anyhow::Result;
 use clap::CommandFactory;
-use micpq::corpus::{Corpus, Document};
-use micpq::encoder::{Device, Features, pull};
-use micpq::model::Model;
-use micpq::{Error, Watch};
+use engine::corpus::{Corpus, Document};
+use engine::encoder::{Device, Embedder};
+use engine::model::Model;
+use engine::{Error, Progress};
+use micpq::pipeline::CHUNK;
 
 use crate::args::{Args, Command, ComputingArgs};
-use crate::progress::Progress;
+use crate::progress::TerminalProgress;
 
-/// Documents read, encoded and added at a time: enough to keep every core busy, small beside any memory.
-const CHUNK: usize = 4096;
-
-/// What `--device` said: one answer for the whole process, as the number of threads is.
+/// The value of `--device`. It holds for the whole process, like the number of threads.
 static DEVICE: OnceLock<Device> = OnceLock::new();
 
-/// Where this process encodes.
 pub fn device() -> Device {
     DEVICE.get().copied().unwrap_or_default()
 }
 
 pub fn run(args: Args) -> Result<()> {
     DEVICE.get_or_init(|| args.device);
-    let (json, progress) = (args.json, Progress::new(args.quiet));
+    let (json, progress) = (args.json, TerminalProgress::new(args.quiet));
     match args.command {
         Command::Build(a) => build::run(a, json, &progress),
         Command::Search(a) => search::run(a, json, &progress),
@@ -62,7 +58,7 @@ pub fn run(args: Args) -> Result<()> {
     }
 }
 
-/// Sets the size of the one thread pool everything runs on.
+/// Sets the size of the global thread pool.
 pub fn set_threads(threads: usize) -> Result<()> {
     if threads == 0 {
         return Err(Error::config("--threads takes 1 or more").into());
@@ -71,45 +67,22 @@ pub fn set_threads(threads: usize) -> Result<()> {
     Ok(())
 }
 
-/// Documents of a corpus, [`CHUNK`] at a time.
-fn chunks(corpus: &mut Corpus) -> impl Iterator<Item = micpq::Result<Vec<Document>>> + '_ {
-    std::iter::from_fn(move || {
-        let chunk: micpq::Result<Vec<Document>> = corpus.by_ref().take(CHUNK).collect();
-        match &chunk {
-            Ok(documents) if documents.is_empty() => None,
-            _ => Some(chunk),
-        }
+/// Documents of a corpus in chunks of [`CHUNK`].
+fn chunks(corpus: &mut Corpus) -> impl Iterator<Item = engine::Result<Vec<Document>>> + '_ {
+    let next = |corpus: &mut Corpus| corpus.by_ref().take(CHUNK).collect::<engine::Result<Vec<Document>>>();
+    std::iter::from_fn(move || match next(corpus) {
+        Ok(documents) if documents.is_empty() => None,
+        chunk => Some(chunk),
     })
 }
 
-/// The encoder a model was trained with, fetched where it is a registered one that is not here, for many texts.
-fn features_of(model: &Model, computing: ComputingArgs, watch: &dyn Watch) -> Result<Features> {
-    Ok(Features::for_model(model, computing.precision, watch)?.on(device(), watch)?)
+/// The embedder of a model, for many texts. Downloads a registered encoder that is missing.
+fn embedder_of(model: &Model, computing: ComputingArgs, progress: &dyn Progress) -> Result<Embedder> {
+    Ok(Embedder::for_model(model, computing.precision, progress)?.on(device(), progress)?)
 }
 
-/// The same for a query now and then: a GPU takes seconds to prepare, so it is taken only where it is named.
-fn features_for_queries(model: &Model, computing: ComputingArgs, watch: &dyn Watch) -> Result<Features> {
+/// The embedder of a model, for single queries. A GPU takes seconds to start, so it is used only if it is named.
+fn embedder_for_queries(model: &Model, computing: ComputingArgs, progress: &dyn Progress) -> Result<Embedder> {
     let device = if device() == Device::Auto { Device::Cpu } else { device() };
-    Ok(Features::for_model(model, computing.precision, watch)?.on(device, watch)?)
-}
-
-/// Where vectors, views and checkpoints are kept between runs.
-fn cache_dir(given: Option<&Path>) -> Result<PathBuf> {
-    let dir = match given {
-        Some(dir) => dir.to_path_buf(),
-        None => pull::models_dir()?.parent().map_or_else(|| PathBuf::from("cache"), Path::to_path_buf).join("train"),
-    };
-    std::fs::create_dir_all(&dir).map_err(Error::io(&dir))?;
-    Ok(dir)
-}
-
-/// Rows that were passed over, with the first reasons.
-fn tell_skipped(corpus: &Corpus, watch: &dyn Watch) {
-    let skipped = corpus.skipped();
-    if skipped.count() > 0 {
-        for reason in skipped.reasons() {
-            watch.note(&format!("skipped: {reason}"));
-        }
-        watch.note(&format!("{} rows skipped in all", skipped.count()));
-    }
+    Ok(Embedder::for_model(model, computing.precision, progress)?.on(device, progress)?)
 }

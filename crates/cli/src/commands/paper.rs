@@ -1,4 +1,4 @@
-//! `micpq paper`: the evaluation of the paper again, from a plan.
+//! `micpq paper`: repeats the paper's evaluation from a plan.
 
 use std::collections::BTreeMap;
 use std::io::IsTerminal;
@@ -6,15 +6,15 @@ use std::path::PathBuf;
 use std::sync::Mutex;
 
 use anyhow::Result;
-use micpq::Error;
-use micpq::encoder::{Device, pull};
-use systems::paper::{self, Board, Paper, Plan, State, Task};
+use engine::Error;
+use engine::encoder::{Device, pull};
+use paper::{Board, Paper, Plan, State, Task};
 
 use crate::args;
 use crate::output;
-use crate::progress::Progress;
+use crate::progress::TerminalProgress;
 
-pub fn run(args: args::Paper, json: bool, quiet: bool, progress: &Progress) -> Result<()> {
+pub fn run(args: args::Paper, json: bool, quiet: bool, progress: &TerminalProgress) -> Result<()> {
     let plan = Plan::open(&args.plan)?;
     let data = match args.data {
         Some(data) => data,
@@ -30,7 +30,7 @@ pub fn run(args: args::Paper, json: bool, quiet: bool, progress: &Progress) -> R
     pull::locate_or_pull(&plan.encoder, progress)?;
     let jobs = args.jobs.unwrap_or_else(|| rayon::current_num_threads().min(4)).max(1);
     let device = if super::device() == Device::Auto { plan.device } else { super::device() };
-    let cache = super::cache_dir(args.cache.as_deref())?;
+    let cache = micpq::pipeline::cache_dir(args.cache.as_deref())?;
     let paper =
         Paper { plan, data, output: args.output.clone(), cache, device, jobs, only: args.only, skip: args.skip };
     let board = Terminal::new(&paper.plan, quiet);
@@ -40,7 +40,7 @@ pub fn run(args: args::Paper, json: bool, quiet: bool, progress: &Progress) -> R
     let report = args.output.join("report.html");
     if results.interrupted {
         eprintln!(
-            "stopped: {} cells are done and in {}; the same command goes on from here",
+            "stopped: {} cells are finished and in {}; run the same command to continue",
             results.cells.len(),
             report.display()
         );
@@ -59,7 +59,7 @@ pub fn run(args: args::Paper, json: bool, quiet: bool, progress: &Progress) -> R
     output::line(format!("{} cells; open {}", results.cells.len(), report.display()))
 }
 
-/// The state of all cells: a table that is drawn anew on a terminal, a line for every change in a log.
+/// Shows the state of all cells: a redrawn table on a terminal, a line per change in a log.
 struct Terminal {
     rows: Vec<String>,
     columns: Vec<(String, usize)>,
@@ -72,7 +72,7 @@ impl Terminal {
     fn new(plan: &Plan, quiet: bool) -> Self {
         let columns = plan.corpus.iter().flat_map(|c| plan.bits.iter().map(|&b| (c.name.clone(), b))).collect();
         Terminal {
-            rows: plan.system.iter().map(|s| s.label(plan)).collect(),
+            rows: plan.row.iter().map(|s| s.label(plan)).collect(),
             columns,
             terminal: std::io::stderr().is_terminal(),
             quiet,
@@ -102,7 +102,7 @@ impl Terminal {
         for row in &self.rows {
             let states = self.columns.iter().map(|(corpus, bits)| {
                 let of = |bits: usize| cells.get(&(corpus.as_str(), row.as_str(), bits));
-                format!("{:>9}", of(*bits).or_else(|| of(0)).map_or_else(String::new, |s| shown(s)))
+                format!("{:>9}", of(*bits).or_else(|| of(0)).map_or_else(String::new, |s| cell_text(s)))
             });
             lines.push(format!("{row:width$}{}", states.collect::<String>()));
         }
@@ -112,8 +112,8 @@ impl Terminal {
     }
 }
 
-/// The seeds of an entry in a word: the mean of those that are done, or how far they are.
-fn shown(states: &[State]) -> String {
+/// The seeds of a cell: the mean of the finished ones, or their progress.
+fn cell_text(states: &[State]) -> String {
     let done: Vec<f64> =
         states.iter().filter_map(|s| if let State::Done(Some(p)) = s { Some(*p) } else { None }).collect();
     let running = if states.contains(&State::Running) { ">" } else { "" };
@@ -142,9 +142,9 @@ impl Board for Terminal {
             return;
         }
         let lines = self.table(all);
-        let mut drawn = self.drawn.lock().expect("drawing never panics");
+        let mut drawn = self.drawn.lock().expect("no code panics while it holds this lock");
         if *drawn > 0 {
-            // Up over the last table, and clear what is below.
+            // Moves the cursor up over the last table and clears it.
             eprint!("\x1b[{}A\x1b[J", *drawn);
         }
         lines.iter().for_each(|line| eprintln!("{line}"));
@@ -152,7 +152,7 @@ impl Board for Terminal {
     }
 
     fn hear(&self, task: &Task, note: &str) {
-        // The table of a terminal shows which cells run; a log has nothing else to tell that they do.
+        // On a terminal the table shows which cells run. In a log only these notes do.
         if !self.quiet && !self.terminal {
             eprintln!("{task}: {note}");
         }

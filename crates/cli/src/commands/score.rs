@@ -1,44 +1,41 @@
-//! `micpq score`: a TREC run against judgements.
+//! `micpq score`: scores a TREC run against relevance judgements.
 
 use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::Args;
-use micpq::formats::trec::{Qrels, Run};
+use engine::formats::trec::{Qrels, Run};
 
 use crate::output;
-use crate::progress::Progress;
+use crate::progress::TerminalProgress;
 
 #[derive(Args)]
 #[command(after_help = "\
 Example:
   micpq score scifact.run scifact/qrels/test.tsv --json")]
 pub struct Score {
-    /// Run: query Q0 document rank score tag
+    /// TREC run, a line per hit: query Q0 document rank score tag
     pub run: PathBuf,
-    /// Judgements, of TREC (4 columns) or BEIR (3 columns)
+    /// Relevance judgements of TREC (4 columns) or BEIR (3 columns)
     pub qrels: PathBuf,
-    /// Every query, then the means
+    /// Show every query, then the means
     #[arg(long)]
     pub each: bool,
 }
 
-pub fn run(args: Score, json: bool, progress: &Progress) -> Result<()> {
-    use micpq::Watch;
+pub fn run(args: Score, json: bool, progress: &TerminalProgress) -> Result<()> {
+    use engine::Progress;
     let (run, qrels) = (Run::read(&args.run)?, Qrels::read(&args.qrels)?);
     let scored = run.score(&qrels);
     if scored.queries == 0 {
-        return Err(micpq::Error::input(
+        return Err(engine::Error::input(
             args.run.display(),
-            format!(
-                "answers none of the {} judged queries; are the ids of queries the same in both files?",
-                qrels.0.len()
-            ),
+            format!("answers none of the {} judged queries; use the same query ids in both files", qrels.0.len()),
         )
         .into());
     }
     if scored.unanswered > 0 {
-        progress.note(&format!("{} judged queries have no answer in the run and do not count", scored.unanswered));
+        progress.note(&format!("{} judged queries have no hits in the run and are not counted", scored.unanswered));
     }
     if json {
         let mut value = serde_json::to_value(&scored)?;
@@ -47,7 +44,7 @@ pub fn run(args: Score, json: bool, progress: &Progress) -> Result<()> {
         }
         return output::json(&value);
     }
-    let row = |name: &str, m: &micpq::formats::trec::Measures| {
+    let row = |name: &str, m: &engine::formats::trec::Measures| {
         let numbers = [m.ndcg_10, m.recall_100, m.map, m.p_10, m.mrr].map(|v| format!("{v:.4}"));
         [vec![name.to_owned()], numbers.to_vec()].concat()
     };

@@ -1,41 +1,41 @@
-//! `micpq search`: queries on the command line, a file of them, or a prompt.
+//! `micpq search`: queries on the command line, in a file, or at a prompt.
 
 use std::io::{BufRead, IsTerminal, Write};
 use std::sync::Arc;
 
 use anyhow::Result;
-use micpq::corpus::{Corpus, DocId, Value};
-use micpq::encoder::{Device, Features};
-use micpq::index::Index;
-use micpq::model::Model;
-use micpq::query::{Answer, Hit, Like, Query, SearchConfig, Searcher, Snippet};
-use micpq::{Error, Watch, npy};
+use engine::corpus::{Corpus, DocId, Value};
+use engine::encoder::{Device, Embedder};
+use engine::index::{Index, RerankVectors};
+use engine::model::Model;
+use engine::query::{Answer, Hit, Like, Query, Rerank, SearchConfig, Searcher, Snippet};
+use engine::{Error, Progress, npy};
 use serde_json::json;
 
-use super::{chunks, device, features_for_queries, features_of};
+use super::{chunks, device, embedder_for_queries, embedder_of};
 use crate::args::{ComputingArgs, Search};
 use crate::output;
-use crate::progress::Progress;
+use crate::progress::TerminalProgress;
 
-pub fn run(args: Search, json: bool, progress: &Progress) -> Result<()> {
+pub fn run(args: Search, json: bool, progress: &TerminalProgress) -> Result<()> {
     let config = args.config();
     config.validate()?;
     let given = given(&args)?;
     if args.queries.is_some() && !given.is_empty() {
-        return Err(Error::config("give queries or --queries, not both").into());
+        return Err(Error::config("give queries on the command line or with --queries, not both").into());
     }
     if args.fuse && given.is_empty() {
-        return Err(Error::config("--fuse makes one query of several; give texts, --like or --vector").into());
+        return Err(Error::config("--fuse combines several queries; give texts, --like or --vector").into());
     }
-    // A file of queries is work for a GPU where there is one; a query now and then loads the encoder when a text comes.
-    let plain = args.computing.precision.is_none() && !matches!(device(), Device::Cuda(_));
+    // A file of queries uses a GPU if there is one. Otherwise the encoder is loaded for the first text.
+    let lazy = args.computing.precision.is_none() && !matches!(device(), Device::Cuda(_));
     let searcher = match &args.queries {
-        Some(_) => with_features(&args, features_of, progress)?,
-        None if plain => Searcher::open(&args.index, progress)?,
-        None => with_features(&args, features_for_queries, progress)?,
+        Some(_) => with_embedder(&args, embedder_of, progress)?,
+        None if lazy => Searcher::open(&args.index, progress)?,
+        None => with_embedder(&args, embedder_for_queries, progress)?,
     };
-    let pages = !given.is_empty() && !progress.is_quiet();
-    let session = Session { searcher, config, words: args.words.clone(), json, pages, progress };
+    let show_cursor = !given.is_empty() && !progress.is_quiet();
+    let session = Session { searcher, config, keywords: args.keywords.clone(), json, show_cursor, progress };
     if let Some(path) = &args.queries {
         let mut corpus = Corpus::open(path, &args.source.config())?;
         for chunk in chunks(&mut corpus) {
@@ -45,7 +45,7 @@ pub fn run(args: Search, json: bool, progress: &Progress) -> Result<()> {
                 session.show(&answer, Some(&serde_json::to_value(&document.id)?), &document.text)?;
             }
         }
-        super::tell_skipped(&corpus, progress);
+        micpq::pipeline::report_skipped(&corpus, progress);
         return Ok(());
     }
     if given.is_empty() {
@@ -55,9 +55,9 @@ pub fn run(args: Search, json: bool, progress: &Progress) -> Result<()> {
         let weights = weights(&args.weights, given.len())?;
         let names: Vec<&str> = given.iter().map(|(name, _)| name.as_str()).collect();
         let like = given.iter().map(|(_, like)| like.clone()).zip(weights).collect();
-        (vec![names.join(" + ")], vec![session.query(Query { like, words: None })])
+        (vec![names.join(" + ")], vec![session.query(Query { like, keywords: None })])
     } else {
-        let query = |like: &Like| session.query(Query { like: vec![(like.clone(), 1.0)], words: None });
+        let query = |like: &Like| session.query(Query { like: vec![(like.clone(), 1.0)], keywords: None });
         given.iter().map(|(name, like)| (name.clone(), query(like))).unzip()
     };
     let answers = session.ask(&queries)?;
@@ -68,18 +68,18 @@ pub fn run(args: Search, json: bool, progress: &Progress) -> Result<()> {
     Ok(())
 }
 
-/// The index with its encoder loaded at once.
-fn with_features(
+/// A searcher whose encoder is loaded immediately.
+fn with_embedder(
     args: &Search,
-    features: fn(&Model, ComputingArgs, &dyn Watch) -> Result<Features>,
-    progress: &Progress,
+    embedder: fn(&Model, ComputingArgs, &dyn Progress) -> Result<Embedder>,
+    progress: &TerminalProgress,
 ) -> Result<Searcher> {
     let index = Index::open(&args.index, progress)?;
-    let features = features(index.model(), args.computing, progress)?;
-    Ok(Searcher::new(index, Some(Arc::new(features)))?)
+    let embedder = embedder(index.model(), args.computing, progress)?;
+    Ok(Searcher::new(index, Some(Arc::new(embedder)))?)
 }
 
-/// What the command line asks for, with a name for each.
+/// The examples on the command line, each with a name to show.
 fn given(args: &Search) -> Result<Vec<(String, Like)>> {
     let mut given: Vec<(String, Like)> =
         args.query.iter().map(|text| (text.clone(), Like::Text(text.clone()))).collect();
@@ -97,23 +97,26 @@ fn weights(weights: &[f32], needed: usize) -> Result<Vec<f32>> {
     match weights.len() {
         0 => Ok(vec![1.0; needed]),
         n if n == needed => Ok(weights.to_vec()),
-        n => Err(Error::config(format!("--weights has {n} weights for {needed} queries; give one for each")).into()),
+        n => {
+            Err(Error::config(format!("--weights has {n} weights for {needed} queries; give one for each query"))
+                .into())
+        }
     }
 }
 
 struct Session<'a> {
     searcher: Searcher,
     config: SearchConfig,
-    words: Option<String>,
+    keywords: Option<String>,
     json: bool,
-    /// Whether the cursor of the next page is shown to people.
-    pages: bool,
-    progress: &'a Progress,
+    /// Whether text output shows the cursor of the next page. The prompt has no way to use it.
+    show_cursor: bool,
+    progress: &'a TerminalProgress,
 }
 
 impl Session<'_> {
     fn query(&self, query: Query) -> Query {
-        Query { words: self.words.clone(), ..query }
+        Query { keywords: self.keywords.clone(), ..query }
     }
 
     fn ask(&self, queries: &[Query]) -> Result<Vec<Answer>> {
@@ -123,12 +126,12 @@ impl Session<'_> {
     }
 
     fn prompt(&self) -> Result<()> {
-        // Loaded before the first question, so that its answer does not wait.
-        self.searcher.features(self.progress)?;
+        // Loads the encoder before the first query, so that its answer is not delayed.
+        self.searcher.embedder(self.progress)?;
         let terminal = std::io::stdin().is_terminal();
         if terminal {
             let documents = self.searcher.index().len();
-            output::line(format!("{documents} documents. Type what you look for; an empty line or Ctrl-D ends."))?;
+            output::line(format!("{documents} documents. Type a query; an empty line or Ctrl-D ends."))?;
         }
         let mut input = std::io::stdin().lock();
         loop {
@@ -148,21 +151,61 @@ impl Session<'_> {
         }
     }
 
-    /// One answer; `number` tells it from others, `name` is what people asked.
-    fn show(&self, answer: &Answer, number: Option<&serde_json::Value>, name: &str) -> Result<()> {
+    /// Prints one answer. `query` is the number or id of the query if there are several, `name` its text.
+    fn show(&self, answer: &Answer, query: Option<&serde_json::Value>, name: &str) -> Result<()> {
         if self.json {
-            return programs(answer, number);
+            return print_json(answer, query);
         }
-        if number.is_some() {
+        if query.is_some() {
             output::line(format!("> {name}"))?;
         }
-        people(answer, self.pages)
+        let score = ScoreKind::of(&self.config, self.searcher.index().rerank_vectors());
+        print_text(answer, score, self.show_cursor)
     }
 }
 
-/// One object a hit, with the query's number or id where there are several. The last hit of a page has the cursor of the
-/// next page; with an explanation, an object of its own follows.
-fn programs(answer: &Answer, query: Option<&serde_json::Value>) -> Result<()> {
+/// The score that hits are ordered by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ScoreKind {
+    MinusDistance,
+    /// The cosine of the rerank vectors. Hits behind the re-ranked candidates have -1 minus the distance.
+    Cosine,
+    /// Fused reciprocal ranks.
+    Fused,
+}
+
+impl ScoreKind {
+    fn of(config: &SearchConfig, rerank_vectors: RerankVectors) -> ScoreKind {
+        if config.hybrid > 0.0 {
+            return ScoreKind::Fused;
+        }
+        match config.rerank {
+            Rerank::Off => ScoreKind::MinusDistance,
+            Rerank::Auto if rerank_vectors == RerankVectors::None => ScoreKind::MinusDistance,
+            Rerank::Auto | Rerank::First(_) => ScoreKind::Cosine,
+        }
+    }
+
+    fn label(self) -> &'static str {
+        match self {
+            ScoreKind::MinusDistance => "minus the distance",
+            ScoreKind::Cosine => "cosine",
+            ScoreKind::Fused => "fused ranks",
+        }
+    }
+
+    /// Cosines and fused scores differ in the fourth decimal, distances are in the hundreds.
+    fn decimals(self) -> usize {
+        match self {
+            ScoreKind::MinusDistance => 3,
+            ScoreKind::Cosine | ScoreKind::Fused => 4,
+        }
+    }
+}
+
+/// Prints one JSON object per hit, with the number or id of the query if there are several. The last hit of a page has
+/// the cursor of the next page. An explanation follows as an object of its own.
+fn print_json(answer: &Answer, query: Option<&serde_json::Value>) -> Result<()> {
     let next = answer.next.map(|cursor| cursor.to_string());
     for (i, hit) in answer.hits.iter().enumerate() {
         let attributes: serde_json::Map<String, serde_json::Value> = hit
@@ -178,8 +221,8 @@ fn programs(answer: &Answer, query: Option<&serde_json::Value>) -> Result<()> {
             let marks: Vec<[usize; 2]> = snippet.marks_in_chars().iter().map(|m| [m.start, m.end]).collect();
             object["snippet"] = json!({ "text": snippet.text, "marks": marks });
         }
-        if let Some(shares) = &hit.shares {
-            object["shares"] = json!(shares);
+        if let Some(codebook_distances) = &hit.codebook_distances {
+            object["codebook_distances"] = json!(codebook_distances);
         }
         if let Some(id) = query {
             object["query"] = id.clone();
@@ -205,38 +248,44 @@ fn programs(answer: &Answer, query: Option<&serde_json::Value>) -> Result<()> {
     Ok(())
 }
 
-/// `pages` where a next page can be asked for: not at the prompt.
-fn people(answer: &Answer, pages: bool) -> Result<()> {
+fn print_text(answer: &Answer, score: ScoreKind, show_cursor: bool) -> Result<()> {
     if answer.hits.is_empty() {
         output::line("  nothing found")?;
+    } else {
+        output::line(format!("rank     score  id  (score: {})", score.label()))?;
     }
     let bold = std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
     for (rank, hit) in answer.hits.iter().enumerate() {
-        output::line(format!("{:3}. {:8.3}  {}  {}", rank + 1, hit.distance, hit.id, about(hit)))?;
+        let decimals = score.decimals();
+        output::line(format!("{:3}. {:9.decimals$}  {}  {}", rank + 1, hit.score, hit.id, about(hit)))?;
         match (&hit.snippet, &hit.text) {
-            (Some(snippet), _) => output::line(format!("               {}", marked(snippet, bold)))?,
-            (None, Some(text)) => output::line(format!("               {}", cut(text, 150)))?,
+            (Some(snippet), _) => output::line(format!("                {}", marked(snippet, bold)))?,
+            (None, Some(text)) => output::line(format!("                {}", first_chars(text, 150)))?,
             (None, None) => {}
         }
-        if let Some(shares) = &hit.shares {
-            let shares: Vec<String> = shares.iter().map(|share| format!("{share:.2}")).collect();
-            output::line(format!("               score {:.4}; by book: {}", hit.score, shares.join(" ")))?;
+        if let Some(distances) = &hit.codebook_distances {
+            let distances: Vec<String> = distances.iter().map(|distance| format!("{distance:.2}")).collect();
+            output::line(format!(
+                "                distance {:.3}; by codebook: {}",
+                hit.distance,
+                distances.join(" ")
+            ))?;
         }
     }
-    if let Some(next) = answer.next.filter(|_| pages) {
-        output::line(format!("  more with --after {next}"))?;
+    if let Some(next) = answer.next.filter(|_| show_cursor) {
+        output::line(format!("  next page: --after {next}"))?;
     }
-    explain(answer)
+    print_explanation(answer)
 }
 
-/// How it came about, where that was asked for.
-fn explain(answer: &Answer) -> Result<()> {
+/// Prints the explanation, if there is one.
+fn print_explanation(answer: &Answer) -> Result<()> {
     let Some(explanation) = &answer.explanation else { return Ok(()) };
     for segment in &explanation.segments {
-        let way = segment.way.as_deref().unwrap_or("nothing searched");
+        let strategy = segment.strategy.as_deref().unwrap_or("not scanned");
         let filter = segment.filter.as_ref().map_or_else(String::new, |filter| format!("; {filter}"));
         output::line(format!(
-            "  segment {}: {} of {} documents; {way}; {} of {} blocks scanned, {} documents measured{filter}",
+            "  segment {}: {} of {} documents; {strategy}; {} of {} blocks scanned, {} distances computed{filter}",
             &segment.segment[..8],
             segment.matching,
             segment.documents,
@@ -246,12 +295,12 @@ fn explain(answer: &Answer) -> Result<()> {
         ))?;
     }
     output::line(format!(
-        "  {} candidates by code ({}), {} ranked again, {} by words{}",
+        "  {} candidates by code ({}), {} re-ranked, {} by keywords{}",
         explanation.candidates,
         explanation.backend,
         explanation.reranked,
-        explanation.by_words,
-        if explanation.words.is_empty() { String::new() } else { format!(" ({})", explanation.words.join(" ")) }
+        explanation.by_keywords,
+        if explanation.keywords.is_empty() { String::new() } else { format!(" ({})", explanation.keywords.join(" ")) }
     ))?;
     let times = answer.timings.stages();
     let times: Vec<String> =
@@ -259,29 +308,29 @@ fn explain(answer: &Answer) -> Result<()> {
     output::line(format!("  milliseconds: {}", times.join(", ")))
 }
 
-/// Labels and attributes on one line.
+/// The labels and attributes of a hit, on one line.
 fn about(hit: &Hit) -> String {
     let mut about: Vec<String> = Vec::new();
     if !hit.labels.is_empty() {
         about.push(hit.labels.join(", "));
     }
     let attributes = hit.attributes.iter().map(|(name, value)| (name, plain(value)));
-    let told = attributes.filter(|(name, value)| *name != "title" && !value.is_empty());
-    about.extend(told.map(|(name, value)| format!("{name}: {value}")));
+    let attributes = attributes.filter(|(name, value)| *name != "title" && !value.is_empty());
+    about.extend(attributes.map(|(name, value)| format!("{name}: {value}")));
     about.join("; ")
 }
 
-/// A snippet on one line, its words in bold where the terminal can.
+/// A snippet on one line. On a terminal its keywords are bold.
 fn marked(snippet: &Snippet, bold: bool) -> String {
     let mut out = String::new();
     let mut at = 0;
     for mark in &snippet.marks {
         out.push_str(&snippet.text[at..mark.start]);
-        let word = &snippet.text[mark.clone()];
+        let keyword = &snippet.text[mark.clone()];
         if bold {
-            out.push_str(&format!("\x1b[1m{word}\x1b[0m"))
+            out.push_str(&format!("\x1b[1m{keyword}\x1b[0m"))
         } else {
-            out.push_str(word)
+            out.push_str(keyword)
         }
         at = mark.end;
     }
@@ -289,7 +338,7 @@ fn marked(snippet: &Snippet, bold: bool) -> String {
     out.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// An attribute as a person writes it.
+/// An attribute value without JSON quotes.
 fn plain(value: &Value) -> String {
     match value {
         Value::Bool(v) => v.to_string(),
@@ -300,10 +349,10 @@ fn plain(value: &Value) -> String {
     }
 }
 
-/// The first characters of a text on one line.
-fn cut(text: &str, most: usize) -> String {
+/// The first characters of a text, on one line.
+fn first_chars(text: &str, max_chars: usize) -> String {
     let flat = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    match flat.char_indices().nth(most) {
+    match flat.char_indices().nth(max_chars) {
         Some((at, _)) => format!("{}...", &flat[..at]),
         None => flat,
     }

@@ -1,17 +1,17 @@
-//! `micpq serve`: indexes over HTTP.
+//! `micpq serve`: serves indexes over HTTP.
 
 use std::path::Path;
 
 use anyhow::Result;
-use micpq::Error;
+use engine::Error;
 use serve::ServeConfig;
 use serve::config::value_of;
 
 use crate::args::Serve;
 use crate::output;
-use crate::progress::Progress;
+use crate::progress::TerminalProgress;
 
-pub fn run(args: Serve, json: bool, progress: &Progress) -> Result<()> {
+pub fn run(args: Serve, json: bool, progress: &TerminalProgress) -> Result<()> {
     if let Some(role) = args.new_key {
         let (key, lines) = serve::new_key(role)?;
         if json {
@@ -24,12 +24,12 @@ pub fn run(args: Serve, json: bool, progress: &Progress) -> Result<()> {
     }
     let config = ServeConfig::load(args.config.as_deref(), std::env::vars(), flags(&args)?)?;
     if config.indexes.is_empty() && config.data.is_none() {
-        return Err(Error::config("nothing to serve; name an index, or a --data directory to make indexes in").into());
+        return Err(Error::config("nothing to serve; name an index, or a --data directory for new indexes").into());
     }
-    let _observed = serve::observe(&config)?;
+    let _observation = serve::observe(&config)?;
     let scheme = if config.tls_certificate.is_some() { "https" } else { "http" };
     serve::run(config, progress, |address| {
-        // A reader that went away does not stop the server.
+        // A closed standard output does not stop the server.
         let _ = if json {
             output::json(&serde_json::json!({ "address": address.to_string(), "url": format!("{scheme}://{address}") }))
         } else {
@@ -39,7 +39,7 @@ pub fn run(args: Serve, json: bool, progress: &Progress) -> Result<()> {
     Ok(())
 }
 
-/// Flags as the table they are in a config file.
+/// The flags as the TOML table of a config file.
 fn flags(args: &Serve) -> Result<toml::Table> {
     let mut table = toml::Table::new();
     for pair in &args.set {
@@ -60,7 +60,9 @@ fn flags(args: &Serve) -> Result<toml::Table> {
             None => (name_of(Path::new(given))?, given.as_str()),
         };
         if indexes.insert(name.clone(), path.into()).is_some() {
-            return Err(Error::config(format!("two indexes are named \"{name}\"; name one of them NAME=PATH")).into());
+            return Err(
+                Error::config(format!("two indexes are named \"{name}\"; rename one of them with NAME=PATH")).into()
+            );
         }
     }
     if !indexes.is_empty() {
@@ -69,7 +71,7 @@ fn flags(args: &Serve) -> Result<toml::Table> {
     Ok(table)
 }
 
-/// `news` of `/data/news.micpq`.
+/// The index name of a path: `news` for `/data/news.micpq`.
 fn name_of(path: &Path) -> Result<String> {
     let name = path.file_name().map(|name| name.to_string_lossy().into_owned());
     let name = name.ok_or_else(|| Error::config(format!("{} has no file name; write NAME=PATH", path.display())))?;

@@ -1,4 +1,4 @@
-//! A place to run the binary in: a tiny random BERT encoder, a corpus of made-up news, and what came back.
+//! A directory to run the binary in, with a tiny random BERT encoder and a corpus of synthetic news.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -6,7 +6,7 @@ use std::process::{Command, Output, Stdio};
 use safetensors::tensor::{Dtype, TensorView};
 use serde_json::Value;
 
-/// Topics and their words: a document takes most of its words from one of them.
+/// Topics and their words. A document takes most of its words from one topic.
 const TOPICS: [(&str, &[&str]); 4] = [
     ("oil", &["oil", "crude", "barrel", "opec", "pipeline", "refinery", "drilling"]),
     ("bank", &["bank", "rate", "loan", "credit", "deposit", "interest", "dollar"]),
@@ -32,7 +32,7 @@ impl Bench {
         self.dir.path().join(name)
     }
 
-    /// The binary, to be run in the directory.
+    /// The binary, with the directory as its working directory.
     pub fn command(&self, line: &str) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_micpq"));
         command.args(split(line)).current_dir(self.dir.path());
@@ -44,7 +44,7 @@ impl Bench {
         self.command(line).output().unwrap()
     }
 
-    /// Standard output of a run that must succeed.
+    /// Runs the binary, which must succeed, and returns standard output.
     pub fn ok(&self, line: &str) -> String {
         let output = self.run(line);
         let (out, err) = (text(&output.stdout), text(&output.stderr));
@@ -52,12 +52,12 @@ impl Bench {
         out
     }
 
-    /// Its lines as JSON.
+    /// Runs the binary with `--json` and parses every line of standard output.
     pub fn json(&self, line: &str) -> Vec<Value> {
         self.ok(&format!("{line} --json")).lines().map(|l| serde_json::from_str(l).unwrap()).collect()
     }
 
-    /// The hits of every page of a search, one behind the other.
+    /// The hits of all pages of a search.
     pub fn pages(&self, line: &str) -> Vec<Value> {
         let mut hits = self.json(line);
         while let Some(next) = hits.last_mut().and_then(|last| last.as_object_mut()?.remove("next")) {
@@ -66,7 +66,7 @@ impl Bench {
         hits
     }
 
-    /// Standard error of a run that must end with `code`.
+    /// Runs the binary, which must end with `code`, and returns standard error.
     pub fn fails(&self, line: &str, code: i32) -> String {
         let output = self.run(line);
         assert_eq!(output.status.code(), Some(code), "{line}\n{}", text(&output.stderr));
@@ -79,14 +79,14 @@ impl Bench {
     }
 }
 
-/// Flags of every training run here: quick, and all of it in the directory.
-pub const TINY: &str = "--encoder tiny --bits 16 --hidden 32 --cache cache";
+/// Flags of a quick training run that writes only to the test directory.
+pub const TINY: &str = "--encoder tiny --precision f32 --bits 16 --hidden 32 --cache cache";
 
 pub fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Blanks separate, single quotes hold together.
+/// Splits a command line at blanks. Single quotes group words.
 fn split(line: &str) -> Vec<String> {
     let mut parts = Vec::new();
     for (i, piece) in line.split('\'').enumerate() {
@@ -99,7 +99,7 @@ fn split(line: &str) -> Vec<String> {
     parts
 }
 
-/// Documents `from..to` as JSONL, with id, label and a year.
+/// Documents `from..to` as JSONL, with id, text, label and year.
 pub fn corpus(from: usize, to: usize) -> String {
     let mut out = String::new();
     for i in from..to {

@@ -1,4 +1,4 @@
-//! Build, search, keep: the way a user goes.
+//! The usual steps of a user: build, search, add, delete.
 
 use std::io::Write;
 use std::process::Stdio;
@@ -6,7 +6,7 @@ use std::process::Stdio;
 use crate::bench::{Bench, TINY, corpus};
 
 #[test]
-fn text_becomes_an_index_that_finds_its_kind() {
+fn build_search_add_and_delete_work_end_to_end() {
     let bench = Bench::new();
     let out = bench.ok(&format!("build news.jsonl {TINY} --epochs 8 --views full:4 -o news.micpq"));
     assert!(out.contains("400 documents, 2 bytes each"), "{out}");
@@ -31,10 +31,10 @@ fn text_becomes_an_index_that_finds_its_kind() {
 
     std::fs::write(bench.path("more.jsonl"), corpus(400, 450)).unwrap();
     assert_eq!(bench.json("index add news.micpq more.jsonl")[0]["documents"], 450);
-    // The same ids again replace.
+    // The same ids replace the old documents.
     assert_eq!(bench.json("index add news.micpq more.jsonl")[0]["documents"], 450);
     assert_eq!(bench.json("index delete news.micpq 401 402 nobody")[0]["deleted"], 2);
-    // 402 was one of the 150 of that year.
+    // 402 was one of the 150 documents of that year.
     assert_eq!(bench.json("index delete news.micpq --filter 'year:1987'")[0]["documents"], 450 - 1 - 150);
     let left = bench.json("search news.micpq 'grain' -k 1000");
     assert_eq!(left.len(), 299);
@@ -42,11 +42,11 @@ fn text_becomes_an_index_that_finds_its_kind() {
     assert_eq!(bench.json("index verify news.micpq")[0]["sound"], true);
     let info = &bench.json("index compact news.micpq")[0];
     assert_eq!((info["documents"].as_u64(), info["deleted"].as_u64()), (Some(299), Some(0)));
-    assert_eq!(bench.json("search news.micpq 'grain' -k 1000"), left, "merging changes no answer");
+    assert_eq!(bench.json("search news.micpq 'grain' -k 1000"), left, "compaction changes no hit");
 }
 
 #[test]
-fn one_seed_gives_the_same_bytes_on_any_number_of_threads() {
+fn a_seed_gives_the_same_bytes_with_any_number_of_threads() {
     let bench = Bench::new();
     for (run, threads) in [("a", 1), ("b", 2), ("c", 3)] {
         let cache = format!("cache-{run}");
@@ -66,7 +66,7 @@ fn one_seed_gives_the_same_bytes_on_any_number_of_threads() {
 }
 
 #[test]
-fn features_and_codes_come_in_input_order() {
+fn embeddings_are_written_in_input_order() {
     let bench = Bench::new();
     bench.ok("encode news.jsonl --encoder tiny --pooling mean -o all.npy");
     std::fs::write(bench.path("one.jsonl"), corpus(7, 8)).unwrap();
@@ -79,7 +79,7 @@ fn features_and_codes_come_in_input_order() {
 }
 
 #[test]
-fn training_with_labels_is_measured_and_beats_chance() {
+fn training_with_validation_labels_beats_chance() {
     let bench = Bench::new();
     std::fs::write(bench.path("val.jsonl"), corpus(1000, 1060)).unwrap();
     bench.ok(&format!("train news.jsonl {TINY} --validation val.jsonl --epochs 8 --views full:4 -o model"));
@@ -87,13 +87,13 @@ fn training_with_labels_is_measured_and_beats_chance() {
     let p100 = result["precision"]["100"].as_f64().unwrap();
     assert!(p100 > 60.0, "four even topics give 25 by chance, this is {p100}");
     assert_eq!(result["distance"], "norm");
-    assert!(result["float"]["cosine"]["precision"]["100"].is_f64() && result["fidelity"].is_f64());
+    assert!(result["float"]["cosine"]["precision"]["100"].is_f64() && result["recall_10_at_100"].is_f64());
     let card = String::from_utf8(bench.bytes("model/README.md")).unwrap();
     assert!(card.contains("| seed | 0 |") && card.contains("P@100"), "{card}");
 }
 
 #[test]
-fn standard_input_and_codes_alone() {
+fn a_corpus_from_standard_input_is_indexed_with_codes_only() {
     let bench = Bench::new();
     let line = format!("build - --format jsonl {TINY} --epochs 2 --views noise:4 --store codes -o piped.micpq");
     let mut child =
@@ -107,15 +107,15 @@ fn standard_input_and_codes_alone() {
 }
 
 #[test]
-fn the_cache_is_shown_and_cleared_and_nothing_else_is() {
+fn cache_clear_removes_only_cache_entries() {
     let bench = Bench::new();
     bench.ok(&format!("train news.jsonl {TINY} --epochs 1 --views full:2 -o model"));
     std::fs::write(bench.path("cache/letter.txt"), "dear all").unwrap();
-    let kept = bench.json("cache list --cache cache");
-    assert!(kept.iter().any(|e| e["name"].as_str().unwrap().contains("views-2") && e["bytes"].as_u64() > Some(1000)));
+    let listed = bench.json("cache list --cache cache");
+    assert!(listed.iter().any(|e| e["name"].as_str().unwrap().contains("views-2") && e["bytes"].as_u64() > Some(1000)));
     assert!(bench.fails("cache clear --cache cache --older-than=-1", 2).contains("days"));
     assert_eq!(bench.json("cache clear --cache cache --older-than 30")[0]["removed"], 0);
-    assert_eq!(bench.json("cache clear --cache cache")[0]["removed"], kept.len());
+    assert_eq!(bench.json("cache clear --cache cache")[0]["removed"], listed.len());
     assert!(bench.json("cache list --cache cache").is_empty() && bench.path("cache/letter.txt").exists());
     bench.ok(&format!("train news.jsonl {TINY} --epochs 1 --views full:2 -o again"));
     assert_eq!(bench.bytes("model/model.safetensors"), bench.bytes("again/model.safetensors"));

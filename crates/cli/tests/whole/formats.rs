@@ -1,4 +1,4 @@
-//! What goes out and what comes in.
+//! Export, import and scores.
 
 use crate::bench::{Bench, TINY, corpus};
 
@@ -9,7 +9,7 @@ fn built() -> Bench {
 }
 
 #[test]
-fn tables_come_back_as_the_same_documents() {
+fn exported_tables_give_the_same_index() {
     let bench = built();
     for (format, file) in [("jsonl", "t.jsonl"), ("parquet", "t.parquet"), ("arrow", "t.arrow")] {
         assert_eq!(bench.json(&format!("export i --to {format} -o {file}"))[0]["documents"], 400);
@@ -23,12 +23,12 @@ fn tables_come_back_as_the_same_documents() {
     assert_eq!(row["code"].as_str().unwrap().len(), 4);
     bench.ok("export i --to codes -o c.npy");
     bench.ok("encode news.jsonl --model i/model -o d.npy");
-    assert_eq!(bench.bytes("c.npy"), bench.bytes("d.npy"), "codes in the order of insertion");
+    assert_eq!(bench.bytes("c.npy"), bench.bytes("d.npy"), "codes are in the order of insertion");
     assert_eq!(bench.bytes("c.npy.ids.jsonl").iter().filter(|b| **b == b'\n').count(), 400);
 }
 
 #[test]
-fn faiss_files_come_back_as_the_same_index() {
+fn exported_faiss_files_give_the_same_index() {
     let bench = built();
     let ask = |index: &str| {
         let hits = bench.json(&format!("search {index} 'bank loan' -k 30 --rerank off"));
@@ -42,8 +42,8 @@ fn faiss_files_come_back_as_the_same_index() {
         assert_eq!((plain["inputs"].as_u64(), plain["documents"].as_u64()), (Some(96), Some(400)));
         assert_eq!(bench.json(&format!("index verify plain-{target}"))[0]["sound"], true);
     }
-    assert!(bench.path("faiss.faiss.refine.npz").exists());
-    assert!(!bench.path("faiss.faiss.ids.jsonl").exists(), "ids that are numbers are in the file itself");
+    assert!(bench.path("faiss.faiss.projection.npz").exists());
+    assert!(!bench.path("faiss.faiss.ids.jsonl").exists(), "the FAISS file itself has ids that are numbers");
     assert!(bench.fails("search plain-faiss 'bank'", 2).contains("vectors"));
     std::fs::write(
         bench.path("named.jsonl"),
@@ -57,12 +57,12 @@ fn faiss_files_come_back_as_the_same_index() {
 }
 
 #[test]
-fn vectors_of_any_encoder_become_an_index() {
+fn vectors_are_imported_as_an_index() {
     let bench = Bench::new();
     bench.ok("encode news.jsonl --encoder tiny -o v.npy");
     let flags = "--bits 16 --hidden 32 --epochs 8 --cache cache";
-    let made = &bench.json(&format!("import v.npy {flags} -o rows"))[0];
-    assert_eq!((made["documents"].as_u64(), made["inputs"].as_u64()), (Some(400), Some(32)));
+    let imported = &bench.json(&format!("import v.npy {flags} -o rows"))[0];
+    assert_eq!((imported["documents"].as_u64(), imported["inputs"].as_u64()), (Some(400), Some(32)));
     bench.ok(&format!("import v.npy --documents news.jsonl {flags} -o both"));
     let near = bench.json("search both --like 8 -k 20 --rerank off");
     let kind = near.iter().filter(|h| h["labels"][0] == "oil").count();
@@ -77,12 +77,12 @@ fn vectors_of_any_encoder_become_an_index() {
     }
     assert_eq!(bench.bytes("rows.npy"), bench.bytes("again.npy"));
     std::fs::write(bench.path("few.jsonl"), corpus(0, 30)).unwrap();
-    let said = bench.fails("import v.npy --documents few.jsonl --model rows/model -o short", 1);
-    assert!(said.contains("30 documents") && said.contains("400"), "{said}");
+    let stderr = bench.fails("import v.npy --documents few.jsonl --model rows/model -o short", 1);
+    assert!(stderr.contains("30 documents") && stderr.contains("400"), "{stderr}");
 }
 
 #[test]
-fn beir_folders_runs_and_scores() {
+fn beir_export_and_trec_run_are_scored() {
     let bench = built();
     std::fs::write(bench.path("q.jsonl"), corpus(1000, 1020)).unwrap();
     assert_eq!(bench.json("export i --to beir --queries q.jsonl -o beir")[0]["documents"], 400);
@@ -96,14 +96,14 @@ fn beir_folders_runs_and_scores() {
 }
 
 #[test]
-fn what_cannot_be_is_said() {
+fn wrong_exports_and_imports_are_refused_and_leave_nothing() {
     let bench = built();
     std::fs::write(bench.path("text.txt"), "no index\n").unwrap();
     std::fs::write(bench.path("bad.npy"), b"\x93NUMPY\x01\x00\x10\x00{'descr': '<f4'}").unwrap();
     std::fs::write(bench.path("other.qrels"), "nobody 0 d 1\n").unwrap();
     std::fs::write(bench.path("r.run"), "q Q0 d 1 2.0 t\n").unwrap();
     std::fs::create_dir(bench.path("empty")).unwrap();
-    bench.ok("index create codes news.jsonl --model i/model --store codes --keep none");
+    bench.ok("index create codes news.jsonl --model i/model --store codes --rerank-vectors none");
     for (line, code, word) in [
         ("export i -o x", 2, "--to"),
         ("export i --to xml -o x", 2, "xml"),
@@ -121,9 +121,9 @@ fn what_cannot_be_is_said() {
         ("score r.run other.qrels", 1, "none of the 1 judged"),
         ("score news.jsonl other.qrels", 1, "line 1"),
     ] {
-        let said = bench.fails(line, code);
-        assert!(said.contains(word), "{line}: {said}");
-        assert!(!bench.path("x").exists(), "{line} leaves nothing");
+        let stderr = bench.fails(line, code);
+        assert!(stderr.contains(word), "{line}: {stderr}");
+        assert!(!bench.path("x").exists(), "{line} left a file");
     }
     bench.ok("encode news.jsonl --encoder tiny -o v.npy");
     std::fs::write(bench.path("cut.fbin"), [1, 0, 0, 0, 9, 0, 0, 0, 1]).unwrap();

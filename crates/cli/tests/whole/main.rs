@@ -1,13 +1,15 @@
-//! The binary as a user runs it, on an encoder made for the occasion.
+//! Runs the binary as a user does, on a tiny encoder.
 
 mod bench;
 mod device;
 mod faults;
 mod flow;
 mod formats;
+mod methods;
+mod pull;
+mod replace;
 mod search;
 mod serve;
 mod several;
-mod systems;
 mod upkeep;
 mod usage;

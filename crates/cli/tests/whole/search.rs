@@ -1,4 +1,4 @@
-//! Everything a user asks of `micpq search`.
+//! The options of `micpq search`.
 
 use std::io::Write;
 use std::process::Stdio;
@@ -7,9 +7,9 @@ use serde_json::Value;
 
 use crate::bench::{Bench, TINY, text};
 
-fn built(keep: &str) -> Bench {
+fn built(rerank_vectors: &str) -> Bench {
     let bench = Bench::new();
-    bench.ok(&format!("build news.jsonl {TINY} --epochs 2 --views noise:4 --keep {keep} -o i"));
+    bench.ok(&format!("build news.jsonl {TINY} --epochs 2 --views noise:4 --rerank-vectors {rerank_vectors} -o i"));
     bench
 }
 
@@ -18,14 +18,14 @@ fn ids(hits: &[Value]) -> Vec<u64> {
 }
 
 #[test]
-fn texts_examples_and_vectors_alone_and_fused() {
+fn texts_documents_and_vectors_are_single_or_fused_queries() {
     let bench = built("int8");
     let info = &bench.json("index info i")[0];
-    assert_eq!((info["keep"].as_str(), info["format"].as_u64()), (Some("int8"), Some(2)));
+    assert_eq!((info["rerank_vectors"].as_str(), info["format"].as_u64()), (Some("int8"), Some(3)));
 
     // A text and its vector are the same query, from a file or from standard input.
     std::fs::write(bench.path("one.txt"), "crude oil barrel\n").unwrap();
-    bench.ok("encode one.txt --encoder tiny -o one.npy");
+    bench.ok("encode one.txt --encoder tiny --precision f32 -o one.npy");
     let by_text = bench.json("search i 'crude oil barrel' -k 7");
     assert_eq!(bench.json("search i --vector one.npy -k 7"), by_text);
     let piped =
@@ -38,7 +38,7 @@ fn texts_examples_and_vectors_alone_and_fused() {
     let piped: Vec<Value> = text(&piped.unwrap().stdout).lines().map(|l| serde_json::from_str(l).unwrap()).collect();
     assert_eq!(piped, by_text);
 
-    // Several queries come one after the other; fused they are one.
+    // Several queries have separate hits; --fuse makes them one query.
     let several = bench.json("search i 'crude oil' 'wheat corn' --like 3 -k 4");
     assert_eq!(
         several.iter().map(|h| h["query"].as_u64().unwrap()).collect::<Vec<_>>(),
@@ -48,15 +48,52 @@ fn texts_examples_and_vectors_alone_and_fused() {
     let fused = bench.json("search i 'crude oil' 'wheat corn' --like 3 --fuse -k 400");
     assert_eq!(fused.len(), 399);
     assert!(fused[0].get("query").is_none());
-    // All the weight on one is that one.
+    // With all weight on one query, the others do not count.
     let one = bench.json("search i 'crude oil' 'wheat corn' --fuse --weights 1,0.0000001 -k 10");
     assert_eq!(ids(&one), ids(&bench.json("search i 'crude oil' -k 10")));
-    let said = bench.ok("search i 'crude oil' 'wheat corn' -k 2");
-    assert!(said.contains("> crude oil") && said.contains("> wheat corn"), "{said}");
+    let output = bench.ok("search i 'crude oil' 'wheat corn' -k 2");
+    assert!(output.contains("> crude oil") && output.contains("> wheat corn"), "{output}");
+}
+
+/// The number after the rank of every hit, in the text output.
+fn printed_scores(text: &str) -> Vec<f64> {
+    let number = |line: &str| {
+        let (rank, rest) = line.trim_start().split_once(". ")?;
+        rank.parse::<usize>().ok()?;
+        rest.split_whitespace().next()?.parse().ok()
+    };
+    text.lines().filter_map(number).collect()
 }
 
 #[test]
-fn pages_ranges_and_filters() {
+fn text_output_prints_the_score_that_orders_the_hits() {
+    let bench = built("int8");
+    for (flags, label, rounding) in [
+        ("", "(score: cosine)", 1e-4),
+        ("--rerank 300", "(score: cosine)", 1e-4),
+        ("--rerank off", "(score: minus the distance)", 1e-3),
+        ("--hybrid 0.4", "(score: fused ranks)", 1e-4),
+    ] {
+        let line = format!("search i 'crude oil' -k 30 --ids {flags}");
+        let text = bench.ok(&line);
+        assert!(text.lines().next().unwrap().ends_with(label), "{flags}: {text}");
+        let printed = printed_scores(&text);
+        assert_eq!(printed.len(), 30, "{flags}: {text}");
+        assert!(printed.windows(2).all(|w| w[0] >= w[1]), "{flags}: {text}");
+        let hits = bench.json(&line);
+        for (printed, hit) in printed.iter().zip(&hits) {
+            let score = hit["score"].as_f64().unwrap();
+            assert!((printed - score).abs() < rounding, "{flags}: {printed} is not {score}");
+            assert!(hit["distance"].as_f64().unwrap() >= 0.0, "JSON has the distance too");
+        }
+    }
+    bench.ok("index create bare news.jsonl --model i/model --rerank-vectors none");
+    let text = bench.ok("search bare 'crude oil' -k 3");
+    assert!(text.lines().next().unwrap().ends_with("(score: minus the distance)"), "{text}");
+}
+
+#[test]
+fn pages_together_are_the_whole_list() {
     let bench = built("int8");
     for flags in [
         "--rerank off",
@@ -64,7 +101,7 @@ fn pages_ranges_and_filters() {
         "",
         "--hybrid 0.4",
         "--filter 'year:1988'",
-        "--rerank off --filter 'year:1988' --within 100",
+        "--rerank off --filter 'year:1988' --radius 100",
         "--hybrid 0.7 --filter 'year:[1987 TO 1988]'",
     ] {
         let whole = bench.json(&format!("search i 'crude oil price' -k 1000 {flags}"));
@@ -73,16 +110,16 @@ fn pages_ranges_and_filters() {
     }
     let all = bench.json("search i 'crude oil' -k 400 --rerank off");
     let radius = all[100]["distance"].as_f64().unwrap();
-    let near = bench.json(&format!("search i 'crude oil' -k 400 --rerank off --within {radius}"));
+    let near = bench.json(&format!("search i 'crude oil' -k 400 --rerank off --radius {radius}"));
     let expected = all.iter().filter(|h| h["distance"].as_f64().unwrap() <= radius).count();
     assert_eq!(near.len(), expected);
     assert_eq!(near[..], all[..expected]);
-    let said = bench.ok(&format!("search i 'crude oil' -k 5 --rerank off --within {radius}"));
-    let cursor = said.lines().find_map(|l| l.split("--after ").nth(1)).unwrap().to_owned();
-    let next = bench.json(&format!("search i 'crude oil' -k 5 --rerank off --within {radius} --after {cursor}"));
+    let output = bench.ok(&format!("search i 'crude oil' -k 5 --rerank off --radius {radius}"));
+    let cursor = output.lines().find_map(|l| l.split("--after ").nth(1)).unwrap().to_owned();
+    let next = bench.json(&format!("search i 'crude oil' -k 5 --rerank off --radius {radius} --after {cursor}"));
     assert_eq!(ids(&next), ids(&all[5..10]));
 
-    // What was added meanwhile does not disturb a page of codes, and ends a page of a ranked list.
+    // A commit does not disturb pages ordered by code, and makes the cursor of a re-ranked list stale.
     let first = bench.json("search i 'crude oil' -k 10 --rerank off");
     let ranked = bench.json("search i 'crude oil' -k 10");
     bench.ok("index delete i 399");
@@ -94,7 +131,7 @@ fn pages_ranges_and_filters() {
 }
 
 #[test]
-fn words_count_and_are_marked() {
+fn keywords_find_documents_and_are_marked_in_snippets() {
     let bench = built("f16");
     let hits = bench.json("search i 'the pipelines' -k 30 --hybrid 1 --snippets");
     assert!(!hits.is_empty());
@@ -108,43 +145,51 @@ fn words_count_and_are_marked() {
             assert_eq!(chars[from..to].iter().collect::<String>(), "pipeline");
         }
     }
-    // Words of their own beside an example.
-    let both = bench.json("search i --like 0 --words pipeline --hybrid 0.5 -k 5");
+    // Keywords beside a document as the query.
+    let both = bench.json("search i --like 0 --keywords pipeline --hybrid 0.5 -k 5");
     assert_eq!(both.len(), 5);
     assert!(bench.ok("search i pipeline --snippets -k 2").contains("pipeline"));
 }
 
 #[test]
-fn an_explanation_tells_segments_stages_and_shares() {
+fn an_explanation_has_segments_stages_and_codebook_distances() {
     let bench = built("int8");
     let mut lines = bench.json("search i 'crude oil' -k 3 --explain --filter 'year:1988'");
-    let told = lines.pop().unwrap();
-    let segments = told["explanation"]["segments"].as_array().unwrap();
+    let explained = lines.pop().unwrap();
+    let segments = explained["explanation"]["segments"].as_array().unwrap();
     assert_eq!(segments.iter().map(|s| s["matching"].as_u64().unwrap()).sum::<u64>(), 133);
-    assert!(told["milliseconds"]["encode"].as_f64().unwrap() > 0.0);
-    assert_eq!(told["explanation"]["reranked"], 133);
+    assert!(explained["milliseconds"]["encode"].as_f64().unwrap() > 0.0);
+    assert_eq!(explained["explanation"]["reranked"], 133);
     assert_eq!(lines.len(), 3);
     for hit in &lines {
-        let sum: f64 = hit["shares"].as_array().unwrap().iter().map(|s| s.as_f64().unwrap()).sum();
+        let sum: f64 = hit["codebook_distances"].as_array().unwrap().iter().map(|s| s.as_f64().unwrap()).sum();
         assert!((sum - hit["distance"].as_f64().unwrap()).abs() < 1e-3);
     }
-    let said = bench.ok("search i 'crude oil' -k 3 --explain");
-    assert!(said.contains("ranked again") && said.contains("milliseconds:") && said.contains("by book:"), "{said}");
+    let output = bench.ok("search i 'crude oil' -k 3 --explain");
+    assert!(
+        output.contains("re-ranked") && output.contains("milliseconds:") && output.contains("by codebook:"),
+        "{output}"
+    );
 }
 
 #[test]
-fn kept_features_are_verified_and_optional() {
+fn rerank_vectors_are_optional_and_verified() {
     let bench = built("none");
-    assert!(bench.fails("search i oil --rerank 5", 2).contains("--keep int8"));
+    assert!(bench.fails("search i oil --rerank 5", 2).contains("rerank_vectors int8"));
     let plain = bench.json("search i 'crude oil' -k 50");
     assert_eq!(plain, bench.json("search i 'crude oil' -k 50 --rerank off"));
-    bench.ok("index create j news.jsonl --model i/model --keep int8");
-    assert_eq!(bench.json("search j 'crude oil' -k 50 --rerank off"), plain, "codes do not depend on what is kept");
-    let features = |index: &str| bench.json(&format!("index info {index}"))[0]["bytes"]["features"].as_u64().unwrap();
-    let (none, kept) = (features("i"), features("j"));
+    bench.ok("index create j news.jsonl --model i/model --rerank-vectors int8");
+    assert_eq!(
+        bench.json("search j 'crude oil' -k 50 --rerank off"),
+        plain,
+        "codes do not depend on the rerank vectors"
+    );
+    let rerank_bytes =
+        |index: &str| bench.json(&format!("index info {index}"))[0]["bytes"]["rerank_vectors"].as_u64().unwrap();
+    let (none, int8) = (rerank_bytes("i"), rerank_bytes("j"));
     assert_eq!(none, 0);
-    assert!((400 * 40..400 * 44).contains(&kept), "32 values and a scale are 40 bytes a document, not {kept}");
-    // A flipped bit in the middle of the columns is one in a feature.
+    assert!((400 * 40..400 * 44).contains(&int8), "32 values and a scale are 40 bytes per document, not {int8}");
+    // The middle of the columns file is a rerank vector.
     let column = std::fs::read_dir(bench.path("j/store")).unwrap().flatten().map(|e| e.path());
     let column =
         column.filter(|p| p.extension().is_some_and(|e| e == "fast")).max_by_key(|p| p.metadata().unwrap().len());
@@ -157,7 +202,7 @@ fn kept_features_are_verified_and_optional() {
 }
 
 #[test]
-fn what_cannot_be_asked_is_told() {
+fn wrong_options_and_queries_are_refused() {
     let bench = built("int8");
     std::fs::write(bench.path("not.npy"), "not numbers").unwrap();
     std::fs::write(bench.path("two.txt"), "oil\nwheat\n").unwrap();
@@ -184,10 +229,10 @@ fn what_cannot_be_asked_is_told() {
         ("search i --vector nan.npy", 1, "value 1"),
         ("search i --vector not.npy", 1, "not.npy"),
         ("search i --vector nowhere.npy", 1, "nowhere.npy"),
-        ("search i oil --within -3", 2, "-3"),
-        ("search i oil --within nan", 2, "NaN"),
-        ("search i oil --hybrid 2", 2, "words alone"),
-        ("search i --vector two.npy --hybrid 0.5", 2, "no word"),
+        ("search i oil --radius -3", 2, "-3"),
+        ("search i oil --radius nan", 2, "NaN"),
+        ("search i oil --hybrid 2", 2, "only keywords"),
+        ("search i --vector two.npy --hybrid 0.5", 2, "no keyword"),
         ("search i oil --rerank 0", 2, "1 to 10000"),
         ("search i oil --rerank many", 2, "many"),
         ("search i oil --after 1234", 2, "no cursor"),
@@ -197,10 +242,10 @@ fn what_cannot_be_asked_is_told() {
         ("search i --fuse", 2, "--fuse"),
         ("search i oil --queries two.txt", 2, "not both"),
         ("index delete i --filter 'yaer:1988'", 2, "known: year"),
-        ("index create j --model i/model --keep int4", 2, "int8, f16, none"),
+        ("index create j --model i/model --rerank-vectors int4", 2, "int8, f16, none"),
     ] {
-        let said = bench.fails(line, code);
-        assert!(said.contains(word), "{line}: {said}");
+        let output = bench.fails(line, code);
+        assert!(output.contains(word), "{line}: {output}");
     }
     assert_eq!(bench.json("index info i")[0]["documents"], 400);
 }

@@ -1,9 +1,9 @@
-//! What a user hears who asks for what cannot be.
+//! Exit codes and error messages of wrong usage.
 
 use crate::bench::{Bench, TINY, corpus};
 
 #[test]
-fn exit_codes_and_words() {
+fn wrong_usage_has_its_exit_code_and_message() {
     let bench = Bench::new();
     std::fs::write(bench.path("bad.jsonl"), "{\"text\": \"oil\"}\n{\"text\": 3\n").unwrap();
     std::fs::write(bench.path("empty.jsonl"), "").unwrap();
@@ -27,13 +27,13 @@ fn exit_codes_and_words() {
         ("index info nowhere", 1, "nowhere"),
         ("encoder info absent", 2, "absent"),
     ] {
-        let said = bench.fails(line, code);
-        assert!(said.contains(word), "{line}: {said}");
+        let stderr = bench.fails(line, code);
+        assert!(stderr.contains(word), "{line}: {stderr}");
     }
 }
 
 #[test]
-fn an_index_refuses_what_it_cannot_honour() {
+fn commands_on_an_index_refuse_wrong_options() {
     let bench = Bench::new();
     bench.ok(&format!("build news.jsonl {TINY} --epochs 1 --views noise:4 -o i"));
     assert!(bench.fails("search i oil -k 0", 2).contains("at least one"));
@@ -50,13 +50,13 @@ fn an_index_refuses_what_it_cannot_honour() {
 }
 
 #[test]
-fn skipped_rows_are_counted_and_told() {
+fn skipped_rows_are_counted() {
     let bench = Bench::new();
     let rows =
         format!("{}{{\"id\": 3, \"text\": \"oil\"}}\nnot json\n{{\"id\": 900, \"text\": \"\"}}\n", corpus(0, 50));
     std::fs::write(bench.path("mixed.jsonl"), rows).unwrap();
-    let said = bench.fails("encode mixed.jsonl --encoder tiny -o f.npy", 1);
-    assert!(said.contains("mixed.jsonl") && said.contains('3'), "{said}");
+    let stderr = bench.fails("encode mixed.jsonl --encoder tiny -o f.npy", 1);
+    assert!(stderr.contains("mixed.jsonl") && stderr.contains('3'), "{stderr}");
     assert!(!bench.path("f.npy").exists());
     let result = &bench.json("encode mixed.jsonl --encoder tiny --on-error skip -o f.npy")[0];
     assert_eq!((result["rows"].as_u64(), result["skipped"].as_u64()), (Some(50), Some(3)));

@@ -1,11 +1,11 @@
-//! The other systems of the paper, from a flag to an answer, and the paper's tables from a plan.
+//! The paper's other methods, from training to search, and the paper's tables from a plan.
 
 use crate::bench::{Bench, TINY, corpus};
 
 #[test]
-fn every_method_makes_an_index_that_is_searched() {
+fn every_method_builds_a_searchable_index() {
     let bench = Bench::new();
-    // Not every system has a hidden layer.
+    // Not every method has a hidden layer.
     let flags = TINY.replace("--hidden 32 ", "");
     for method in [
         "pq",
@@ -37,25 +37,25 @@ fn every_method_makes_an_index_that_is_searched() {
 fn epochs_after_the_first_read_token_states_with_dropout() {
     let bench = Bench::new();
     let flags = TINY.replace("--hidden 32 ", "");
-    let learned = |epochs: usize, passes: usize, name: &str| {
+    let train = |epochs: usize, passes: usize, name: &str| {
         bench.ok(&format!("train news.jsonl {flags} --method dhim --epochs {epochs} --set passes={passes} -o {name}"));
         bench.bytes(&format!("{name}/model.safetensors"))
     };
-    // The first epoch is clean.
-    assert_eq!(learned(1, 0, "clean-1"), learned(1, 2, "dropped-1"));
-    let dropped = learned(3, 2, "dropped-3");
-    assert_eq!(dropped, learned(3, 2, "again"));
-    assert_ne!(dropped, learned(3, 0, "clean-3"));
-    assert_ne!(dropped, learned(3, 1, "one-3"));
+    // The first epoch has no dropout.
+    assert_eq!(train(1, 0, "clean-1"), train(1, 2, "dropped-1"));
+    let dropped = train(3, 2, "dropped-3");
+    assert_eq!(dropped, train(3, 2, "again"));
+    assert_ne!(dropped, train(3, 0, "clean-3"));
+    assert_ne!(dropped, train(3, 1, "one-3"));
 }
 
 #[test]
-fn words_alone_make_an_index_that_finds_its_kind() {
+fn tfidf_input_builds_an_index_that_finds_its_topic() {
     let bench = Bench::new();
     std::fs::write(bench.path("val.jsonl"), corpus(400, 460)).unwrap();
-    let words = "--bits 16 --method ammi --input tfidf --set min_documents=1 --set vocabulary=200";
+    let flags = "--bits 16 --method ammi --input tfidf --set min_documents=1 --set vocabulary=200";
     bench.ok(&format!(
-        "train news.jsonl {words} --validation val.jsonl --test val.jsonl --epochs 20 --cache cache -o words"
+        "train news.jsonl {flags} --validation val.jsonl --test val.jsonl --epochs 20 --cache cache -o words"
     ));
     let card = String::from_utf8(bench.bytes("words/README.md")).unwrap();
     assert!(card.contains("words, weighted by presence") && card.contains("| method | \"ammi\" |"), "{card}");
@@ -67,13 +67,13 @@ fn words_alone_make_an_index_that_finds_its_kind() {
 }
 
 #[test]
-fn a_build_says_what_its_codes_keep() {
+fn build_reports_float_recall_beside_that_of_opq() {
     let bench = Bench::new();
     std::fs::write(bench.path("many.jsonl"), corpus(0, 1500)).unwrap();
     let of = |method: &str, rest: &str| -> serde_json::Value {
         let flags = TINY.replace("--hidden 32 ", "");
         let line = format!("build many.jsonl {flags} --method {method} {rest} -o {method}.micpq");
-        bench.json(&line)[0]["metrics"]["fidelity"].clone()
+        bench.json(&line)[0]["metrics"]["float_recall"].clone()
     };
     let (opq, micpq) = (of("opq", ""), of("micpq", "--epochs 2 --views noise:3"));
     assert_eq!(opq["model"], opq["opq"]);
@@ -81,18 +81,18 @@ fn a_build_says_what_its_codes_keep() {
 }
 
 #[test]
-fn what_a_method_cannot_take_is_said() {
+fn options_a_method_does_not_take_are_refused() {
     let bench = Bench::new();
     for (line, word) in [
         ("train news.jsonl --encoder tiny --method mipcq -o m", "two-stage"),
         ("train news.jsonl --encoder tiny --method opq --tau 3 -o m", "opq has no option called tau"),
-        ("train news.jsonl --encoder tiny --method csh --input tfidf -o m", "cannot take words"),
+        ("train news.jsonl --encoder tiny --method csh --input tfidf -o m", "cannot read terms"),
         ("train news.jsonl --encoder tiny --method micpq --input tfidf -o m", "needs an encoder"),
         ("paper --plan nowhere.toml --data . -o p", "nowhere.toml"),
     ] {
         let code = if line.starts_with("paper") { 1 } else { 2 };
-        let said = bench.fails(line, code);
-        assert!(said.contains(word), "{line}: {said}");
+        let stderr = bench.fails(line, code);
+        assert!(stderr.contains(word), "{line}: {stderr}");
     }
 }
 
@@ -118,21 +118,21 @@ validation = "nyt.csv"
 queries = "nyt.csv"
 max_tokens = 16
 published = "nyt"
-[[system]]
+[[row]]
 method = "float"
-[[system]]
+[[row]]
 method = "float"
 input = "tfidf"
-[[system]]
+[[row]]
 method = "nash"
 input = "tfidf"
 set = { min_documents = 1 }
-[[system]]
+[[row]]
 method = "opq"
-[[system]]
+[[row]]
 method = "csh"
 seeds = [0, 1]
-[[system]]
+[[row]]
 method = "micpq"
 note = "a remark"
 [clustering]
@@ -146,7 +146,7 @@ values = [1.0, 10.0]
 "#;
 
 #[test]
-fn a_plan_becomes_a_report_and_is_not_run_twice() {
+fn a_plan_gives_a_report_and_finished_cells_are_not_repeated() {
     let bench = Bench::new();
     std::fs::write(bench.path("val.jsonl"), corpus(400, 460)).unwrap();
     std::fs::write(bench.path("plan.toml"), PLAN).unwrap();
@@ -154,7 +154,7 @@ fn a_plan_becomes_a_report_and_is_not_run_twice() {
     let first = &bench.json(&format!("{line} --only tfidf"))[0];
     assert_eq!(first["cells"], 2);
     let whole = &bench.json(line)[0];
-    // Two of float search, nash, opq, csh twice, micpq, clustering, two of sensitivity; NYT is not there.
+    // Two of float search, nash, opq, csh twice, micpq, clustering, two of sensitivity; the NYT corpus is missing.
     assert_eq!(whole["cells"], 10, "{whole}");
     assert!(whole["missing"].as_array().unwrap().iter().all(|m| m["why"].as_str().unwrap().contains("not there")));
     let cells = || std::fs::read_dir(bench.path("paper/cells")).unwrap().flatten().count();
@@ -173,10 +173,10 @@ fn a_plan_becomes_a_report_and_is_not_run_twice() {
             && !html.contains("http://")
             && html.contains("a remark")
     );
-    assert!(md.contains("80.36") && md.contains("NYT: not at hand"), "the published figure stands beside ours: {md}");
+    assert!(md.contains("80.36") && md.contains("NYT: missing"), "the published figure is beside ours: {md}");
     assert!(csv.lines().any(|l| l.starts_with("main,\"csh\",\"News 16\",") && l.ends_with(",2,79.1400")), "{csv}");
     assert!(text("paper/report.tex").contains("\\toprule"));
-    // Another option is another cell, and only that one.
+    // A changed option adds one cell and repeats none.
     std::fs::write(bench.path("plan.toml"), PLAN.replace("values = [1.0, 10.0]", "values = [1.0, 20.0]")).unwrap();
     bench.ok(line);
     assert_eq!(cells(), 11);
