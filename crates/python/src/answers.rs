@@ -1,7 +1,7 @@
-//! Answers of a search as plain Python values; the package makes its classes of them.
+//! Answers of a search as plain Python values. The package builds its classes from them.
 
-use micpq::corpus::{DocId, Value};
-use micpq::query::{Answer, Hit};
+use engine::corpus::{DocId, Value};
+use engine::query::{Answer, Hit};
 use pyo3::IntoPyObjectExt;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
@@ -14,7 +14,6 @@ pub fn id<'py>(py: Python<'py>, id: &DocId) -> PyResult<Bound<'py, PyAny>> {
     }
 }
 
-/// An id from Python.
 pub fn doc_id(object: &Bound<'_, PyAny>) -> PyResult<DocId> {
     if let Ok(number) = object.extract::<u64>() {
         return Ok(DocId::Int(number));
@@ -23,7 +22,7 @@ pub fn doc_id(object: &Bound<'_, PyAny>) -> PyResult<DocId> {
         Ok(name) => Ok(name.parse().unwrap_or(DocId::Str(name))),
         Err(_) => Err(crate::errors::exception(
             "ArgumentError",
-            format!("an id is a string or a whole number from 0 on, not {}", object.repr()?),
+            format!("an id must be a string or a whole number, 0 or more, not {}", object.repr()?),
         )),
     }
 }
@@ -38,7 +37,6 @@ fn value<'py>(py: Python<'py>, value: &Value) -> PyResult<Bound<'py, PyAny>> {
     }
 }
 
-/// Attributes by name.
 pub fn attributes<'py>(py: Python<'py>, all: &[(String, Value)]) -> PyResult<Bound<'py, PyDict>> {
     let out = PyDict::new(py);
     for (name, v) in all {
@@ -47,7 +45,7 @@ pub fn attributes<'py>(py: Python<'py>, all: &[(String, Value)]) -> PyResult<Bou
     Ok(out)
 }
 
-/// `(id, distance, score, text, labels, attributes, snippet, shares)`.
+/// `(id, distance, score, text, labels, attributes, snippet, codebook_distances)`.
 fn hit<'py>(py: Python<'py>, hit: &Hit) -> PyResult<Bound<'py, PyTuple>> {
     let snippet = hit.snippet.as_ref().map(|s| {
         let marks: Vec<(usize, usize)> = s.marks_in_chars().into_iter().map(|m| (m.start, m.end)).collect();
@@ -61,7 +59,7 @@ fn hit<'py>(py: Python<'py>, hit: &Hit) -> PyResult<Bound<'py, PyTuple>> {
         &hit.labels,
         attributes(py, &hit.attributes)?,
         snippet,
-        hit.shares.clone(),
+        hit.codebook_distances.clone(),
     )
         .into_pyobject(py)
 }

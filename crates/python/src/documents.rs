@@ -1,12 +1,14 @@
-//! Documents out of whatever Python has.
+//! Documents from paths, Python rows and Arrow tables.
 
 use std::path::PathBuf;
 
 use arrow::array::RecordBatchReader;
 use arrow::ffi_stream::RecordBatchStreamReader;
 use arrow_pyarrow::FromPyArrow;
-use micpq::corpus::{Corpus, CorpusConfig, Document};
-use micpq::{Error, Result, Watch};
+use engine::corpus::{Corpus, CorpusConfig, Document};
+use engine::index::Index;
+use engine::{Error, Progress, Result};
+use micpq::pipeline::{BuildConfig, Embeddings, Filled, fill, report_skipped};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyList, PyMapping, PyString, PyTuple};
 use serde_json::{Map, Value};
@@ -15,10 +17,10 @@ use train::dataset::{Dataset, LabelNames};
 use crate::errors::{exception, raise};
 use crate::{options, work};
 
-/// Documents encoded and added at a time.
-const CHUNK: usize = 4096;
+/// Documents processed between two checks for Ctrl-C.
+const CHUNK_DOCS: usize = 4096;
 
-/// A corpus: in memory, or on disk and read when it is needed.
+/// A corpus in memory, or a path that is read when the documents are needed.
 #[pyclass(frozen, module = "micpq._micpq")]
 pub struct Documents {
     source: Source,
@@ -32,46 +34,47 @@ enum Source {
 
 #[pymethods]
 impl Documents {
-    /// A file or folder.
     #[staticmethod]
     fn from_path(path: PathBuf, options: &str) -> PyResult<Self> {
         let config = options::corpus(options).map_err(raise)?;
-        // Opened once to refuse what cannot be read before an hour is spent.
+        // An unreadable corpus is refused here, before an hour of encoding.
         Corpus::open(&path, &config).map_err(raise)?;
         Ok(Documents { source: Source::Files { path, config }, skipped: Vec::new() })
     }
 
-    /// Strings and dictionaries.
+    /// Documents of strings and dictionaries.
     #[staticmethod]
     fn from_rows(py: Python<'_>, rows: &Bound<'_, PyAny>, name: &str, options: &str) -> PyResult<Self> {
         let config = options::corpus(options).map_err(raise)?;
         let mut values = Vec::new();
         for (i, row) in rows.try_iter()?.enumerate() {
-            if i % CHUNK == 0 {
+            if i % CHUNK_DOCS == 0 {
                 py.check_signals()?;
             }
             values
                 .push(row_value(&row?).map_err(|problem| exception("InputError", format!("{name}[{i}]: {problem}")))?);
         }
         let name = name.to_owned();
-        work::run(py, None, None, move |watch| {
-            Documents::read(Corpus::from_rows(&name, values.into_iter(), &config)?, watch)
+        work::run(py, None, None, move |progress| {
+            Documents::read(Corpus::from_rows(&name, values.into_iter(), &config)?, progress)
         })
     }
 
-    /// A table that speaks the Arrow C stream interface: pyarrow, polars, pandas, DuckDB. Its columns are not copied.
+    /// Documents of a table with the Arrow C stream interface: pyarrow, polars, pandas, DuckDB. Columns are not copied.
     #[staticmethod]
     fn from_arrow(py: Python<'_>, table: &Bound<'_, PyAny>, name: &str, options: &str) -> PyResult<Self> {
         let config = options::corpus(options).map_err(raise)?;
         let reader = RecordBatchStreamReader::from_pyarrow_bound(table)
-            .map_err(|e| exception("InputError", format!("{name}: not a table Arrow can carry: {e}")))?;
+            .map_err(|e| exception("InputError", format!("{name} is not a table that Arrow can read: {e}")))?;
         let reader: Box<dyn RecordBatchReader + Send> = Box::new(reader);
         let name = name.to_owned();
-        // Its stream may call back into Python, which is why it is read by a thread that can take the lock.
-        work::run(py, None, None, move |watch| Documents::read(Corpus::from_batches(&name, reader, &config)?, watch))
+        // The stream may call into Python, so the thread that reads it must be able to take the interpreter's lock.
+        work::run(py, None, None, move |progress| {
+            Documents::read(Corpus::from_batches(&name, reader, &config)?, progress)
+        })
     }
 
-    /// How many there are, where that is known without reading.
+    /// The number of documents, or None if it is not known before reading.
     fn count(&self) -> Option<usize> {
         match &self.source {
             Source::Memory(documents) => Some(documents.len()),
@@ -79,16 +82,15 @@ impl Documents {
         }
     }
 
-    /// Rows that were passed over, with `on_error="skip"`.
+    /// Reasons of the rows that `on_error="skip"` skipped.
     fn skipped(&self) -> Vec<String> {
         self.skipped.clone()
     }
 
-    /// The texts.
     fn texts(&self, py: Python<'_>) -> PyResult<Vec<String>> {
-        work::run(py, None, None, |watch| {
+        work::run(py, None, None, |progress| {
             let mut texts = Vec::new();
-            self.each_chunk(watch, |chunk| {
+            self.each_chunk(progress, |chunk| {
                 texts.extend(chunk.iter().map(|d| d.text.clone()));
                 Ok(())
             })?;
@@ -98,11 +100,11 @@ impl Documents {
 }
 
 impl Documents {
-    fn read(mut corpus: Corpus, watch: &dyn Watch) -> Result<Documents> {
+    fn read(mut corpus: Corpus, progress: &dyn Progress) -> Result<Documents> {
         let mut documents = Vec::new();
         for document in corpus.by_ref() {
             documents.push(document?);
-            if documents.len() % CHUNK == 0 && watch.interrupted() {
+            if documents.len() % CHUNK_DOCS == 0 && progress.interrupted() {
                 return Err(Error::Interrupted);
             }
         }
@@ -114,108 +116,131 @@ impl Documents {
         Ok(Documents { source: Source::Memory(documents), skipped: reasons })
     }
 
-    /// Texts and labels to train on, at most `most`.
-    pub fn dataset(&self, most: usize, seed: u64, names: &mut LabelNames, watch: &dyn Watch) -> Result<Dataset> {
+    /// A sample of at most `max_docs` texts with their labels.
+    pub fn dataset(
+        &self,
+        max_docs: usize,
+        seed: u64,
+        names: &mut LabelNames,
+        progress: &dyn Progress,
+    ) -> Result<Dataset> {
         match &self.source {
             Source::Memory(documents) => {
-                Dataset::sample_of(documents.iter().map(|d| Ok(d.clone())), most, seed, names, watch)
+                Dataset::sample_of(documents.iter().map(|d| Ok(d.clone())), max_docs, seed, names, progress)
             }
             Source::Files { path, config } => {
-                Dataset::sample(&mut Corpus::open(path, config)?, most, seed, names, watch)
+                Dataset::sample(&mut Corpus::open(path, config)?, max_docs, seed, names, progress)
             }
         }
     }
 
-    /// Whether `count` documents are all of them. Of files that is not known before they are read.
-    pub fn is_whole(&self, count: usize) -> bool {
-        self.count() == Some(count)
+    /// The documents as the input of the build pipeline.
+    pub fn source(&self) -> micpq::pipeline::Source<'_> {
+        match &self.source {
+            Source::Memory(documents) => {
+                micpq::pipeline::Source::Documents(Box::new(documents.iter().cloned().map(Ok)))
+            }
+            Source::Files { path, config } => micpq::pipeline::Source::Corpus(path, config),
+        }
     }
 
-    /// Calls `work` with some thousand documents at a time.
-    pub fn each_chunk(&self, watch: &dyn Watch, mut work: impl FnMut(&[Document]) -> Result<()>) -> Result<()> {
-        let stopped = |watch: &dyn Watch| if watch.interrupted() { Err(Error::Interrupted) } else { Ok(()) };
+    /// Adds the documents to an index, and notes rows that were skipped.
+    pub fn add_to(&self, index: &Index, embeddings: &Embeddings, progress: &dyn Progress) -> Result<Filled> {
+        let commit_every = BuildConfig::COMMIT_EVERY;
         match &self.source {
-            Source::Memory(documents) => documents.chunks(CHUNK).try_for_each(|chunk| {
-                stopped(watch)?;
+            Source::Memory(documents) => {
+                fill(index, documents.iter().cloned().map(Ok), embeddings, commit_every, progress)
+            }
+            Source::Files { path, config } => {
+                let mut corpus = Corpus::open(path, config)?;
+                let filled = fill(index, corpus.by_ref(), embeddings, commit_every, progress)?;
+                report_skipped(&corpus, progress);
+                Ok(filled)
+            }
+        }
+    }
+
+    /// Calls `work` with chunks of documents, and checks for Ctrl-C between them.
+    pub fn each_chunk(&self, progress: &dyn Progress, mut work: impl FnMut(&[Document]) -> Result<()>) -> Result<()> {
+        let stopped = |progress: &dyn Progress| if progress.interrupted() { Err(Error::Interrupted) } else { Ok(()) };
+        match &self.source {
+            Source::Memory(documents) => documents.chunks(CHUNK_DOCS).try_for_each(|chunk| {
+                stopped(progress)?;
                 work(chunk)
             }),
             Source::Files { path, config } => {
                 let mut corpus = Corpus::open(path, config)?;
                 loop {
-                    let chunk: Vec<Document> = corpus.by_ref().take(CHUNK).collect::<Result<_>>()?;
+                    let chunk: Vec<Document> = corpus.by_ref().take(CHUNK_DOCS).collect::<Result<_>>()?;
                     if chunk.is_empty() {
                         break;
                     }
-                    stopped(watch)?;
+                    stopped(progress)?;
                     work(&chunk)?;
                 }
-                if corpus.skipped().count() > 0 {
-                    watch.note(&corpus.skipped().to_string());
-                }
+                report_skipped(&corpus, progress);
                 Ok(())
             }
         }
     }
 }
 
-/// A row: a string is a text, a mapping has fields.
+/// A row as JSON: a string is a text, a mapping has fields.
 fn row_value(row: &Bound<'_, PyAny>) -> std::result::Result<Value, String> {
     if row.is_instance_of::<PyString>() || row.cast::<PyMapping>().is_ok() {
         return value(row, 0);
     }
-    Err(format!("a text (str) or a document (dict with \"text\") is expected, found {}", kind(row)))
+    Err(format!("expected a text (str) or a document (dict with \"text\"), found {}", kind(row)))
 }
 
 fn kind(object: &Bound<'_, PyAny>) -> String {
     object.get_type().name().map_or_else(|_| "an object".to_owned(), |name| name.to_string())
 }
 
-/// A field's value. Types of NumPy and dates are taken by what they can say of themselves.
+/// The value of a field. Dates convert by `isoformat`, NumPy values by `tolist` or `item`.
 fn value(object: &Bound<'_, PyAny>, depth: usize) -> std::result::Result<Value, String> {
-    let told = |e: PyErr| e.to_string();
+    let message = |e: PyErr| e.to_string();
     if depth > 8 {
-        return Err("nested more than 8 deep".into());
+        return Err("nested more than 8 levels deep".into());
     }
     if object.is_none() {
         Ok(Value::Null)
     } else if let Ok(text) = object.cast::<PyString>() {
-        Ok(Value::String(
-            text.to_str().map_err(|_| "a string that is not valid Unicode (lone surrogate)".to_owned())?.to_owned(),
-        ))
+        Ok(Value::String(text.to_str().map_err(|_| "not valid Unicode (a lone surrogate)".to_owned())?.to_owned()))
     } else if let Ok(flag) = object.cast::<PyBool>() {
         Ok(Value::Bool(flag.is_true()))
     } else if object.is_instance_of::<PyInt>() {
         let number = object.extract::<i64>().map(Value::from).or_else(|_| object.extract::<u64>().map(Value::from));
-        number.map_err(|_| "a whole number beyond 64 bits; give it as a string".to_owned())
+        number.map_err(|_| "a whole number of more than 64 bits; pass it as a string".to_owned())
     } else if object.is_instance_of::<PyFloat>() {
-        // NaN is how tables say "absent".
-        Ok(object.extract::<f64>().map_err(told)?.into())
+        // Tables use NaN for an absent value; it becomes null.
+        Ok(object.extract::<f64>().map_err(message)?.into())
     } else if let Ok(mapping) = object.cast::<PyMapping>() {
         let mut fields = Map::new();
-        for item in mapping.items().map_err(told)? {
-            let (name, field): (Bound<'_, PyAny>, Bound<'_, PyAny>) = item.extract().map_err(told)?;
-            let name: String = name.extract().map_err(|_| format!("field names are strings, not {}", kind(&name)))?;
+        for item in mapping.items().map_err(message)? {
+            let (name, field): (Bound<'_, PyAny>, Bound<'_, PyAny>) = item.extract().map_err(message)?;
+            let name: String = name.extract().map_err(|_| format!("field names are strings, found {}", kind(&name)))?;
             let field = value(&field, depth + 1).map_err(|problem| format!("field \"{name}\": {problem}"))?;
             fields.insert(name, field);
         }
         Ok(Value::Object(fields))
     } else if object.is_instance_of::<PyList>() || object.is_instance_of::<PyTuple>() {
-        let items = object.try_iter().map_err(told)?;
+        let items = object.try_iter().map_err(message)?;
         items
-            .map(|item| value(&item.map_err(told)?, depth + 1))
+            .map(|item| value(&item.map_err(message)?, depth + 1))
             .collect::<std::result::Result<_, _>>()
             .map(Value::Array)
     } else if let Ok(text) = object.call_method0("isoformat") {
-        Ok(Value::String(text.extract().map_err(told)?))
+        Ok(Value::String(text.extract().map_err(message)?))
     } else if let Ok(plain) = object.call_method0("tolist").or_else(|_| object.call_method0("item")) {
         value(&plain, depth + 1)
     } else {
-        Err(format!("a value of type {} is neither text nor attribute", kind(object)))
+        Err(format!("a value of type {} cannot be stored; pass a string, number, flag, date or list", kind(object)))
     }
 }
 
 /// A document as a dictionary.
-pub fn dictionary<'py>(py: Python<'py>, record: &micpq::index::Record) -> PyResult<Bound<'py, PyDict>> {
+pub fn dictionary<'py>(py: Python<'py>, record: &engine::index::Record) -> PyResult<Bound<'py, PyDict>> {
     let out = PyDict::new(py);
     out.set_item("id", crate::answers::id(py, &record.id)?)?;
     out.set_item("text", &record.text)?;

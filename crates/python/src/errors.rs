@@ -1,20 +1,20 @@
 //! The engine's errors as the package's exception classes.
 
-use micpq::Error;
+use engine::Error;
 use pyo3::prelude::*;
 
 /// An exception of class `name` in `micpq.errors`.
 pub fn exception(name: &str, message: String) -> PyErr {
     Python::attach(|py| {
-        let made = py.import("micpq.errors").and_then(|m| m.getattr(name)).and_then(|class| class.call1((message,)));
-        made.map_or_else(|problem| problem, PyErr::from_value)
+        let created = py.import("micpq.errors").and_then(|m| m.getattr(name)).and_then(|class| class.call1((message,)));
+        created.map_or_else(|problem| problem, PyErr::from_value)
     })
 }
 
-/// What Python is told of an error.
+/// The exception for an error of the engine.
 pub fn raise(error: Error) -> PyErr {
     let name = match &error {
-        Error::Config(_) => "ConfigError",
+        Error::Config(_) | Error::FilterSyntax { .. } => "ConfigError",
         Error::Input { .. } => "InputError",
         Error::Format { .. } => "FormatError",
         Error::Busy(_) => "BusyError",

@@ -1,16 +1,17 @@
-//! An index: opened, searched, kept.
+//! An open index: search, changes, export.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use arrow::array::{RecordBatch, RecordBatchIterator, RecordBatchReader};
 use arrow_pyarrow::IntoPyArrow;
-use micpq::corpus::DocId;
-use micpq::encoder::Features;
-use micpq::formats::table::{self, Columns, TableFormat};
-use micpq::index::{CopyConfig, Index as Engine, IndexConfig, Record, snapshot, verify};
-use micpq::query::{Like, Query, Searcher};
-use micpq::{Error, Result};
+use engine::corpus::DocId;
+use engine::encoder::Embedder;
+use engine::formats::table::{self, Columns, TableFormat};
+use engine::index::{CopyConfig, Index as Engine, IndexConfig, Record, backup, verify};
+use engine::query::{Like, Query, Searcher};
+use engine::{Error, Matrix, Result};
+use micpq::pipeline::Embeddings;
 use numpy::{PyReadonlyArray1, PyReadonlyArray2};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
@@ -21,37 +22,36 @@ use crate::documents::{Documents, dictionary};
 use crate::errors::{exception, raise};
 use crate::model::Model;
 use crate::options;
-use crate::training::{Rows, fill};
 use crate::work::{self, Stop};
 
 /// An open index. Any number of threads may use it.
 #[pyclass(frozen, module = "micpq._micpq")]
 pub struct Index {
-    // None when it was closed.
+    // None once closed.
     open: RwLock<Option<Arc<Searcher>>>,
     dir: PathBuf,
-    // A folder that goes with this object.
+    // A folder that is removed with this object.
     temporary: Mutex<Option<PathBuf>>,
 }
 
 impl Index {
-    pub fn opened(index: Engine, features: Option<Arc<Features>>, temporary: Option<PathBuf>) -> Result<Self> {
+    pub fn opened(index: Engine, embedder: Option<Arc<Embedder>>, temporary: Option<PathBuf>) -> Result<Self> {
         let dir = index.dir().to_path_buf();
-        let searcher = Searcher::new(index, features)?;
+        let searcher = Searcher::new(index, embedder)?;
         Ok(Index { open: RwLock::new(Some(Arc::new(searcher))), dir, temporary: Mutex::new(temporary) })
     }
 
     fn searcher(&self) -> PyResult<Arc<Searcher>> {
         let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
         open.clone().ok_or_else(|| {
-            exception("ClosedError", format!("the index {} is closed; open it again", self.dir.display()))
+            exception("ClosedError", format!("index {} is closed; open it again with micpq.open", self.dir.display()))
         })
     }
 
-    fn put_away(&self) {
+    fn release(&self) {
         *self.open.write().unwrap_or_else(PoisonError::into_inner) = None;
         if let Some(dir) = self.temporary.lock().unwrap_or_else(PoisonError::into_inner).take() {
-            // Nobody can be told from here, and the system clears its temporary folder.
+            // `drop` cannot report an error, and the system clears its temporary folder.
             let _ = std::fs::remove_dir_all(dir);
         }
     }
@@ -59,12 +59,12 @@ impl Index {
 
 impl Drop for Index {
     fn drop(&mut self) {
-        self.put_away();
+        self.release();
     }
 }
 
-/// Examples of one query: `(kind, value, weight)` with kind `text`, `vector` or `document`.
-fn query(examples: &Bound<'_, PyAny>, words: Option<String>) -> PyResult<Query> {
+/// A query of examples `(kind, value, weight)`, where kind is `text`, `vector` or `document`.
+fn query(examples: &Bound<'_, PyAny>, keywords: Option<String>) -> PyResult<Query> {
     let mut like = Vec::new();
     for example in examples.try_iter()? {
         let (kind, value, weight): (String, Bound<'_, PyAny>, f32) = example?.extract()?;
@@ -75,27 +75,29 @@ fn query(examples: &Bound<'_, PyAny>, words: Option<String>) -> PyResult<Query> 
         };
         like.push((one, weight));
     }
-    Ok(Query { like, words })
+    Ok(Query { like, keywords })
 }
 
-/// Queries that take longer than a moment are worth a thread that hears Ctrl-C.
-const MANY: usize = 32;
+/// From this many queries on, a search runs on its own thread, so that Ctrl-C can stop it.
+const MIN_QUERIES_FOR_THREAD: usize = 32;
+
+/// Rows per Arrow batch.
+const BATCH_ROWS: usize = 65_536;
 
 #[pymethods]
 impl Index {
     #[staticmethod]
     fn open(py: Python<'_>, dir: PathBuf) -> PyResult<Self> {
-        work::run(py, None, None, |watch| Index::opened(Engine::open(&dir, watch)?, None, None))
+        work::run(py, None, None, |progress| Index::opened(Engine::open(&dir, progress)?, None, None))
     }
 
-    /// An empty index.
     #[staticmethod]
     fn create(py: Python<'_>, dir: PathBuf, model: &Model, options: &str) -> PyResult<Self> {
         let options = options::Training::parse(options).map_err(raise)?;
         work::run(py, None, None, |_| {
             let config = IndexConfig {
                 store: options.store,
-                keep: options.keep,
+                rerank_vectors: options.rerank_vectors,
                 replace: options.replace,
                 metrics: model.metrics_value().clone(),
             };
@@ -119,7 +121,7 @@ impl Index {
     }
 
     fn close(&self, py: Python<'_>) {
-        py.detach(|| self.put_away());
+        py.detach(|| self.release());
     }
 
     fn count(&self, py: Python<'_>, filter: Option<String>) -> PyResult<usize> {
@@ -143,7 +145,7 @@ impl Index {
         Ok(Model::new(searcher.index().model().clone(), metrics, None))
     }
 
-    /// Adds documents; one with a known id replaces the old one. Returns how many were added.
+    /// Adds documents and returns their number. A document with a known id replaces the old one.
     #[pyo3(signature = (documents, vectors=None, report=None, stop=None))]
     fn add(
         &self,
@@ -155,21 +157,26 @@ impl Index {
     ) -> PyResult<usize> {
         let searcher = self.searcher()?;
         let borrowed = vectors.as_ref().map(floats).transpose()?;
-        work::run(py, report, stop, |watch| {
-            let rows = match borrowed {
-                Some((values, width)) => Rows::Given { values, width },
-                None => Rows::Encoded(searcher.features(watch)?.clone()),
+        work::run(py, report, stop, |progress| {
+            let index = searcher.index();
+            let given = borrowed.map(|(values, width)| Matrix::from_vec(width, values.to_vec()));
+            let embeddings = match &given {
+                Some(rows) => Embeddings::Given(rows),
+                None => Embeddings::Encode(searcher.embedder(progress)?),
             };
-            fill(searcher.index(), documents, &rows, watch)
+            progress.stage("indexing", None);
+            let filled = documents.add_to(index, &embeddings, progress)?;
+            index.reload(progress)?;
+            if filled.interrupted { Err(Error::Interrupted) } else { Ok(filled.documents) }
         })
     }
 
-    /// Deletes by id, or by filter. Returns how many there were.
+    /// Deletes by id and by filter, and returns how many documents there were.
     #[pyo3(signature = (ids, filter=None))]
     fn delete(&self, py: Python<'_>, ids: Vec<Bound<'_, PyAny>>, filter: Option<String>) -> PyResult<usize> {
         let searcher = self.searcher()?;
         let ids: Vec<DocId> = ids.iter().map(doc_id).collect::<PyResult<_>>()?;
-        work::run(py, None, None, |watch| {
+        work::run(py, None, None, |progress| {
             let mut writer = searcher.index().writer()?;
             let mut deleted = 0;
             for id in &ids {
@@ -178,14 +185,13 @@ impl Index {
             if let Some(filter) = &filter {
                 deleted += writer.delete_where(filter)?;
             }
-            writer.commit(watch)?;
-            writer.close(watch)?;
-            searcher.index().reload(watch)?;
+            writer.commit(progress)?;
+            writer.close(progress)?;
+            searcher.index().reload(progress)?;
             Ok(deleted)
         })
     }
 
-    /// One document, or None.
     fn get<'py>(&self, py: Python<'py>, id: &Bound<'_, PyAny>) -> PyResult<Option<Bound<'py, PyDict>>> {
         let searcher = self.searcher()?;
         let id = doc_id(id)?;
@@ -195,30 +201,30 @@ impl Index {
 
     fn reload(&self, py: Python<'_>) -> PyResult<bool> {
         let searcher = self.searcher()?;
-        work::run(py, None, None, |watch| searcher.index().reload(watch))
+        work::run(py, None, None, |progress| searcher.index().reload(progress))
     }
 
     fn compact(&self, py: Python<'_>) -> PyResult<()> {
         let searcher = self.searcher()?;
-        work::run(py, None, None, |watch| {
-            searcher.index().writer()?.compact(watch)?;
-            searcher.index().reload(watch).map(drop)
+        work::run(py, None, None, |progress| {
+            searcher.index().writer()?.compact(progress)?;
+            searcher.index().reload(progress).map(drop)
         })
     }
 
-    /// What is damaged; nothing when the index is sound.
+    /// One line per damage; none if the index is sound.
     fn verify(&self, py: Python<'_>) -> PyResult<Vec<String>> {
         self.searcher()?;
-        work::run(py, None, None, |watch| Ok(verify(&self.dir, watch)?.iter().map(ToString::to_string).collect()))
+        work::run(py, None, None, |progress| Ok(verify(&self.dir, progress)?.iter().map(ToString::to_string).collect()))
     }
 
-    /// Copies the last commit to another place.
-    fn save(&self, py: Python<'_>, to: PathBuf) -> PyResult<()> {
+    /// Copies the last commit to another directory.
+    fn backup(&self, py: Python<'_>, to: PathBuf) -> PyResult<()> {
         self.searcher()?;
-        work::run(py, None, None, |watch| snapshot(&self.dir, &to, CopyConfig::default(), watch).map(drop))
+        work::run(py, None, None, |progress| backup(&self.dir, &to, CopyConfig::default(), progress).map(drop))
     }
 
-    /// Answers queries: each a list of examples and the words of a hybrid search.
+    /// Answers queries. Each is a list of examples and the keywords of a hybrid search.
     #[pyo3(signature = (queries, options, stop=None))]
     fn search<'py>(
         &self,
@@ -230,20 +236,20 @@ impl Index {
         let searcher = self.searcher()?;
         let config = options::search(options).map_err(raise)?;
         let queries: Vec<Query> =
-            queries.into_iter().map(|(like, words)| query(&like, words)).collect::<PyResult<_>>()?;
-        let answers = if queries.len() < MANY {
-            work::quick(py, stop, |watch| searcher.search(&queries, &config, watch))?
+            queries.into_iter().map(|(like, keywords)| query(&like, keywords)).collect::<PyResult<_>>()?;
+        let answers = if queries.len() < MIN_QUERIES_FOR_THREAD {
+            work::quick(py, stop, |progress| searcher.search(&queries, &config, progress))?
         } else {
-            work::run(py, None, stop, |watch| searcher.search(&queries, &config, watch))?
+            work::run(py, None, stop, |progress| searcher.search(&queries, &config, progress))?
         };
         answers.iter().map(|a| answer(py, a)).collect()
     }
 
-    /// All documents as a pyarrow table, in the order of insertion.
+    /// All documents as a pyarrow table, in insertion order.
     #[pyo3(signature = (codes=false))]
     fn to_arrow<'py>(&self, py: Python<'py>, codes: bool) -> PyResult<Bound<'py, PyAny>> {
         let searcher = self.searcher()?;
-        let reader: Box<dyn RecordBatchReader + Send> = work::run(py, None, None, |watch| {
+        let reader: Box<dyn RecordBatchReader + Send> = work::run(py, None, None, |progress| {
             let index = searcher.index();
             let mut columns = Columns::new(codes.then(|| index.model().shape().code_bytes()));
             let mut records: Vec<Record> = Vec::with_capacity(index.len());
@@ -251,18 +257,18 @@ impl Index {
                 let record = record?;
                 columns.see(&record);
                 records.push(record);
-                if watch.interrupted() {
+                if progress.interrupted() {
                     return Err(Error::Interrupted);
                 }
             }
             let batches: Vec<RecordBatch> =
-                records.chunks(65_536).map(|part| columns.batch(part)).collect::<Result<_>>()?;
+                records.chunks(BATCH_ROWS).map(|part| columns.batch(part)).collect::<Result<_>>()?;
             Ok(Box::new(RecordBatchIterator::new(batches.into_iter().map(Ok), columns.schema())) as Box<_>)
         })?;
         reader.into_pyarrow(py)?.call_method0("read_all")
     }
 
-    /// Ids and packed codes of all documents, in the order of insertion.
+    /// Ids and packed codes of all documents, in insertion order.
     #[allow(clippy::type_complexity)]
     fn codes<'py>(&self, py: Python<'py>) -> PyResult<(Vec<Bound<'py, PyAny>>, Bound<'py, numpy::PyArray2<u8>>)> {
         let searcher = self.searcher()?;
@@ -299,6 +305,6 @@ impl Index {
                 return Err(exception("ConfigError", format!("unknown format '{other}'; known: {known}")));
             }
         };
-        work::run(py, report, None, |watch| table::write_index(searcher.index(), &path, format, codes, watch))
+        work::run(py, report, None, |progress| table::write_index(searcher.index(), &path, format, codes, progress))
     }
 }

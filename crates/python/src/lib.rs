@@ -1,10 +1,10 @@
 //! The native half of the Python package `micpq`.
 //!
-//! Python's side (`python/micpq/`) has the names, types and words a user meets; here the work is done. Arguments arrive
-//! checked for their kind, options as JSON text that converts into the engine's own config types, which check the rest.
+//! `python/micpq/` is the API: names, types, docstrings. It checks the types of arguments. Options arrive here as JSON text
+//! and convert into the engine's config types, which check their values.
 //!
-//! Invariants: nothing long runs under the interpreter's lock, every long call can be stopped by Ctrl-C or a [`work::Stop`],
-//! an error is one of the package's classes, and no panic of ours ends the interpreter.
+//! Invariants: no long work holds the interpreter's lock; Ctrl-C or a [`work::Stop`] stops every long call; every error is one
+//! of the package's classes; no panic ends the interpreter.
 
 mod answers;
 mod arrays;

@@ -1,14 +1,14 @@
-//! A model: text or vectors to codes, codes to neighbours.
+//! Models: texts and vectors to codes, codes to nearest codes.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use micpq::encoder::Features;
-use micpq::formats::faiss::{Layout, ProductIndex};
-use micpq::formats::npz;
-use micpq::model::{Distance, Model as Engine};
-use micpq::search::Flat as Memory;
-use micpq::{Error, Matrix, Result, Watch};
+use engine::encoder::Embedder;
+use engine::formats::faiss::{Layout, ProductIndex};
+use engine::formats::npz;
+use engine::model::{Distance, Model as Engine};
+use engine::search::Flat as Memory;
+use engine::{Error, Matrix, Progress, Result};
 use numpy::{PyArray2, PyReadonlyArray1, PyReadonlyArray2};
 use pyo3::prelude::*;
 
@@ -17,22 +17,22 @@ use crate::documents::Documents;
 use crate::errors::raise;
 use crate::work::{self, Stop};
 
-/// A model in memory. Its encoder is loaded when the first text comes.
+/// A model in memory. The first text loads its encoder.
 #[pyclass(frozen, module = "micpq._micpq")]
 pub struct Model {
     model: Arc<Engine>,
     metrics: serde_json::Value,
-    features: OnceLock<Arc<Features>>,
+    embedder: OnceLock<Arc<Embedder>>,
     loading: Mutex<()>,
 }
 
 impl Model {
-    pub fn new(model: Engine, metrics: serde_json::Value, features: Option<Arc<Features>>) -> Self {
-        let made = Model { model: Arc::new(model), metrics, features: OnceLock::new(), loading: Mutex::new(()) };
-        if let Some(features) = features {
-            let _ = made.features.set(features);
+    pub fn new(model: Engine, metrics: serde_json::Value, embedder: Option<Arc<Embedder>>) -> Self {
+        let created = Model { model: Arc::new(model), metrics, embedder: OnceLock::new(), loading: Mutex::new(()) };
+        if let Some(embedder) = embedder {
+            let _ = created.embedder.set(embedder);
         }
-        made
+        created
     }
 
     pub fn engine(&self) -> &Engine {
@@ -43,14 +43,14 @@ impl Model {
         &self.metrics
     }
 
-    pub fn features(&self, watch: &dyn Watch) -> Result<&Arc<Features>> {
-        if self.features.get().is_none() {
-            let _alone = self.loading.lock().unwrap_or_else(PoisonError::into_inner);
-            if self.features.get().is_none() {
-                let _ = self.features.set(Arc::new(Features::for_model(&self.model, None, watch)?));
+    pub fn embedder(&self, progress: &dyn Progress) -> Result<&Arc<Embedder>> {
+        if self.embedder.get().is_none() {
+            let _exclusive = self.loading.lock().unwrap_or_else(PoisonError::into_inner);
+            if self.embedder.get().is_none() {
+                let _ = self.embedder.set(Arc::new(Embedder::for_model(&self.model, None, progress)?));
             }
         }
-        Ok(self.features.get().expect("set above"))
+        Ok(self.embedder.get().expect("set above"))
     }
 }
 
@@ -67,20 +67,20 @@ impl Model {
         })
     }
 
-    /// A model of a FAISS product quantizer, its codes, and their ids where it has some.
+    /// Reads a FAISS product quantizer: a model, its codes, and their ids if there are any.
     #[staticmethod]
     #[allow(clippy::type_complexity)]
     fn from_faiss<'py>(
         py: Python<'py>,
         path: PathBuf,
     ) -> PyResult<(Self, Bound<'py, PyArray2<u8>>, Option<Bound<'py, numpy::PyArray1<i64>>>)> {
-        let (model, made) = work::quick(py, None, |_| {
-            let made = ProductIndex::read(&path)?;
-            Ok((made.model(&path.display().to_string())?, made))
+        let (model, quantizer) = work::quick(py, None, |_| {
+            let quantizer = ProductIndex::read(&path)?;
+            Ok((quantizer.model(&path.display().to_string())?, quantizer))
         })?;
         let width = model.shape().code_bytes();
-        let ids = made.ids.map(|ids| numpy::PyArray1::from_vec(py, ids));
-        Ok((Model::new(model, serde_json::Value::Null, None), rows(py, made.codes, width)?, ids))
+        let ids = quantizer.ids.map(|ids| numpy::PyArray1::from_vec(py, ids));
+        Ok((Model::new(model, serde_json::Value::Null, None), rows(py, quantizer.codes, width)?, ids))
     }
 
     fn save(&self, py: Python<'_>, dir: PathBuf) -> PyResult<()> {
@@ -92,11 +92,11 @@ impl Model {
         self.model.fingerprint()
     }
 
-    /// `(books, words, dim)`.
+    /// `(num_codebooks, codebook_size, dim)`.
     #[getter]
     fn shape(&self) -> (usize, usize, usize) {
         let shape = self.model.shape();
-        (shape.books(), shape.words(), shape.dim())
+        (shape.num_codebooks(), shape.codebook_size(), shape.dim())
     }
 
     #[getter]
@@ -116,7 +116,7 @@ impl Model {
 
     #[getter]
     fn takes_text(&self) -> bool {
-        self.model.config.features.is_some()
+        self.model.config.embedding.is_some()
     }
 
     #[getter]
@@ -129,22 +129,22 @@ impl Model {
         self.metrics.to_string()
     }
 
-    /// `[books, words, dim]`, flat.
+    /// `[num_codebooks * codebook_size, dim]`.
     fn codebooks<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArray2<f32>>> {
         rows(py, self.model.codebooks().values().to_vec(), self.model.shape().dim())
     }
 
-    /// Feature vectors of texts.
+    /// `[documents, inputs]`.
     #[pyo3(signature = (documents, report=None, stop=None))]
-    fn features_of<'py>(
+    fn embeddings<'py>(
         &self,
         py: Python<'py>,
         documents: &Documents,
         report: Option<Py<PyAny>>,
         stop: Option<&Stop>,
     ) -> PyResult<Bound<'py, PyArray2<f32>>> {
-        let vectors = work::run(py, report, stop, |watch| {
-            self.vectors(documents, watch, |out, chunk| {
+        let vectors = work::run(py, report, stop, |progress| {
+            self.vectors(documents, progress, |out, chunk| {
                 out.extend_from_slice(chunk.as_slice());
                 Ok(())
             })
@@ -152,7 +152,7 @@ impl Model {
         rows(py, vectors, self.model.inputs())
     }
 
-    /// Codes of texts.
+    /// `[documents, code_bytes]`.
     #[pyo3(signature = (documents, report=None, stop=None))]
     fn encode_texts<'py>(
         &self,
@@ -161,8 +161,8 @@ impl Model {
         report: Option<Py<PyAny>>,
         stop: Option<&Stop>,
     ) -> PyResult<Bound<'py, PyArray2<u8>>> {
-        let codes = work::run(py, report, stop, |watch| {
-            self.vectors(documents, watch, |out, chunk| {
+        let codes = work::run(py, report, stop, |progress| {
+            self.vectors(documents, progress, |out, chunk| {
                 out.extend(self.model.encode(chunk)?);
                 Ok(())
             })
@@ -170,7 +170,7 @@ impl Model {
         rows(py, codes, self.model.shape().code_bytes())
     }
 
-    /// Codes of vectors.
+    /// `[vectors, code_bytes]`.
     #[pyo3(signature = (vectors, stop=None))]
     fn encode_vectors<'py>(
         &self,
@@ -179,39 +179,43 @@ impl Model {
         stop: Option<&Stop>,
     ) -> PyResult<Bound<'py, PyArray2<u8>>> {
         let (values, width) = floats(&vectors)?;
-        let codes = work::run(py, None, stop, |watch| {
+        let codes = work::run(py, None, stop, |progress| {
             let mut codes = Vec::with_capacity(values.len() / width * self.model.shape().code_bytes());
             each_chunk(values, width, |chunk| {
                 codes.extend(self.model.encode(chunk)?);
-                if watch.interrupted() { Err(Error::Interrupted) } else { Ok(()) }
+                if progress.interrupted() { Err(Error::Interrupted) } else { Ok(()) }
             })?;
             Ok(codes)
         })?;
         rows(py, codes, self.model.shape().code_bytes())
     }
 
-    /// Vectors refined: what the codebooks, and an exported FAISS index, measure.
-    fn refine<'py>(&self, py: Python<'py>, vectors: PyReadonlyArray2<'py, f32>) -> PyResult<Bound<'py, PyArray2<f32>>> {
+    /// Projects embeddings into the space of the codewords, `[vectors, num_codebooks * dim]`.
+    fn project<'py>(
+        &self,
+        py: Python<'py>,
+        vectors: PyReadonlyArray2<'py, f32>,
+    ) -> PyResult<Bound<'py, PyArray2<f32>>> {
         let (values, width) = floats(&vectors)?;
-        let refined = work::run(py, None, None, |_| {
+        let projected = work::run(py, None, None, |_| {
             let mut out = Vec::with_capacity(values.len() / width * self.model.shape().width());
             each_chunk(values, width, |chunk| {
-                out.extend_from_slice(self.model.refine().apply(chunk)?.as_slice());
+                out.extend_from_slice(self.model.projection().apply(chunk)?.as_slice());
                 Ok(())
             })?;
             Ok(out)
         })?;
-        rows(py, refined, self.model.shape().width())
+        rows(py, projected, self.model.shape().width())
     }
 
-    /// Codes in memory, ready to be searched.
+    /// Packs codes for search in memory.
     fn flat(&self, py: Python<'_>, codes: PyReadonlyArray2<'_, u8>) -> PyResult<Flat> {
         let (packed, bytes) = bytes(&codes)?;
         let model = self.model.clone();
         work::run(py, None, None, |_| {
             if bytes != model.shape().code_bytes() {
                 return Err(Error::config(format!(
-                    "these codes have {bytes} bytes, those of this model {}; encode with this model",
+                    "the codes have {bytes} bytes, those of this model {}; encode with this model",
                     model.shape().code_bytes()
                 )));
             }
@@ -220,7 +224,7 @@ impl Model {
         })
     }
 
-    /// Writes codes as a FAISS index, the refinement beside it.
+    /// Writes codes as a FAISS index, and the projection beside it.
     #[pyo3(signature = (path, codes, ids=None, fastscan=false))]
     fn write_faiss(
         &self,
@@ -235,34 +239,38 @@ impl Model {
         work::quick(py, None, |_| {
             if width != self.model.shape().code_bytes() {
                 return Err(Error::config(format!(
-                    "these codes have {width} bytes, those of this model {}",
+                    "the codes have {width} bytes, those of this model {}; encode with this model",
                     self.model.shape().code_bytes()
                 )));
             }
-            let made = ProductIndex { codebooks: self.model.codebooks().clone(), codes: packed.to_vec(), ids };
-            made.write(&path, if fastscan { Layout::FastScan } else { Layout::Plain })?;
-            npz::write_refine(&micpq::disk::beside(&path, ".refine.npz"), self.model.refine())
+            let quantizer = ProductIndex { codebooks: self.model.codebooks().clone(), codes: packed.to_vec(), ids };
+            quantizer.write(&path, if fastscan { Layout::FastScan } else { Layout::Plain })?;
+            npz::write_projection(&engine::disk::beside(&path, ".projection.npz"), self.model.projection())
         })
     }
 }
 
 impl Model {
+    /// Embeds documents chunk by chunk; `take` appends the result of a chunk.
     fn vectors<T>(
         &self,
         documents: &Documents,
-        watch: &dyn Watch,
+        progress: &dyn Progress,
         mut take: impl FnMut(&mut Vec<T>, &Matrix) -> Result<()>,
     ) -> Result<Vec<T>> {
-        let features = self.features(watch)?;
-        watch.stage("encoding", None);
+        let embedder = self.embedder(progress)?;
+        progress.stage("encoding", None);
         let mut out = Vec::new();
-        documents.each_chunk(watch, |chunk| {
+        documents.each_chunk(progress, |chunk| {
             let texts: Vec<&str> = chunk.iter().map(|d| d.text.as_str()).collect();
-            take(&mut out, &features.encode(&texts, watch)?)
+            take(&mut out, &embedder.encode(&texts, progress)?)
         })?;
         Ok(out)
     }
 }
+
+/// From this many queries on, a search runs on its own thread, so that Ctrl-C can stop it.
+const MIN_QUERIES_FOR_THREAD: usize = 64;
 
 /// Codes in memory, searched exactly by vectors.
 #[pyclass(frozen, module = "micpq._micpq")]
@@ -277,7 +285,7 @@ impl Flat {
         self.flat.len()
     }
 
-    /// The nearest codes of every query vector: distances `[queries, k]` and rows `[queries, k]`.
+    /// The nearest codes of every query vector: distances and rows, `[queries, k]` each.
     #[pyo3(signature = (queries, k, distance=None))]
     #[allow(clippy::type_complexity)]
     fn search<'py>(
@@ -291,7 +299,7 @@ impl Flat {
         let (values, width) = floats(&queries)?;
         let k = k.min(self.flat.len());
         let (mut distances, mut found) = (Vec::new(), Vec::new());
-        let work = |_: &dyn Watch| {
+        let work = |_: &dyn Progress| {
             each_chunk(values, width, |chunk: &Matrix| {
                 for hits in self.flat.search(&self.model.tables(chunk, distance)?, k.max(1))? {
                     distances.extend(hits.iter().map(|hit| hit.distance));
@@ -300,7 +308,7 @@ impl Flat {
                 Ok(())
             })
         };
-        if values.len() / width < 64 {
+        if values.len() / width < MIN_QUERIES_FOR_THREAD {
             work::quick(py, None, work)?
         } else {
             work::run(py, None, None, work)?

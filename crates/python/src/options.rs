@@ -1,30 +1,29 @@
-//! Keyword arguments, as JSON, into the engine's config types.
+//! Keyword arguments as JSON, converted into the engine's config types.
 
 use std::path::PathBuf;
 
-use micpq::corpus::CorpusConfig;
-use micpq::encoder::{Device, Features, Pooling, Precision, pull};
-use micpq::index::{Keep, Store};
-use micpq::model::CodeShape;
-use micpq::query::SearchConfig;
-use micpq::text::Clean;
-use micpq::{Error, Result, Watch};
+use engine::corpus::CorpusConfig;
+use engine::encoder::{Embedder, EmbedderConfig, Pooling, Precision};
+use engine::index::{IndexConfig, RerankVectors, Store};
+use engine::model::CodeShape;
+use engine::query::SearchConfig;
+use engine::{Error, Progress, Result};
+use methods::{Input, MethodConfig, MethodHandle};
+use micpq::pipeline::{BuildConfig, cache_dir};
 use serde_json::{Map, Value};
-use systems::{Input, Method, SystemConfig};
 use train::config::TrainConfig;
 use train::views::ViewChoice;
 
-/// Keyword arguments that are taken out one by one; what is left was not known.
+/// Keyword arguments. Each is taken out by name; any that is left is unknown.
 pub struct Options {
     given: Map<String, Value>,
 }
 
 impl Options {
-    /// Of a JSON object.
     pub fn parse(text: &str) -> Result<Options> {
         match serde_json::from_str(text) {
             Ok(Value::Object(given)) => Ok(Options { given }),
-            _ => Err(Error::config("options are keyword arguments with plain values")),
+            _ => Err(Error::config("options are not a JSON object of plain values")),
         }
     }
 
@@ -54,8 +53,8 @@ impl Options {
         self.take(name, "a number", Value::as_f64)
     }
 
-    /// One of a type that is written as a word.
-    pub fn word<T: std::str::FromStr<Err = Error>>(&mut self, name: &str) -> Result<Option<T>> {
+    /// A value of a type that parses from a string.
+    pub fn parsed<T: std::str::FromStr<Err = Error>>(&mut self, name: &str) -> Result<Option<T>> {
         self.text(name)?.map(|text| text.parse()).transpose()
     }
 
@@ -69,7 +68,7 @@ impl Options {
         Ok(self.take(name, "a string or a list of strings", read)?.unwrap_or_default())
     }
 
-    /// Refuses what was not taken.
+    /// Refuses options that were not taken.
     pub fn end(self, known: &str) -> Result<()> {
         match self.given.keys().next() {
             None => Ok(()),
@@ -78,7 +77,7 @@ impl Options {
     }
 }
 
-/// How a corpus is read.
+/// The options of reading a corpus.
 pub fn corpus(text: &str) -> Result<CorpusConfig> {
     let mut o = Options::parse(text)?;
     let defaults = CorpusConfig::default();
@@ -87,8 +86,8 @@ pub fn corpus(text: &str) -> Result<CorpusConfig> {
         all.next().filter(|_| all.next().is_none())
     })?;
     let config = CorpusConfig {
-        format: o.word("format")?,
-        on_error: o.word("on_error")?.unwrap_or_default(),
+        format: o.parsed("format")?,
+        on_error: o.parsed("on_error")?.unwrap_or_default(),
         id_field: o.text("id_field")?,
         text_fields: o.texts("text_field")?,
         label_field: o.text("label_field")?,
@@ -101,126 +100,136 @@ pub fn corpus(text: &str) -> Result<CorpusConfig> {
         infer_types: o.flag("infer_types")?.unwrap_or(defaults.infer_types),
         folder_labels: o.flag("folder_labels")?.unwrap_or(defaults.folder_labels),
         max_row_bytes: o.count("max_row_bytes")?.unwrap_or(defaults.max_row_bytes),
+        max_unpacked_bytes: o.count("max_unpacked_bytes")?.map_or(defaults.max_unpacked_bytes, |v| v as u64),
         allow_empty_text: o.flag("allow_empty_text")?.unwrap_or(defaults.allow_empty_text),
         unique_ids: o.flag("unique_ids")?.unwrap_or(defaults.unique_ids),
     };
     o.end(
         "format, on_error, id_field, text_field, label_field, label_separator, ignore_fields, header, columns, delimiter, \
-         quoting, infer_types, folder_labels, max_row_bytes, allow_empty_text, unique_ids",
+         quoting, infer_types, folder_labels, max_row_bytes, max_unpacked_bytes, allow_empty_text, unique_ids",
     )?;
     config.validate()?;
     Ok(config)
 }
 
-/// Everything `build` and `train` can be told.
+/// The options of `build` and `train`.
 pub struct Training {
-    /// The method and its options.
-    pub training: systems::Training,
-    pub encoder: String,
-    pub pooling: Pooling,
-    pub max_tokens: Option<usize>,
-    pub clean: Clean,
-    pub unit_length: bool,
-    /// Numbers of the encoder's matrix products.
-    pub precision: Precision,
-    /// Where the encoder runs.
-    pub device: Device,
+    pub training: methods::Training,
+    pub embedding: EmbedderConfig,
     pub dropout: f64,
     pub noise: f64,
     pub sample: usize,
     pub cache: Option<PathBuf>,
     pub store: Store,
-    pub keep: Keep,
+    pub rerank_vectors: RerankVectors,
     pub replace: bool,
 }
 
 impl Training {
-    /// Names that are not the trainer's go out first; every other must be one of its options.
+    /// Takes the options that no method has; the method refuses any other that it does not know.
     pub fn parse(text: &str) -> Result<Training> {
         let mut o = Options::parse(text)?;
         let bits = o.count("bits")?.unwrap_or(64);
-        let pooling = o.word("pooling")?.unwrap_or(Pooling::Mean);
-        let method = o.word("method")?.unwrap_or(Method::Micpq);
-        let input = o.word("input")?.unwrap_or(Input::Encoder);
+        let defaults = EmbedderConfig::default();
+        let pooling = o.parsed("pooling")?.unwrap_or(defaults.pooling);
+        let method = o.parsed("method")?.map_or_else(|| methods::find("micpq"), Ok)?;
+        let input = o.parsed("input")?.unwrap_or(Input::Encoder);
         let preset = o.text("preset")?;
         Ok(Training {
-            encoder: o.text("encoder")?.unwrap_or_else(|| pull::DEFAULT.to_owned()),
-            pooling,
-            max_tokens: o.count("max_tokens")?,
-            clean: o.word("clean")?.unwrap_or_default(),
-            unit_length: o.flag("unit_length")?.unwrap_or(false),
-            precision: o.word("precision")?.unwrap_or_default(),
-            device: o.word("device")?.unwrap_or_default(),
-            dropout: o.number("dropout")?.unwrap_or(0.3),
+            embedding: EmbedderConfig {
+                encoder: o.text("encoder")?.unwrap_or(defaults.encoder),
+                pooling,
+                max_tokens: o.count("max_tokens")?,
+                clean: o.parsed("clean")?.unwrap_or(defaults.clean),
+                unit_length: o.flag("unit_length")?.unwrap_or(defaults.unit_length),
+                // The paper's presets were measured in f32.
+                precision: o.parsed("precision")?.unwrap_or(if preset.is_some() {
+                    Precision::F32
+                } else {
+                    defaults.precision
+                }),
+                device: o.parsed("device")?.unwrap_or(defaults.device),
+            },
+            dropout: o.number("dropout")?.unwrap_or(BuildConfig::DROPOUT),
             noise: o.number("noise")?.unwrap_or(train::vectors::VectorViews::NOISE),
-            sample: o.count("sample")?.unwrap_or(200_000),
+            sample: o.count("sample")?.unwrap_or(BuildConfig::SAMPLE),
             cache: o.text("cache")?.map(PathBuf::from),
-            store: o.word("store")?.unwrap_or_default(),
-            keep: o.word("keep")?.unwrap_or(Keep::Int8),
+            store: o.parsed("store")?.unwrap_or_default(),
+            rerank_vectors: o.parsed("rerank_vectors")?.unwrap_or(RerankVectors::Int8),
             replace: o.flag("replace")?.unwrap_or(false),
-            // What is left is the method's.
+            // The rest are options of the method.
             training: trainer(o.given, method, input, bits, preset, pooling)?,
         })
     }
 
-    /// Loads the encoder, fetching a registered one that is not here yet.
-    pub fn features(&self, watch: &dyn Watch) -> Result<Features> {
-        pull::locate_or_pull(&self.encoder, watch)?;
-        Features::new(&self.encoder, self.pooling, self.max_tokens, self.clean, self.unit_length, self.precision)?
-            .on(self.device, watch)
+    /// Loads the encoder. A registered encoder that is missing is fetched first.
+    pub fn embedder(&self, progress: &dyn Progress) -> Result<Embedder> {
+        Embedder::load(&self.embedding, progress)
     }
 
-    /// Where vectors, views and checkpoints are kept between runs.
+    pub fn build(self) -> BuildConfig {
+        BuildConfig {
+            embedding: self.embedding,
+            dropout: self.dropout,
+            sample: self.sample,
+            cache: self.cache,
+            index: IndexConfig {
+                store: self.store,
+                rerank_vectors: self.rerank_vectors,
+                replace: self.replace,
+                ..IndexConfig::default()
+            },
+            ..BuildConfig::new(self.training)
+        }
+    }
+
+    /// The directory where embeddings, views and checkpoints stay between runs.
     pub fn cache(&self) -> Result<PathBuf> {
-        let dir = match &self.cache {
-            Some(dir) => dir.clone(),
-            None => {
-                let models = pull::models_dir()?;
-                models.parent().map_or_else(|| PathBuf::from("cache"), PathBuf::from).join("train")
-            }
-        };
-        std::fs::create_dir_all(&dir).map_err(Error::io(&dir))?;
-        Ok(dir)
+        cache_dir(self.cache.as_deref())
     }
 }
 
-/// The method with its options by name.
+/// The method, with its options by name.
 fn trainer(
     given: Map<String, Value>,
-    method: Method,
+    method: MethodHandle,
     input: Input,
     bits: usize,
     preset: Option<String>,
     pooling: Pooling,
-) -> Result<systems::Training> {
+) -> Result<methods::Training> {
     let views = ViewChoice::suited_to(pooling);
     if !method.is_micpq() {
-        let mut config = SystemConfig { views, ..SystemConfig::new(method, bits).reading(input) };
+        let mut config = MethodConfig { views, ..MethodConfig::new(method, bits).reading(input) };
         for (name, value) in given.into_iter().chain(preset.map(|name| ("preset".to_owned(), name.into()))) {
             config = config.with(&name, value)?;
         }
         config.validate()?;
-        return Ok(systems::Training::System(Box::new(config)));
+        return Ok(methods::Training::Other(Box::new(config)));
     }
     if input != Input::Encoder {
-        return Err(Error::config(format!("{method} needs an encoder; input=\"tfidf\" is for others")));
+        return Err(Error::config(format!(
+            "{method} does not take keywords; use input=\"encoder\", or a method that takes them, such as nash"
+        )));
     }
     let mut config = match &preset {
         Some(name) => TrainConfig::preset(name, bits)?,
         None => TrainConfig { views, ..TrainConfig::new(bits) },
     };
-    method.vary(&mut config);
+    if let Some(variant) = method.variant() {
+        variant.vary(&mut config);
+    }
     for (name, value) in given {
         config = config.with_option(&name, value)?;
     }
-    if config.words == 16 {
+    if config.codebook_size == 16 {
         CodeShape::micpq(config.bits)?;
     }
     config.validate()?;
-    Ok(systems::Training::Micpq(method, Box::new(config)))
+    Ok(methods::Training::Micpq(method, Box::new(config)))
 }
 
-/// How a search is done.
+/// The options of a search.
 pub fn search(text: &str) -> Result<SearchConfig> {
     let mut o = Options::parse(text)?;
     let defaults = SearchConfig::default();
@@ -234,16 +243,16 @@ pub fn search(text: &str) -> Result<SearchConfig> {
     let config = SearchConfig {
         k: o.count("k")?.unwrap_or(defaults.k),
         filter: o.text("filter")?,
-        within: o.number("within")?.map(|v| v as f32),
-        after: o.word("after")?,
+        radius: o.number("radius")?.map(|v| v as f32),
+        after: o.parsed("after")?,
         hybrid: o.number("hybrid")?.map_or(defaults.hybrid, |v| v as f32),
         rerank: rerank.map_or(Ok(defaults.rerank), |text| text.parse())?,
-        distance: o.word("distance")?,
+        distance: o.parsed("distance")?,
         documents: o.flag("documents")?.unwrap_or(defaults.documents),
         snippets: o.flag("snippets")?.unwrap_or(defaults.snippets),
         explain: o.flag("explain")?.unwrap_or(defaults.explain),
     };
-    o.end("k, filter, within, after, hybrid, rerank, distance, documents, snippets, explain")?;
+    o.end("k, filter, radius, after, hybrid, rerank, distance, documents, snippets, explain")?;
     config.validate()?;
     Ok(config)
 }

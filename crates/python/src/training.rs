@@ -1,18 +1,19 @@
-//! `train` and `build`.
+//! `train` and `build`, which call the shared pipeline of `crates/api`.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use ::train::dataset::LabelNames;
-use ::train::vectors::{VectorJob, VectorViews};
-use micpq::corpus::Document;
-use micpq::encoder::Features;
-use micpq::index::{Index as Engine, IndexConfig};
-use micpq::model::Model as EngineModel;
-use micpq::{Error, Matrix, Result, Watch};
+use ::train::vectors::VectorViews;
+use engine::encoder::Embedder;
+use engine::index::Claim;
+use engine::model::Model as EngineModel;
+use engine::{Error, Matrix, Progress, Result};
+use methods::training::Task;
+use micpq::pipeline::{ModelSource, build_from_vectors};
+use micpq::vectors::train_on_vectors;
 use numpy::PyReadonlyArray2;
 use pyo3::prelude::*;
-use systems::training::{Task, named};
 
 use crate::arrays::floats;
 use crate::documents::Documents;
@@ -34,10 +35,10 @@ pub fn train(
     stop: Option<&Stop>,
 ) -> PyResult<Model> {
     let options = Training::parse(options).map_err(raise)?;
-    work::run(py, report, stop, |watch| Ok(fit(&options, documents, validation, watch)?.0))
+    work::run(py, report, stop, |progress| fit(&options, documents, validation, progress))
 }
 
-/// Trains on vectors of any encoder, with views of them where the user has some.
+/// Trains on vectors of any encoder, with the user's views if there are any.
 #[pyfunction]
 #[pyo3(signature = (vectors, options, views=None, report=None, stop=None))]
 pub fn train_vectors(
@@ -52,43 +53,42 @@ pub fn train_vectors(
     let (values, width) = floats(&vectors)?;
     let given: Option<Vec<&[f32]>> =
         views.as_ref().map(|views| views.iter().map(|v| floats(v).map(|(values, _)| values)).collect()).transpose()?;
-    work::run(py, report, stop, |watch| {
-        let (model, metrics) = fit_vectors(&options, values, width, given, watch)?;
+    work::run(py, report, stop, |progress| {
+        let (model, metrics) = fit_vectors(&options, values, width, given, progress)?;
         Ok(Model::new(model, metrics, None))
     })
 }
 
-/// A model of texts, and their vectors.
 fn fit(
     options: &Training,
     documents: &Documents,
     validation: Option<&Documents>,
-    watch: &dyn Watch,
-) -> Result<(Model, Matrix)> {
-    let features = if options.training.needs_encoder() { Some(Arc::new(options.features(watch)?)) } else { None };
+    progress: &dyn Progress,
+) -> Result<Model> {
+    let embedder = if options.training.needs_encoder() { Some(Arc::new(options.embedder(progress)?)) } else { None };
     let mut names = LabelNames::default();
-    let corpus = documents.dataset(options.sample, options.training.seed(), &mut names, watch)?;
+    let corpus = documents.dataset(options.sample, options.training.seed(), &mut names, progress)?;
     let validation =
-        validation.map(|set| set.dataset(usize::MAX, options.training.seed(), &mut names, watch)).transpose()?;
+        validation.map(|set| set.dataset(usize::MAX, options.training.seed(), &mut names, progress)).transpose()?;
     let cache = options.cache()?;
     let task = Task {
-        features: features.as_deref(),
-        clean: options.clean,
+        embedder: embedder.as_deref(),
+        clean: options.embedding.clean,
         dropout: options.dropout,
         corpus: &corpus,
         validation: validation.as_ref(),
         test: None,
         cache: &cache,
     };
-    let (trained, (clean, _)) = task.fit(&options.training, watch)?;
-    // Who asked to stop gets the exception; the checkpoint stays, and the same call goes on from it.
+    let (trained, _) = task.fit(&options.training, progress)?;
+    // The checkpoint stays, and the same call continues from it.
     if trained.interrupted {
         return Err(Error::Interrupted);
     }
-    // Words, or a pooling learned on the way, are read back from the model.
-    let same = |features: &Arc<Features>| trained.model.config.features.as_ref() == Some(features.config());
-    let features = features.filter(same);
-    Ok((Model::new(trained.model, trained.metrics, features), clean))
+    // A model of keywords or with a learned convolution loads its own embedder.
+    let same = |embedder: &Arc<Embedder>| trained.model.config.embedding.as_ref() == Some(embedder.config());
+    let embedder = embedder.filter(same);
+    Ok(Model::new(trained.model, trained.metrics, embedder))
 }
 
 fn fit_vectors(
@@ -96,34 +96,18 @@ fn fit_vectors(
     values: &[f32],
     width: usize,
     views: Option<Vec<&[f32]>>,
-    watch: &dyn Watch,
+    progress: &dyn Progress,
 ) -> Result<(EngineModel, serde_json::Value)> {
-    let trained = match &options.training {
-        systems::Training::System(config) => {
-            if views.is_some() {
-                return Err(Error::config(format!("{} takes no views; leave them out", config.method)));
-            }
-            systems::job::of_vectors(config, Matrix::from_vec(width, values.to_vec()), watch)?
-        }
-        systems::Training::Micpq(method, config) => {
-            let cache = options.cache()?;
-            let job = VectorJob {
-                config: (**config).clone(),
-                vectors: values,
-                width,
-                views: views.map_or(VectorViews::Noise(options.noise), VectorViews::Given),
-                cache: Some(&cache),
-            };
-            named(::train::vectors::run(&job, watch)?, *method)
-        }
-    };
-    if trained.interrupted { Err(Error::Interrupted) } else { Ok((trained.model, trained.metrics)) }
+    let views = views.map_or(VectorViews::Noise(options.noise), VectorViews::Given);
+    let cache = options.cache()?;
+    let trained = train_on_vectors(&options.training, values, width, Some(views), &cache, progress)?;
+    Ok((trained.model, trained.metrics))
 }
 
-/// Trains where no model is given, and indexes. With `temporary` the index goes with its object.
+/// Trains a model if none is given, and indexes the documents. A `temporary` index is removed with its object.
 #[pyfunction]
 #[pyo3(signature = (documents, path, temporary, options, model=None, vectors=None, report=None, stop=None))]
-#[allow(clippy::too_many_arguments)] // the keyword arguments of one call
+#[allow(clippy::too_many_arguments)] // the keyword arguments of one Python call
 pub fn build(
     py: Python<'_>,
     documents: &Documents,
@@ -137,99 +121,37 @@ pub fn build(
 ) -> PyResult<Index> {
     let options = Training::parse(options).map_err(raise)?;
     let borrowed = vectors.as_ref().map(floats).transpose()?;
-    work::run(py, report, stop, |watch| {
+    work::run(py, report, stop, |progress| {
         if path.exists() && !options.replace && !temporary {
             return Err(Error::config(format!(
-                "{} exists; name another place, open it and add to it, or pass replace=True",
+                "{} exists; choose another path, add to it with micpq.open, or pass replace=True",
                 path.display()
             )));
         }
-        let mut known = None;
-        let (engine, metrics, features) = match (model, borrowed) {
-            (Some(model), None) => {
-                let features = model.features(watch)?.clone();
-                (model.engine().clone(), model.metrics_value().clone(), Some(features))
-            }
-            (Some(model), Some(_)) => (model.engine().clone(), model.metrics_value().clone(), None),
-            (None, Some((values, width))) => {
-                let (model, metrics) = fit_vectors(&options, values, width, None, watch)?;
-                (model, metrics, None)
-            }
-            (None, None) => {
-                let (fitted, clean) = fit(&options, documents, None, watch)?;
-                known = Some(clean);
-                let features = fitted.features(watch)?.clone();
-                (fitted.engine().clone(), fitted.metrics_value().clone(), Some(features))
-            }
-        };
-        let config = IndexConfig { store: options.store, keep: options.keep, replace: options.replace, metrics };
         let target = if temporary { path.join("index") } else { path.clone() };
-        let index = Engine::create(&target, &engine, config)?;
-        let rows = match borrowed {
-            Some((values, width)) => Rows::Given { values, width },
-            // Every document was trained on: their vectors are at hand, in the same order.
-            None => match known.filter(|clean| documents.is_whole(clean.rows())) {
-                Some(clean) => Rows::Known(clean),
-                None => Rows::Encoded(features.as_ref().expect("an encoder where no vectors are given").clone()),
+        let source = || documents.source();
+        if let Some((values, width)) = borrowed {
+            // A path that cannot be replaced is refused before an hour of training.
+            Claim::new(&target, options.replace)?;
+            let (model, metrics) = match model {
+                Some(model) => (model.engine().clone(), model.metrics_value().clone()),
+                None => fit_vectors(&options, values, width, None, progress)?,
+            };
+            let rows = Matrix::from_vec(width, values.to_vec());
+            let index = build_from_vectors(source(), &rows, &target, &model, &metrics, &options.build(), progress)?;
+            return Index::opened(index, None, temporary.then_some(path));
+        }
+        let embedder = model.map(|model| model.embedder(progress).cloned()).transpose()?;
+        let given = match (model, &embedder) {
+            (Some(model), Some(embedder)) => ModelSource::Given {
+                model: model.engine(),
+                metrics: model.metrics_value().clone(),
+                embedder: Some(embedder),
             },
+            _ => ModelSource::Train,
         };
-        fill(&index, documents, &rows, watch)?;
-        Index::opened(index, features, temporary.then_some(path))
+        let built = micpq::pipeline::build(source(), &target, given, &options.build(), progress)?;
+        let embedder = embedder.or(built.embedder.map(Arc::new));
+        Index::opened(built.index, embedder, temporary.then_some(path))
     })
 }
-
-/// Where the vectors of documents come from.
-pub enum Rows<'a> {
-    Given { values: &'a [f32], width: usize },
-    Known(Matrix),
-    Encoded(Arc<Features>),
-}
-
-/// Adds documents, in one commit for a few thousand to some hundred thousand, and waits for merges.
-pub fn fill(index: &Engine, documents: &Documents, rows: &Rows, watch: &dyn Watch) -> Result<usize> {
-    let mut writer = index.writer()?;
-    let (mut added, mut pending) = (0, 0);
-    watch.stage("indexing", None);
-    documents.each_chunk(watch, |chunk: &[Document]| {
-        let vectors = match rows {
-            Rows::Given { values, width } => {
-                let (start, end) = (added * width, (added + chunk.len()) * width);
-                let part = values.get(start..end).ok_or_else(|| {
-                    Error::input(
-                        "vectors",
-                        format!("there are {} rows for more documents; give one for each", values.len() / width),
-                    )
-                })?;
-                Matrix::from_vec(*width, part.to_vec())
-            }
-            Rows::Known(clean) => clean.select(&(added..added + chunk.len()).collect::<Vec<_>>()),
-            Rows::Encoded(features) => {
-                let texts: Vec<&str> = chunk.iter().map(|d| d.text.as_str()).collect();
-                features.encode(&texts, watch)?
-            }
-        };
-        writer.add_features(chunk, &vectors)?;
-        added += chunk.len();
-        pending += chunk.len();
-        if pending >= COMMIT {
-            writer.commit(watch)?;
-            pending = 0;
-        }
-        Ok(())
-    })?;
-    if let Rows::Given { values, width } = rows
-        && values.len() / width != added
-    {
-        return Err(Error::input(
-            "vectors",
-            format!("there are {} rows for {added} documents; give one for each", values.len() / width),
-        ));
-    }
-    writer.commit(watch)?;
-    writer.close(watch)?;
-    index.reload(watch)?;
-    Ok(added)
-}
-
-/// Documents a commit.
-const COMMIT: usize = 200_000;

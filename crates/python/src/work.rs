@@ -1,21 +1,21 @@
-//! Long work beside the interpreter: its lock released, Ctrl-C heard, progress told.
+//! Runs long work without the interpreter's lock, handles Ctrl-C and reports progress.
 
 use std::any::Any;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::Duration;
 
-use micpq::{Result, Watch};
+use engine::{Progress, Result};
 use pyo3::prelude::*;
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use crate::errors::{exception, raise};
 
-/// How often Ctrl-C is looked for and progress is told.
+/// Time between two checks for Ctrl-C and deliveries of progress.
 const TICK: Duration = Duration::from_millis(50);
 
-/// The threads everything runs on. They are ours and not rayon's global ones, which a forked child would wait for in vain:
-/// a process that finds another's pool here makes its own.
+/// The thread pool of this process, by process id. Threads do not survive a fork, so a forked child would wait forever for
+/// rayon's global pool: it finds the parent's id here and builds its own pool.
 static POOL: Mutex<Option<(u32, Arc<ThreadPool>)>> = Mutex::new(None);
 
 fn pool() -> PyResult<Arc<ThreadPool>> {
@@ -25,21 +25,21 @@ fn pool() -> PyResult<Arc<ThreadPool>> {
     {
         return Ok(threads.clone());
     }
-    let fresh = make(0)?;
-    // The parent's threads are not here to be joined.
+    let fresh = build_pool(0)?;
+    // Not dropped: the parent's threads do not exist in this process, so joining them would hang.
     std::mem::forget(pool.replace((std::process::id(), fresh.clone())));
     Ok(fresh)
 }
 
-fn make(threads: usize) -> PyResult<Arc<ThreadPool>> {
+fn build_pool(threads: usize) -> PyResult<Arc<ThreadPool>> {
     let built = ThreadPoolBuilder::new().num_threads(threads).thread_name(|i| format!("micpq-{i}")).build();
-    built.map(Arc::new).map_err(|e| exception("StorageError", format!("threads cannot be started: {e}")))
+    built.map(Arc::new).map_err(|e| exception("StorageError", format!("cannot start threads: {e}")))
 }
 
-/// Sets the number of threads; 0 is one a core.
+/// Sets the number of threads; 0 is one per core. Results do not depend on it.
 #[pyfunction]
 pub fn set_threads(threads: usize) -> PyResult<()> {
-    let fresh = make(threads)?;
+    let fresh = build_pool(threads)?;
     *POOL.lock().unwrap_or_else(PoisonError::into_inner) = Some((std::process::id(), fresh));
     Ok(())
 }
@@ -50,7 +50,7 @@ pub fn threads() -> PyResult<usize> {
     Ok(pool()?.current_num_threads())
 }
 
-/// A wish to stop that another thread can utter.
+/// A request to stop, set by another thread.
 #[pyclass(frozen, module = "micpq._micpq")]
 #[derive(Default)]
 pub struct Stop {
@@ -64,7 +64,7 @@ impl Stop {
         Stop::default()
     }
 
-    /// Asks the work to stop at its next safe place.
+    /// Asks the work to stop at its next safe point.
     fn set(&self) {
         self.flag.store(true, Ordering::SeqCst);
     }
@@ -76,23 +76,23 @@ enum Event {
     Note(String),
 }
 
-/// What the work says, until the interpreter's thread comes by to hear it.
+/// Progress of the work, stored until the calling thread delivers it to Python.
 #[derive(Default)]
 struct Events {
     stop: Arc<AtomicBool>,
-    told: bool,
+    reported: bool,
     waiting: Mutex<Vec<Event>>,
     done: AtomicU64,
 }
 
 impl Events {
     fn push(&self, event: Event) {
-        if self.told {
+        if self.reported {
             self.waiting.lock().unwrap_or_else(PoisonError::into_inner).push(event);
         }
     }
 
-    /// Calls `report(kind, text, number)` for everything that happened.
+    /// Calls `report(kind, text, number)` for every stored event.
     fn deliver(&self, py: Python<'_>, report: Option<&Py<PyAny>>) -> PyResult<()> {
         let Some(report) = report else { return Ok(()) };
         let waiting = std::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner));
@@ -110,7 +110,7 @@ impl Events {
     }
 }
 
-impl Watch for Events {
+impl Progress for Events {
     fn stage(&self, name: &str, total: Option<u64>) {
         self.push(Event::Stage(name.to_owned(), total));
     }
@@ -132,32 +132,32 @@ impl Watch for Events {
     }
 }
 
-/// Runs work on a thread of its own. The calling thread waits without the interpreter's lock, and takes it now and then to
-/// hear Ctrl-C and to call `report`.
+/// Runs work on its own thread. The calling thread waits without the interpreter's lock, and takes it every [`TICK`] to check
+/// for Ctrl-C and to call `report`. An exception there stops the work and is raised when the work has ended.
 pub fn run<T: Send>(
     py: Python<'_>,
     report: Option<Py<PyAny>>,
     stop: Option<&Stop>,
-    work: impl FnOnce(&dyn Watch) -> Result<T> + Send,
+    work: impl FnOnce(&dyn Progress) -> Result<T> + Send,
 ) -> PyResult<T> {
     let pool = pool()?;
     let stop = stop.map(|s| s.flag.clone()).unwrap_or_default();
-    let events = Events { stop: stop.clone(), told: report.is_some(), ..Events::default() };
+    let events = Events { stop: stop.clone(), reported: report.is_some(), ..Events::default() };
     let (outcome, raised) = py.detach(|| {
         std::thread::scope(|scope| {
             let (sender, finished) = mpsc::channel::<()>();
             let (events, pool) = (&events, &pool);
             let worker = scope.spawn(move || {
-                // Dropped at the end, however it comes.
+                // Dropped when the work ends, also by a panic.
                 let _sender = sender;
                 pool.install(|| work(events))
             });
             let mut raised: Option<PyErr> = None;
             while let Err(mpsc::RecvTimeoutError::Timeout) = finished.recv_timeout(TICK) {
                 if raised.is_none() {
-                    let heard =
+                    let delivered =
                         Python::attach(|py| py.check_signals().and_then(|()| events.deliver(py, report.as_ref())));
-                    if let Err(problem) = heard {
+                    if let Err(problem) = delivered {
                         stop.store(true, Ordering::SeqCst);
                         raised = Some(problem);
                     }
@@ -170,28 +170,28 @@ pub fn run<T: Send>(
         return Err(problem);
     }
     events.deliver(py, report.as_ref())?;
-    settle(outcome)
+    into_python(outcome)
 }
 
-/// Runs work of milliseconds on the calling thread, the interpreter's lock released.
+/// Runs work of milliseconds on the calling thread, without the interpreter's lock.
 pub fn quick<T: Send>(
     py: Python<'_>,
     stop: Option<&Stop>,
-    work: impl FnOnce(&dyn Watch) -> Result<T> + Send,
+    work: impl FnOnce(&dyn Progress) -> Result<T> + Send,
 ) -> PyResult<T> {
     let pool = pool()?;
     let events = Events { stop: stop.map(|s| s.flag.clone()).unwrap_or_default(), ..Events::default() };
-    let caught = || std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| pool.install(|| work(&events))));
-    settle(py.detach(caught))
+    let guarded = || std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| pool.install(|| work(&events))));
+    into_python(py.detach(guarded))
 }
 
-fn settle<T>(outcome: std::result::Result<Result<T>, Box<dyn Any + Send>>) -> PyResult<T> {
+fn into_python<T>(outcome: std::result::Result<Result<T>, Box<dyn Any + Send>>) -> PyResult<T> {
     match outcome {
         Ok(result) => result.map_err(raise),
         Err(panic) => {
-            let word = panic.downcast_ref::<String>().map(String::as_str);
-            let word = word.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no reason given");
-            Err(exception("Error", format!("this is a fault of micpq, please report it: {word}")))
+            let reason = panic.downcast_ref::<String>().map(String::as_str);
+            let reason = reason.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no reason given");
+            Err(exception("Error", format!("this is a defect of micpq, please report it: {reason}")))
         }
     }
 }

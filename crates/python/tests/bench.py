@@ -1,4 +1,4 @@
-"""A tiny random BERT encoder and a corpus of made-up news, as the tests of the command line have them."""
+"""A tiny random BERT encoder and a corpus of generated news, like those of the command line's tests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HIDDEN, INNER, POSITIONS = 32, 64, 32
 
 
 def news(start: int = 0, end: int = 400) -> list[dict]:
-    """Documents with id, text, label and year; most words of one come from its topic."""
+    """Documents with id, text, label and year. Two thirds of the words of a text come from its topic."""
     rows = []
     for i in range(start, end):
         draw = np.random.default_rng(i)
@@ -29,7 +29,7 @@ def news(start: int = 0, end: int = 400) -> list[dict]:
 
 
 def write_encoder(folder: Path) -> Path:
-    """A Hugging Face directory of a BERT with two layers."""
+    """Writes a Hugging Face directory of a BERT with two layers."""
     folder.mkdir(parents=True)
     vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *(w for words in TOPICS.values() for w in words), *COMMON]
     (folder / "vocab.txt").write_text("\n".join(vocabulary) + "\n")

@@ -5,8 +5,8 @@ from bench import news, write_encoder
 
 
 @pytest.fixture(scope="session", autouse=True)
-def place(tmp_path_factory):
-    """Everything a test writes lies under one temporary folder, the cache too."""
+def workspace(tmp_path_factory):
+    """One temporary folder for everything the tests write, the cache included."""
     folder = tmp_path_factory.mktemp("micpq")
     os.environ["MICPQ_MODELS"] = str(folder / "models")
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
@@ -15,8 +15,8 @@ def place(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def encoder(place):
-    return str(place / "models" / "tiny")
+def encoder(workspace):
+    return str(workspace / "models" / "tiny")
 
 
 @pytest.fixture(scope="session")
@@ -35,19 +35,19 @@ def model(encoder, documents):
 def index(documents, model, tmp_path):
     import micpq
 
-    with micpq.build(documents, tmp_path / "news.micpq", model=model) as made:
-        yield made
+    with micpq.build(documents, tmp_path / "news.micpq", model=model) as built:
+        yield built
 
 
 @pytest.fixture(scope="session")
-def shared(documents, model, place):
+def shared(documents, model, workspace):
     """An index that tests only read."""
     import micpq
 
-    with micpq.build(documents, place / "shared.micpq", model=model) as made:
-        yield made
+    with micpq.build(documents, workspace / "shared.micpq", model=model) as built:
+        yield built
 
 
 @pytest.fixture(autouse=True)
-def in_a_folder_of_its_own(tmp_path, monkeypatch):
+def working_directory(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -1,4 +1,4 @@
-"""scikit-learn, LangChain and LlamaIndex, each against the real package."""
+"""The adapters for scikit-learn, LangChain and LlamaIndex, each against the real package."""
 
 import asyncio
 
@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 
-def test_sklearn(documents, encoder):
+def test_sklearn_transformer_gives_codes_codewords_and_projected_vectors(documents, encoder):
     pytest.importorskip("sklearn")
     from micpq.sklearn import MICPQ
     from sklearn.base import clone
@@ -22,19 +22,20 @@ def test_sklearn(documents, encoder):
         coder.transform(texts)
     codes = coder.fit_transform(texts)
     assert codes.shape == (400, 2) and codes.dtype == np.uint8
-    words = clone(coder).set_params(output="words").fit(texts).transform(texts)
-    assert (words == np.stack([codes & 15, codes >> 4], axis=2).reshape(400, 4)).all()
-    chain = make_pipeline(clone(coder).set_params(output="refined"), KNeighborsClassifier(5))
+    codewords = clone(coder).set_params(output="codewords").fit(texts)
+    assert list(codewords.get_feature_names_out()) == [f"codewords{i}" for i in range(4)]
+    assert (codewords.transform(texts) == np.stack([codes & 15, codes >> 4], axis=2).reshape(400, 4)).all()
+    chain = make_pipeline(clone(coder).set_params(output="projected"), KNeighborsClassifier(5))
     assert chain.fit(texts, labels).score(texts, labels) > 0.7
-    vectors = coder.model_.features(texts)
-    brought = MICPQ(bits=16, epochs=2).fit(vectors)
-    assert brought.n_features_in_ == 32 and brought.transform(vectors).shape == (400, 2)
-    assert list(brought.get_feature_names_out()) == ["codes0", "codes1"]
-    with pytest.raises(micpq.ConfigError, match="output"):
+    vectors = coder.model_.embeddings(texts)
+    of_vectors = MICPQ(bits=16, epochs=2).fit(vectors)
+    assert of_vectors.n_features_in_ == 32 and of_vectors.transform(vectors).shape == (400, 2)
+    assert list(of_vectors.get_feature_names_out()) == ["codes0", "codes1"]
+    with pytest.raises(micpq.ConfigError, match="output is 'bits'.*codewords"):
         MICPQ(output="bits").fit(texts)
 
 
-def test_langchain(shared):
+def test_langchain_retriever_gives_the_hits_of_search(shared):
     pytest.importorskip("langchain_core")
     from langchain_core.documents import Document
     from langchain_core.retrievers import BaseRetriever
@@ -53,7 +54,7 @@ def test_langchain(shared):
     assert chain.invoke("bank") == 5 and chain.batch(["bank", "oil"]) == [5, 5]
 
 
-def test_llama_index(shared):
+def test_llama_index_retriever_gives_the_hits_of_search(shared):
     pytest.importorskip("llama_index.core")
     from llama_index.core.base.base_retriever import BaseRetriever
     from llama_index.core.schema import NodeWithScore, QueryBundle
@@ -67,6 +68,6 @@ def test_llama_index(shared):
     assert [n.metadata["id"] for n in nodes] == expected.ids and nodes[0].get_content() == expected[0].text
     assert [n.score for n in nodes] == pytest.approx([h.score for h in expected])
     assert [n.node_id for n in asyncio.run(retriever.aretrieve("crude oil barrel"))] == [n.node_id for n in nodes]
-    vector = shared.model.features(["crude oil barrel"])[0]
+    vector = shared.model.embeddings(["crude oil barrel"])[0]
     by_vector = retriever.retrieve(QueryBundle("anything", embedding=vector.tolist()))
     assert [n.node_id for n in by_vector] == [n.node_id for n in nodes]

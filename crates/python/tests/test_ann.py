@@ -1,4 +1,4 @@
-"""The ann-benchmarks wrapper, driven as its harness drives it."""
+"""The ann-benchmarks wrapper, called as its harness calls it."""
 
 import json
 import subprocess
@@ -12,7 +12,7 @@ h5py = pytest.importorskip("h5py")
 HERE = Path(__file__).resolve().parents[3] / "benchmarks" / "ann"
 
 
-def test_the_wrapper_answers_as_the_harness_asks(tmp_path, monkeypatch):
+def test_the_wrapper_follows_the_harness_protocol(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(HERE))
     from module import MICPQ
 
@@ -35,10 +35,10 @@ def test_the_wrapper_answers_as_the_harness_asks(tmp_path, monkeypatch):
         assert recall > 0.8, (metric, recall)
     with pytest.raises(NotImplementedError):
         MICPQ("jaccard", {"bits": 64})
-    with h5py.File(tmp_path / "made-20-euclidean.hdf5", "w") as file:
+    with h5py.File(tmp_path / "generated-20-euclidean.hdf5", "w") as file:
         file["train"], file["test"] = train, test
     done = subprocess.run(
-        [sys.executable, HERE / "run.py", tmp_path / "made-20-euclidean.hdf5", "--epochs", "2", "--candidates", "10,200"],
+        [sys.executable, HERE / "run.py", tmp_path / "generated-20-euclidean.hdf5", "--epochs", "2", "--candidates", "10,200"],
         capture_output=True, text=True,
     )
     assert done.returncode == 0, done.stderr

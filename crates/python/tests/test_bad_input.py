@@ -1,4 +1,4 @@
-"""What a user hears who asks for what cannot be: our own classes, a sentence, and a living interpreter."""
+"""Bad input gets one of the package's exceptions with a message that names it, and never ends the interpreter."""
 
 import math
 import subprocess
@@ -11,7 +11,7 @@ import pytest
 NAN = float("nan")
 
 
-def test_every_class_is_an_error_and_what_python_expects():
+def test_every_class_derives_from_error_and_its_python_counterpart():
     assert issubclass(micpq.ArgumentError, TypeError) and issubclass(micpq.ConfigError, ValueError)
     assert issubclass(micpq.InputError, ValueError) and issubclass(micpq.StorageError, OSError)
     for name in micpq.errors.__all__:
@@ -43,7 +43,7 @@ def test_every_class_is_an_error_and_what_python_expects():
         ("a\0b", micpq.ArgumentError, "path"),
     ],
 )
-def test_data(encoder, data, error, word):
+def test_bad_documents_are_refused(encoder, data, error, word):
     with pytest.raises(error, match=word):
         micpq.build(data, bits=16, encoder=encoder, epochs=1)
 
@@ -68,20 +68,20 @@ def test_data(encoder, data, error, word):
         ({"progress": 3}, micpq.ArgumentError, "progress"),
         ({"on_error": "shrug"}, micpq.ConfigError, "skip"),
         ({"text_field": 3}, micpq.ConfigError, "text_field"),
-        ({"keep": "all"}, micpq.ConfigError, "keep"),
+        ({"rerank_vectors": "all"}, micpq.ConfigError, "rerank_vectors"),
         ({"store": "some"}, micpq.ConfigError, "store"),
         ({"ids": ["a"]}, micpq.InputError, "1 ids for 4"),
         ({"model": "model"}, micpq.ArgumentError, "micpq.Model"),
         ({"cache": 5}, micpq.ConfigError, "cache"),
     ],
 )
-def test_options(encoder, options, error, word):
+def test_bad_options_are_refused(encoder, options, error, word):
     with pytest.raises(error, match=word):
         micpq.build(["a", "b", "c", "d"], **{"bits": 16, "encoder": encoder, **options})
 
 
 @pytest.mark.parametrize(
-    ("features", "word"),
+    ("embeddings", "word"),
     [
         ([[1.0, 2.0], [1.0]], "ragged"),
         ([1.0, 2.0], "two dimensions"),
@@ -97,20 +97,20 @@ def test_options(encoder, options, error, word):
         (np.zeros((4, 2), complex), "complex"),
     ],
 )
-def test_vectors(features, word):
+def test_bad_vectors_are_refused(embeddings, word):
     with pytest.raises(micpq.InputError, match=word):
-        micpq.train(features=features, bits=16, epochs=1)
+        micpq.train(embeddings=embeddings, bits=16, epochs=1)
 
 
-def test_texts_or_features():
+def test_train_takes_texts_or_embeddings():
     with pytest.raises(micpq.ConfigError, match="one of the two"):
-        micpq.train(["a"], features=np.eye(3))
-    with pytest.raises(micpq.ConfigError, match="texts, or features"):
+        micpq.train(["a"], embeddings=np.eye(3))
+    with pytest.raises(micpq.ConfigError, match="texts, or embeddings"):
         micpq.train()
     with pytest.raises(micpq.InputError, match="shape|rows|values"):
-        micpq.train(features=np.random.rand(9, 4), views=[np.random.rand(8, 4), np.random.rand(9, 4)], bits=16, epochs=1)
+        micpq.train(embeddings=np.random.rand(9, 4), views=[np.random.rand(8, 4), np.random.rand(9, 4)], bits=16, epochs=1)
     with pytest.raises(micpq.ConfigError, match="at least 2"):
-        micpq.train(features=np.random.rand(9, 4), views=[np.random.rand(9, 4)], bits=16, epochs=1)
+        micpq.train(embeddings=np.random.rand(9, 4), views=[np.random.rand(9, 4)], bits=16, epochs=1)
 
 
 @pytest.mark.parametrize(
@@ -125,8 +125,8 @@ def test_texts_or_features():
         ("oil", {"k": "10"}, micpq.ArgumentError, "whole number"),
         ("oil", {"filter": "year:["}, micpq.ConfigError, r"year:\["),
         ("oil", {"filter": 5}, micpq.ConfigError, "filter"),
-        ("oil", {"within": -1}, micpq.ConfigError, "within"),
-        ("oil", {"within": NAN}, micpq.ConfigError, "within"),
+        ("oil", {"radius": -1}, micpq.ConfigError, "radius"),
+        ("oil", {"radius": NAN}, micpq.ConfigError, "radius"),
         ("oil", {"hybrid": 2}, micpq.ConfigError, "hybrid"),
         ("oil", {"rerank": 0}, micpq.ConfigError, "rerank"),
         ("oil", {"rerank": [1]}, micpq.ConfigError, "rerank"),
@@ -141,12 +141,12 @@ def test_texts_or_features():
         (None, {"like": {0: -1.0}}, micpq.ConfigError, "weight"),
     ],
 )
-def test_searches(shared, query, options, error, word):
+def test_bad_searches_are_refused(shared, query, options, error, word):
     with pytest.raises(error, match=word):
         shared.search(query, **options)
 
 
-def test_many(shared):
+def test_bad_batches_of_queries_are_refused(shared):
     for queries, error in [("oil", micpq.ArgumentError), (["a", np.zeros(32)], micpq.InputError), (7, micpq.ArgumentError)]:
         with pytest.raises(error):
             shared.search_many(queries)
@@ -154,38 +154,38 @@ def test_many(shared):
         shared.search_many(["oil"], limit=3)
 
 
-def test_a_closed_index_says_so(documents, model, tmp_path):
+def test_a_closed_index_raises_closed_error(documents, model, tmp_path):
     index = micpq.build(documents, tmp_path / "i", model=model)
     index.close()
     index.close()
     for work in (
         lambda: index.search("oil"), lambda: len(index), lambda: index.add(["oil"]), lambda: index.delete(1),
         lambda: index.get(1), lambda: index.info(), lambda: index.compact(), lambda: index.verify(), lambda: index.reload(),
-        lambda: index.search_many([]), lambda: index.to_arrow(), lambda: index.codes(), lambda: index.save(tmp_path / "j"),
+        lambda: index.search_many([]), lambda: index.to_arrow(), lambda: index.codes(), lambda: index.backup(tmp_path / "j"),
     ):
         with pytest.raises(micpq.ClosedError, match="closed"):
             work()
     assert "closed" in repr(index)
 
 
-def test_a_model_of_another_shape(documents, model, index):
-    other = micpq.train(features=np.random.default_rng(0).normal(size=(50, 12)), bits=32, epochs=1)
+def test_vectors_and_codes_of_another_shape_are_refused(documents, model, index):
+    other = micpq.train(embeddings=np.random.default_rng(0).normal(size=(50, 12)), bits=32, epochs=1)
     with pytest.raises(micpq.InputError, match="12"):
         model.nearest(model.encode(["oil"]), np.zeros((1, 12)))
     with pytest.raises(micpq.InputError, match=r"\(n, 4\)"):
         other.nearest(model.encode(["oil"]), np.zeros((1, 12)))
     with pytest.raises(micpq.InputError, match="32"):
-        index.add(["oil"], features=np.zeros((1, 12)))
+        index.add(["oil"], embeddings=np.zeros((1, 12)))
     with pytest.raises(micpq.InputError, match="rows for 2|one for each|2 documents"):
-        index.add(["oil", "bank"], features=np.zeros((1, 32)), ids=["a", "b"])
+        index.add(["oil", "bank"], embeddings=np.zeros((1, 32)), ids=["a", "b"])
     with pytest.raises(micpq.ConfigError, match="vectors"):
         other.encode(["text"])
     with pytest.raises(micpq.InputError, match="12"):
-        micpq.build(documents, model=model, features=np.zeros((400, 12)))
+        micpq.build(documents, model=model, embeddings=np.zeros((400, 12)))
     assert len(index) == 400
 
 
-def test_places(index, documents, model, tmp_path):
+def test_bad_paths_formats_and_ids_are_refused(index, documents, model, tmp_path):
     with pytest.raises(micpq.ConfigError, match="exists"):
         micpq.build(documents, index.path, model=model)
     with pytest.raises(micpq.FormatError, match="not an index"):
@@ -212,13 +212,13 @@ def test_places(index, documents, model, tmp_path):
             index.get(id)
 
 
-def test_a_second_writer_is_told(index):
+def test_another_process_writes_to_an_open_index(index):
     code = f"import micpq; i = micpq.open({index.path!r}); i.add(['oil'], ids=['n']); print(len(i))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0 and done.stdout.strip() == "401", done.stderr
 
 
-def test_an_encoder_that_misbehaves(tmp_path):
+def test_bad_results_of_an_encoder_function_are_refused():
     for result, word in [([[1.0]], "1 rows|rows for"), ([["x"]] * 4, "numbers"), (None, "array|dimensions|object")]:
         with pytest.raises(micpq.InputError, match=word):
             micpq.build(["a", "b", "c", "d"], encoder=lambda texts: result, bits=16, epochs=1)
@@ -226,7 +226,7 @@ def test_an_encoder_that_misbehaves(tmp_path):
         micpq.build(["a", "b", "c", "d"], encoder=lambda texts: 1 / 0, bits=16)
 
 
-def test_an_error_in_the_progress_function_comes_through(documents, encoder, tmp_path):
+def test_an_error_in_the_progress_function_reaches_the_caller(documents, encoder, tmp_path):
     def fail(*_):
         raise LookupError("enough")
 
@@ -234,7 +234,7 @@ def test_an_error_in_the_progress_function_comes_through(documents, encoder, tmp
         micpq.train(documents, bits=16, encoder=encoder, epochs=500, patience=500, cache=tmp_path, progress=fail)
 
 
-def test_skipped_rows_are_known(encoder):
+def test_skipped_rows_are_left_out(encoder):
     rows = [{"text": "crude oil"}] * 3 + [{"text": ""}] + [{"text": "bank loan"}] * 3
     index = micpq.build(rows, bits=16, encoder=encoder, epochs=1, on_error="skip")
     assert len(index) == 6

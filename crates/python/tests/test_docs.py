@@ -1,5 +1,4 @@
-"""Every command and every piece of Python in the guide is executed, page by page, with a tiny encoder in the place of the
-default one."""
+"""Runs every command and every Python block of the guide, page by page, with a tiny encoder instead of the default one."""
 
 import json
 import os
@@ -13,7 +12,7 @@ from bench import news, write_encoder
 
 ROOT = Path(__file__).resolve().parents[3]
 BINARY = Path(os.environ.get("MICPQ_BINARY", ROOT / "target" / "release" / "micpq"))
-PAGES = ["start", "cli", "search", "systems", "python", "formats", "tuning"]
+PAGES = ["start", "cli", "search", "methods", "python", "formats", "tuning"]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.M | re.S)
 
 
@@ -23,7 +22,7 @@ def blocks(page):
 
 @pytest.fixture()
 def folder(tmp_path):
-    """What the pages take for granted: documents, an encoder, and `micpq` on the path."""
+    """A folder with what the pages assume: documents, an encoder, and `micpq` on the path."""
     if not BINARY.is_file():
         pytest.skip(f"no {BINARY}; build it with cargo build --release --workspace")
     write_encoder(tmp_path / "models" / "all-MiniLM-L6-v2")
@@ -43,12 +42,12 @@ def folder(tmp_path):
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_page(page, folder):
+def test_every_block_of_a_page_runs(page, folder):
     environment = {
         **os.environ, "MICPQ_MODELS": str(folder / "models"), "HOME": str(folder),
         "PATH": f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}",
     }
-    # Blocks of a page follow each other; Python keeps its names from block to block.
+    # Python blocks of a page are one program: later blocks use the names of earlier ones.
     python = ""
     ran = 0
     for kind, code in blocks(page):
@@ -66,10 +65,10 @@ def test_page(page, folder):
         done = subprocess.run([sys.executable, "-c", python], cwd=folder, env=environment, text=True, capture_output=True)
         ran += 1
         assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
-    assert ran > 0, f"{page} shows nothing to run"
+    assert ran > 0, f"{page} has nothing to run"
 
 
-def test_pages_are_linked_and_their_links_lead_somewhere():
+def test_pages_are_in_the_summary_and_their_links_resolve():
     listed = set(re.findall(r"\((\w[\w-]*\.md)\)", (ROOT / "docs" / "SUMMARY.md").read_text()))
     assert {f"{page}.md" for page in PAGES} <= listed
     for page in (ROOT / "docs").glob("*.md"):

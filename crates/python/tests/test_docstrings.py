@@ -1,4 +1,4 @@
-"""The examples in docstrings run, and say what they say."""
+"""The examples in docstrings run and print what they show."""
 
 import doctest
 import importlib
@@ -10,7 +10,7 @@ OPTIONAL = {"micpq.sklearn": "sklearn", "micpq.langchain": "langchain_core", "mi
 
 
 @pytest.mark.parametrize("name", [*MODULES, *OPTIONAL])
-def test_examples(name, documents, encoder):
+def test_examples_print_what_they_show(name, documents, encoder):
     if name in OPTIONAL:
         pytest.importorskip(OPTIONAL[name])
     module = importlib.import_module(name)
@@ -20,11 +20,11 @@ def test_examples(name, documents, encoder):
         if example.examples:
             example.globs.update(NEWS=documents, ENCODER=encoder)
             runner.run(example, out=report.append)
-    assert runner.tries > 0, "there are examples"
+    assert runner.tries > 0, "no examples found"
     assert runner.failures == 0, "".join(report)
 
 
-def test_everything_public_says_what_it_is():
+def test_everything_public_has_a_docstring():
     import micpq
 
     for name in micpq.__all__:

@@ -1,4 +1,4 @@
-"""FAISS reads what we write, and we read what FAISS writes."""
+"""FAISS reads the files of micpq, and micpq those of FAISS."""
 
 import micpq
 import numpy as np
@@ -16,17 +16,17 @@ def corpus(n=3000, width=40):
 @pytest.fixture(scope="module")
 def trained():
     vectors = corpus()
-    model = micpq.train(features=vectors, bits=32, epochs=3)
-    return model, vectors, model.encode(features=vectors)
+    model = micpq.train(embeddings=vectors, bits=32, epochs=3)
+    return model, vectors, model.encode(embeddings=vectors)
 
 
-def test_an_exported_index_gives_our_distances(trained, tmp_path):
+def test_an_exported_index_gives_the_distances_of_nearest(trained, tmp_path):
     model, vectors, codes = trained
     ids = np.arange(len(codes)) * 7 + 5
     model.to_faiss(tmp_path / "a.faiss", codes, ids=ids)
     index = faiss.read_index(str(tmp_path / "a.faiss"))
     assert index.ntotal == len(codes) and isinstance(index, faiss.IndexIDMap2)
-    found, names = index.search(model.refine(vectors[:50]), 100)
+    found, names = index.search(model.project(vectors[:50]), 100)
     distances, rows = model.nearest(codes, vectors[:50], 100, distance="squared")
     assert np.allclose(found, distances, rtol=1e-4)
     # Equal distances may come in another order; everything nearer than the last is the same.
@@ -39,49 +39,49 @@ def test_an_exported_index_gives_our_distances(trained, tmp_path):
 
 
 def reconstruct(model, code):
-    words = np.stack([code & 15, code >> 4], axis=1).ravel()
-    return np.concatenate([model.codebooks[m, w] for m, w in enumerate(words)])
+    codewords = np.stack([code & 15, code >> 4], axis=1).ravel()
+    return np.concatenate([model.codebooks[m, k] for m, k in enumerate(codewords)])
 
 
-def test_fast_scan_loads_and_agrees(trained, tmp_path):
+def test_exported_fast_scan_agrees_with_faiss_packing(trained, tmp_path):
     model, vectors, codes = trained
     model.to_faiss(tmp_path / "f.faiss", codes, fastscan=True)
     fast = faiss.read_index(str(tmp_path / "f.faiss"))
     assert isinstance(fast, faiss.IndexPQFastScan) and fast.ntotal == len(codes)
     model.to_faiss(tmp_path / "p.faiss", codes)
     plain = faiss.read_index(str(tmp_path / "p.faiss"))
-    made = faiss.IndexPQFastScan(plain)
-    queries = model.refine(vectors[:20])
-    ours, theirs = fast.search(queries, 10), made.search(queries, 10)
-    assert (ours[0] == theirs[0]).all() and (ours[1] == theirs[1]).all(), "FAISS's own packing gives the same"
+    packed = faiss.IndexPQFastScan(plain)
+    queries = model.project(vectors[:20])
+    ours, theirs = fast.search(queries, 10), packed.search(queries, 10)
+    assert (ours[0] == theirs[0]).all() and (ours[1] == theirs[1]).all(), "FAISS's own packing gives the same hits"
     exact = model.nearest(codes, vectors[:20], 10, distance="squared")[0]
-    # Fast scan rounds a table to bytes: its distances are near ours, not equal.
+    # Fast scan rounds distance tables to bytes: its distances are close to ours, not equal.
     assert np.allclose(ours[0], exact, rtol=0.1, atol=exact.max() * 0.02)
 
 
-def test_the_refinement_beside_it_is_enough(trained, tmp_path):
+def test_the_exported_projection_equals_project(trained, tmp_path):
     model, vectors, codes = trained
     model.to_faiss(tmp_path / "a.faiss", codes)
-    layers = np.load(tmp_path / "a.faiss.refine.npz")
+    layers = np.load(tmp_path / "a.faiss.projection.npz")
     x = vectors[:9]
     count = len(layers.files) // 2
     for i in range(count):
         x = x @ layers[f"weight{i}"].T + layers[f"bias{i}"]
         if i + 1 < count:
             x = np.maximum(x, 0)
-    assert np.allclose(x, model.refine(vectors[:9]), rtol=1e-3, atol=1e-4)
+    assert np.allclose(x, model.project(vectors[:9]), rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize(("books", "bits"), [(8, 4), (5, 4), (8, 8)])
+@pytest.mark.parametrize(("num_codebooks", "bits"), [(8, 4), (5, 4), (8, 8)])
 @pytest.mark.parametrize("kind", ["plain", "ids", "fast", "fast64"])
-def test_what_faiss_trained_is_searched_by_us(books, bits, kind, tmp_path):
+def test_an_imported_quantizer_gives_the_distances_of_faiss(num_codebooks, bits, kind, tmp_path):
     if kind.startswith("fast") and bits != 4:
-        pytest.skip("fast scan has 4 bits a book")
+        pytest.skip("fast scan has 4 bits per codebook")
     vectors = corpus(2000)
     if kind.startswith("fast"):
-        index = faiss.IndexPQFastScan(40, books, bits, faiss.METRIC_L2, 64 if kind == "fast64" else 32)
+        index = faiss.IndexPQFastScan(40, num_codebooks, bits, faiss.METRIC_L2, 64 if kind == "fast64" else 32)
     else:
-        index = faiss.IndexPQ(40, books, bits)
+        index = faiss.IndexPQ(40, num_codebooks, bits)
     index.train(vectors)
     if kind == "ids":
         index = faiss.IndexIDMap2(index)
@@ -92,10 +92,10 @@ def test_what_faiss_trained_is_searched_by_us(books, bits, kind, tmp_path):
     faiss.write_index(index, path)
     model, codes, ids = micpq.Model.from_faiss(path)
     assert model.inputs == 40 and (ids is not None) == (kind == "ids")
-    assert (model.encode(features=vectors) == codes).mean() > 0.999, "the same words, but for ties in rounding"
+    assert (model.encode(embeddings=vectors) == codes).mean() > 0.999, "the same codewords, except for ties in rounding"
     distances, rows = model.nearest(codes, vectors[:30], 20)
     if kind.startswith("fast"):
-        flat = faiss.IndexPQ(40, books, bits)
+        flat = faiss.IndexPQ(40, num_codebooks, bits)
         flat.pq = index.pq
         flat.is_trained = True
         flat.add(vectors)
@@ -104,7 +104,7 @@ def test_what_faiss_trained_is_searched_by_us(books, bits, kind, tmp_path):
     assert np.allclose(found, distances, rtol=1e-3, atol=1e-3)
 
 
-def test_other_indexes_are_refused_in_words(tmp_path):
+def test_other_kinds_of_faiss_index_are_refused(tmp_path):
     flat = faiss.IndexFlatL2(4)
     flat.add(np.zeros((3, 4), np.float32))
     faiss.write_index(flat, str(tmp_path / "flat"))
@@ -122,11 +122,11 @@ def test_other_indexes_are_refused_in_words(tmp_path):
         micpq.Model.from_faiss(tmp_path / "six")
 
 
-def test_an_index_of_text_goes_out(shared, tmp_path):
+def test_an_index_of_texts_is_exported(shared, tmp_path):
     assert shared.export(tmp_path / "t.faiss", "faiss") == 400
     index = faiss.read_index(str(tmp_path / "t.faiss"))
     queries = ["crude oil", "bank loan"]
-    found, _ = index.search(shared.model.refine(shared.model.features(queries)), 10)
+    found, _ = index.search(shared.model.project(shared.model.embeddings(queries)), 10)
     for query, distances in zip(queries, found):
         ours = shared.search(query, k=10, rerank=False, distance="squared").distances
         assert np.allclose(ours, distances, rtol=1e-4)

@@ -1,4 +1,4 @@
-"""Build, train, search, keep: the way a user goes."""
+"""Build, train, search and change an index, as a user does."""
 
 import json
 import pickle
@@ -10,7 +10,7 @@ import pytest
 from bench import news
 
 
-def test_texts_become_an_index_that_finds_its_kind(documents, encoder):
+def test_build_finds_documents_of_the_kind_of_the_query(documents, encoder):
     index = micpq.build(documents, bits=16, encoder=encoder, epochs=8, hidden=32, views="full:4")
     hits = index.search("crude oil barrel price", k=20)
     assert len(hits) == 20
@@ -18,10 +18,10 @@ def test_texts_become_an_index_that_finds_its_kind(documents, encoder):
     assert hits[0].text.count(" ") == 11 and isinstance(hits[0].id, int) and hits[0].attributes["year"] in (1987, 1988, 1989)
     path = index.path
     index.close()
-    assert index.closed and not __import__("os").path.exists(path), "a place of its own goes with the index"
+    assert index.closed and not __import__("os").path.exists(path), "a temporary index is removed when it is closed"
 
 
-def test_a_list_of_strings_is_numbered(encoder):
+def test_texts_are_numbered_or_take_the_given_ids(encoder):
     texts = [d["text"] for d in news(0, 60)]
     index = micpq.build(iter(texts), bits=16, encoder=encoder, epochs=1)
     assert len(index) == 60 and index.get(7)["text"] == texts[7]
@@ -29,7 +29,7 @@ def test_a_list_of_strings_is_numbered(encoder):
     assert named.get("d7")["text"] == texts[7] and "7" not in named and "d7" in named
 
 
-def test_a_path_is_read(encoder, documents, tmp_path):
+def test_a_path_is_a_corpus(encoder, documents, tmp_path):
     file = tmp_path / "news.jsonl"
     file.write_text("".join(json.dumps(d) + "\n" for d in documents))
     for data in (file, str(file)):
@@ -37,7 +37,7 @@ def test_a_path_is_read(encoder, documents, tmp_path):
         assert len(index) == 400 and index.count("year:1987") == 134
 
 
-def test_pages_filters_and_likes(shared):
+def test_search_takes_pages_filters_examples_and_a_radius(shared):
     first = shared.search("wheat harvest", k=5, rerank=False)
     second = shared.search("wheat harvest", k=5, rerank=False, after=first.next)
     assert shared.search("wheat harvest", k=10, rerank=False).ids == first.ids + second.ids
@@ -46,27 +46,29 @@ def test_pages_filters_and_likes(shared):
     assert first.ids[0] not in near.ids and len(near) == 5
     fused = shared.search("wheat", like={first.ids[0]: 2.0, first.ids[1]: 1.0}, k=5)
     assert len(fused) == 5
-    close = shared.search("wheat", k=400, within=float(first.distances[2]), rerank=False)
+    close = shared.search("wheat", k=400, radius=float(first.distances[2]), rerank=False)
     assert (close.distances <= first.distances[2]).all()
-    words = shared.search("wheat", k=3, hybrid=1.0, snippets=True)
-    text, marks = words[0].snippet
+    by_keywords = shared.search("wheat", k=3, hybrid=1.0, snippets=True)
+    text, marks = by_keywords[0].snippet
     assert "wheat" in [text[a:b] for a, b in marks]
-    told = shared.search("wheat", k=1, explain=True)
-    assert len(told[0].shares) == 4 and told.explanation["candidates"] > 0
-    assert sum(told[0].shares) == pytest.approx(told[0].distance, rel=1e-5)
-    assert set(told.timings) >= {"encode", "scan"}
+    other = shared.search("wheat", k=3, hybrid=1.0, keywords="tanker", snippets=True)
+    assert all("tanker" in hit.text for hit in other)
+    explained = shared.search("wheat", k=1, explain=True)
+    assert len(explained[0].codebook_distances) == 4 and explained.explanation["candidates"] > 0
+    assert sum(explained[0].codebook_distances) == pytest.approx(explained[0].distance, rel=1e-5)
+    assert set(explained.timings) >= {"encode", "scan"}
 
 
-def test_many_queries_are_those_one_after_the_other(shared):
+def test_search_many_equals_single_searches(shared):
     queries = ["crude oil", "bank loan", "port strike"] * 20
     together = shared.search_many(queries, k=5)
     assert together[:3] == [shared.search(q, k=5) for q in queries[:3]]
     assert shared.search_many([], k=5) == []
-    vectors = shared.model.features(queries[:3])
+    vectors = shared.model.embeddings(queries[:3])
     assert [h.ids for h in shared.search_many(vectors, k=5)] == [h.ids for h in together[:3]]
 
 
-def test_keeping(index):
+def test_add_delete_compact_and_reload(index):
     assert index.add(news(400, 450)) == 50 and len(index) == 450
     assert index.add(news(400, 450)) == 50 and len(index) == 450, "the same ids replace"
     assert index.delete(401) == 1 and index.delete(["402", 403, "nobody"]) == 2
@@ -82,13 +84,13 @@ def test_keeping(index):
     assert not index.reload()
 
 
-def test_a_model_travels(model, tmp_path, documents):
+def test_a_saved_model_gives_the_same_codes(model, tmp_path, documents):
     model.save(tmp_path / "m")
     loaded = micpq.Model.load(tmp_path / "m")
     assert loaded.fingerprint == model.fingerprint and loaded.config["method"] == "micpq"
     texts = [d["text"] for d in documents[:9]]
     assert (loaded.encode(texts) == model.encode(texts)).all()
-    assert (model.encode(features=model.features(texts)) == model.encode(texts)).all()
+    assert (model.encode(embeddings=model.embeddings(texts)) == model.encode(texts)).all()
     assert model.codebooks.shape == (4, 16, 24) and model.metrics["curve"]
 
 
@@ -105,11 +107,11 @@ def test_one_seed_gives_one_model_on_any_number_of_threads(documents, encoder, t
     assert micpq.train(documents, bits=16, encoder=encoder, epochs=2, seed=6).fingerprint != found[0]
 
 
-def test_nearest_is_brute_force(model, documents):
-    vectors = model.features([d["text"] for d in documents])
-    codes, queries = model.encode(features=vectors), model.refine(vectors[:5])
-    words = np.stack([codes & 15, codes >> 4], axis=2).reshape(len(codes), -1)
-    reconstructed = np.stack([model.codebooks[m, words[:, m]] for m in range(words.shape[1])], axis=1)
+def test_nearest_equals_brute_force(model, documents):
+    vectors = model.embeddings([d["text"] for d in documents])
+    codes, queries = model.encode(embeddings=vectors), model.project(vectors[:5])
+    codewords = np.stack([codes & 15, codes >> 4], axis=2).reshape(len(codes), -1)
+    reconstructed = np.stack([model.codebooks[m, codewords[:, m]] for m in range(codewords.shape[1])], axis=1)
     for name, power in (("squared", 2), ("norm", 1)):
         distances, rows = model.nearest(codes, vectors[:5], k=20, distance=name)
         slices = queries.reshape(5, 1, *reconstructed.shape[1:]) - reconstructed[None]
@@ -118,7 +120,7 @@ def test_nearest_is_brute_force(model, documents):
         assert np.allclose(np.take_along_axis(expected, rows, axis=1), distances, rtol=1e-4)
 
 
-def test_threads_may_search_at_once(shared):
+def test_threads_search_one_index_at_once(shared):
     expected = shared.search("bank loan", k=10).ids
     wrong = []
 
@@ -133,16 +135,32 @@ def test_threads_may_search_at_once(shared):
     assert not wrong
 
 
-def test_save_makes_a_copy_of_its_own(documents, model, tmp_path):
+def test_a_backup_outlives_its_temporary_index(documents, model, tmp_path):
     index = micpq.build(documents, model=model)
-    kept = index.save(tmp_path / "kept.micpq")
+    copy = index.backup(tmp_path / "copy.micpq")
     index.close()
-    assert len(kept) == 400 and kept.verify() == []
+    assert len(copy) == 400 and copy.verify() == []
     with pytest.raises(micpq.ConfigError, match="exists"):
-        kept.save(tmp_path / "kept.micpq")
+        copy.backup(tmp_path / "copy.micpq")
 
 
-def test_progress_tells_stages(documents, encoder, tmp_path, capsys):
+def test_build_and_add_note_skipped_rows_of_a_file(documents, model, tmp_path):
+    file = tmp_path / "news.jsonl"
+    file.write_text("".join(json.dumps(d) + "\n" for d in documents[:20]) + "{\n")
+    notes = []
+
+    def progress(kind, text, number):
+        if kind == "note":
+            notes.append(text)
+
+    with micpq.build(file, tmp_path / "i", model=model, on_error="skip", progress=progress) as index:
+        assert len(index) == 20 and any("skipped" in note for note in notes)
+        notes.clear()
+        assert index.add(file, on_error="skip", progress=progress) == 20
+        assert any("skipped" in note for note in notes)
+
+
+def test_progress_reports_stages_and_notes(documents, encoder, tmp_path, capsys):
     seen = []
     micpq.train(documents, bits=16, encoder=encoder, epochs=2, cache=tmp_path, progress=lambda *event: seen.append(event))
     kinds = {kind for kind, _, _ in seen}
@@ -152,7 +170,7 @@ def test_progress_tells_stages(documents, encoder, tmp_path, capsys):
     assert "epoch 1" in capsys.readouterr().err
 
 
-def test_hits_are_plain_values(shared):
+def test_hits_pickle_compare_and_slice(shared):
     hits = shared.search("oil", k=3)
     assert pickle.loads(pickle.dumps(hits[0])) == hits[0]
     assert hits[:2] == [hits[0], hits[1]] and "Hits(3)" in repr(hits)
@@ -160,7 +178,7 @@ def test_hits_are_plain_values(shared):
 
 
 @pytest.mark.parametrize("options", [{"method": "opq"}, {"method": "nash", "input": "tfidf", "epochs": 2, "min_documents": 1}])
-def test_other_systems_build_search_and_travel(options, documents, encoder, tmp_path):
+def test_other_methods_build_search_and_reopen(options, documents, encoder, tmp_path):
     index = micpq.build(documents, tmp_path / "other.micpq", bits=16, encoder=encoder, **options)
     assert index.model.config["method"] == options["method"]
     first = index.search("crude oil barrel price", k=20)
@@ -169,15 +187,15 @@ def test_other_systems_build_search_and_travel(options, documents, encoder, tmp_
     assert micpq.open(tmp_path / "other.micpq").search("crude oil barrel price", k=20) == first
 
 
-def test_vectors_are_quantized_by_opq():
+def test_opq_quantizes_vectors():
     vectors = np.random.default_rng(3).normal(size=(500, 32)).astype(np.float32)
-    model = micpq.train(features=vectors, method="opq", bits=32)
-    assert model.config["method"] == "opq" and model.encode(features=vectors).shape == (500, 4)
-    near = model.nearest(model.encode(features=vectors), vectors[:50], k=1)[1][:, 0]
+    model = micpq.train(embeddings=vectors, method="opq", bits=32)
+    assert model.config["method"] == "opq" and model.encode(embeddings=vectors).shape == (500, 4)
+    near = model.nearest(model.encode(embeddings=vectors), vectors[:50], k=1)[1][:, 0]
     assert (near == np.arange(50)).mean() > 0.8, "a vector's own code is its nearest"
     with pytest.raises(micpq.ConfigError, match="csh .* trained on texts"):
-        micpq.train(features=vectors, method="csh", bits=32)
+        micpq.train(embeddings=vectors, method="csh", bits=32)
     with pytest.raises(micpq.ConfigError, match="takes no views"):
-        micpq.train(features=vectors, views=[vectors], method="opq", bits=32)
+        micpq.train(embeddings=vectors, views=[vectors], method="opq", bits=32)
     with pytest.raises(micpq.ConfigError, match="opq"):
-        micpq.train(features=vectors, method="oqp", bits=32)
+        micpq.train(embeddings=vectors, method="oqp", bits=32)

@@ -33,13 +33,13 @@ def test_tables_are_corpora(documents, model, kind):
 
 
 @pytest.mark.parametrize("of", [pandas.Series, polars.Series, np.array, pyarrow.array, tuple, iter])
-def test_columns_of_texts(documents, model, of):
+def test_columns_of_texts_are_corpora(documents, model, of):
     texts = [d["text"] for d in documents]
     index = micpq.build(of(texts), model=model)
     assert len(index) == 400 and index.get(3)["text"] == texts[3]
 
 
-def test_fields_are_chosen(documents, model):
+def test_field_options_choose_columns(documents, model):
     table = pyarrow.table({"key": ["a", "b"], "head": ["oil", "bank"], "body": ["crude", "loan"], "raw": [b"\xff", b"\xfe"]})
     with pytest.raises(micpq.InputError, match="raw"):
         micpq.build(table, model=model, id_field="key", text_field=["head", "body"])
@@ -49,7 +49,7 @@ def test_fields_are_chosen(documents, model):
         micpq.build(pyarrow.table({"nothing": [1]}), model=model)
 
 
-def test_types_come_back(model):
+def test_attributes_keep_their_types(model):
     when = datetime.datetime(1987, 2, 3, tzinfo=datetime.timezone.utc)
     rows = [
         {"text": "oil", "n": 3, "x": 2.5, "yes": True, "name": "a", "many": ["p", "q"], "when": when, "inner": {"deep": 1}},
@@ -62,7 +62,7 @@ def test_types_come_back(model):
     assert index.get(1)["attributes"]["x"] == 1.5
 
 
-def test_hits_are_tables(shared):
+def test_hits_convert_to_tables(shared):
     hits = shared.search("oil", k=5)
     frame = hits.to_pandas()
     assert list(frame.columns) == ["id", "distance", "score", "text", "labels", "year"] and len(frame) == 5
@@ -72,7 +72,7 @@ def test_hits_are_tables(shared):
     assert len(empty) == 0 and empty.to_arrow().num_rows == 0 and list(empty.to_pandas().columns)[:2] == ["id", "distance"]
 
 
-def test_an_index_is_a_table(shared, documents):
+def test_an_index_converts_to_tables(shared, documents):
     table = shared.to_arrow(codes=True)
     assert table.num_rows == 400
     assert table.column_names == ["id", "text", "labels", "year", "code"]
@@ -86,17 +86,17 @@ def test_an_index_is_a_table(shared, documents):
 
 
 @pytest.mark.parametrize("format", ["parquet", "arrow", "jsonl"])
-def test_files_are_read_by_others_and_by_us(shared, model, tmp_path, format):
+def test_exported_files_are_read_by_arrow_and_by_micpq(shared, model, tmp_path, format):
     path = tmp_path / f"out.{format}"
     assert shared.export(path, format) == 400
     read = {"parquet": pyarrow.parquet.read_table, "arrow": pyarrow.feather.read_table}.get(format)
     if read:
         assert read(path).equals(shared.to_arrow())
-    again = micpq.build(path, model=model)
-    assert again.to_arrow().equals(shared.to_arrow())
+    rebuilt = micpq.build(path, model=model)
+    assert rebuilt.to_arrow().equals(shared.to_arrow())
 
 
-def test_feather_of_others_is_read(documents, model, tmp_path):
+def test_feather_files_of_pyarrow_are_read(documents, model, tmp_path):
     for compression in ("lz4", "zstd", "uncompressed"):
         path = tmp_path / f"{compression}.feather"
         pyarrow.feather.write_feather(pyarrow.Table.from_pylist(documents), path, compression=compression)

@@ -1,4 +1,4 @@
-"""Our measures against pytrec_eval's, and BEIR folders in and out."""
+"""Measures against those of pytrec_eval; BEIR folders in and out."""
 
 import json
 import os
@@ -26,7 +26,7 @@ NAMES = {"ndcg@10": "ndcg_cut_10", "recall@100": "recall_100", "map": "map", "p@
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_measures_are_those_of_trec_eval(tmp_path, seed):
+def test_measures_equal_those_of_trec_eval(tmp_path, seed):
     draw = np.random.default_rng(seed)
     run, qrels = {}, {}
     for q in range(12):
@@ -51,7 +51,7 @@ def test_measures_are_those_of_trec_eval(tmp_path, seed):
 
 @pytest.fixture(scope="module")
 def binary():
-    """The command line, where it was built."""
+    """The command line, if it was built."""
     root = Path(__file__).resolve().parents[3]
     path = Path(os.environ.get("MICPQ_BINARY", root / "target" / "release" / "micpq"))
     if not path.is_file():
@@ -65,12 +65,12 @@ def call(binary, *args):
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def test_a_run_of_ours_is_scored_by_both(binary, shared, documents, tmp_path):
+def test_an_exported_run_scores_as_pytrec_eval_says(binary, shared, documents, tmp_path):
     queries = [{"id": f"q{i}", "text": d["text"], "label": d["label"]} for i, d in enumerate(documents[:25])]
     (tmp_path / "queries.jsonl").write_text("".join(json.dumps(q) + "\n" for q in queries))
     beir, run = tmp_path / "beir", tmp_path / "a.run"
-    made = call(binary, "export", shared.path, "--to", "beir", "--queries", tmp_path / "queries.jsonl", "-o", beir)
-    assert made["documents"] == 400
+    exported = call(binary, "export", shared.path, "--to", "beir", "--queries", tmp_path / "queries.jsonl", "-o", beir)
+    assert exported["documents"] == 400
     assert sorted(p.name for p in beir.iterdir()) == ["corpus.jsonl", "qrels", "queries.jsonl"]
     # A BEIR folder is a corpus, and its queries are queries.
     call(binary, "index", "create", tmp_path / "again", beir, "--model", Path(shared.path) / "model")
@@ -99,6 +99,6 @@ def test_import_and_export_on_the_command_line(binary, shared, tmp_path):
     with micpq.open(tmp_path / "back") as index:
         found = index.search("crude oil", k=10)
         assert found.ids == shared.search("crude oil", k=10, rerank=False).ids
-    np.save(tmp_path / "v.npy", shared.model.features(["crude oil", "bank loan", "wheat corn", "port strike"] * 20))
-    made = call(binary, "import", tmp_path / "v.npy", "--bits", "16", "--epochs", "2", "-o", tmp_path / "v.micpq")
-    assert (made["documents"], made["bits"], made["inputs"]) == (80, 16, 32)
+    np.save(tmp_path / "v.npy", shared.model.embeddings(["crude oil", "bank loan", "wheat corn", "port strike"] * 20))
+    imported = call(binary, "import", tmp_path / "v.npy", "--bits", "16", "--epochs", "2", "-o", tmp_path / "v.micpq")
+    assert (imported["documents"], imported["bits"], imported["inputs"]) == (80, 16, 32)

@@ -1,4 +1,4 @@
-"""Vectors of any encoder."""
+"""User vectors: embeddings of any encoder."""
 
 import micpq
 import numpy as np
@@ -12,36 +12,36 @@ def clustered(n=600, width=24, seed=0):
     return (centres[labels] + draw.normal(size=(n, width))).astype(np.float32), labels
 
 
-def test_codes_of_brought_vectors_find_their_cluster():
+def test_codes_of_user_vectors_find_their_cluster():
     vectors, labels = clustered()
-    model = micpq.train(features=vectors, bits=32, epochs=15, hidden=64)
+    model = micpq.train(embeddings=vectors, bits=32, epochs=15, hidden=64)
     assert not model.takes_text and model.inputs == 24
-    codes = model.encode(features=vectors)
+    codes = model.encode(embeddings=vectors)
     _, rows = model.nearest(codes, vectors, k=20)
     share = (labels[rows] == labels[:, None]).mean()
     assert share > 0.95, share
 
 
-def test_given_views_are_used():
+def test_views_of_the_user_are_used():
     vectors, _ = clustered()
     draw = np.random.default_rng(1)
     views = [vectors + draw.normal(size=vectors.shape).astype(np.float32) for _ in range(3)]
-    one = micpq.train(features=vectors, views=views, bits=16, epochs=2)
-    other = micpq.train(features=vectors, bits=16, epochs=2)
+    one = micpq.train(embeddings=vectors, views=views, bits=16, epochs=2)
+    other = micpq.train(embeddings=vectors, bits=16, epochs=2)
     assert one.fingerprint != other.fingerprint
     assert one.config["training"]["views"] == "given:3" and other.config["training"]["views"].startswith("spread:")
 
 
 def test_a_function_is_an_encoder(tmp_path):
-    words = {"oil": 0, "bank": 1, "corn": 2, "ship": 3}
+    topics = {"oil": 0, "bank": 1, "corn": 2, "ship": 3}
     calls = []
 
     def encode(texts):
         calls.append(len(texts))
         draw = np.random.default_rng(0)
-        return [[float(word in text) * 4 + draw.normal() * 0.3 for word in words] * 3 for text in texts]
+        return [[float(topic in text) * 4 + draw.normal() * 0.3 for topic in topics] * 3 for text in texts]
 
-    texts = [f"{list(words)[i % 4]} story number {i}" for i in range(200)]
+    texts = [f"{list(topics)[i % 4]} story number {i}" for i in range(200)]
     index = micpq.build(texts, tmp_path / "i", encoder=encode, bits=16, epochs=8)
     assert calls == [200]
     hits = index.search("oil of any kind", k=10)
@@ -54,23 +54,23 @@ def test_a_function_is_an_encoder(tmp_path):
         with pytest.raises(micpq.ConfigError, match="vectors"):
             plain.search("oil")
         assert len(plain.search(np.zeros(12), k=3)) == 3
-    with micpq.open(tmp_path / "i", encoder=encode) as again:
-        assert all("oil" in hit.text for hit in again.search("oil", k=5))
+    with micpq.open(tmp_path / "i", encoder=encode) as reopened:
+        assert all("oil" in hit.text for hit in reopened.search("oil", k=5))
 
 
-def test_arrays_are_taken_without_a_copy_where_they_lie_right():
+def test_contiguous_float32_arrays_are_not_copied():
     from micpq import _inputs
 
-    right = np.zeros((5, 3), np.float32)
-    assert _inputs.vectors(right) is right or np.shares_memory(_inputs.vectors(right), right)
+    array = np.zeros((5, 3), np.float32)
+    assert _inputs.vectors(array) is array or np.shares_memory(_inputs.vectors(array), array)
     assert _inputs.vectors(np.zeros((5, 3)).T).dtype == np.float32
-    made = micpq.train(features=clustered()[0], bits=16, epochs=1).encode(features=clustered()[0])
-    assert made.flags.c_contiguous and made.flags.writeable
+    codes = micpq.train(embeddings=clustered()[0], bits=16, epochs=1).encode(embeddings=clustered()[0])
+    assert codes.flags.c_contiguous and codes.flags.writeable
 
 
-def test_tensors_of_torch_are_arrays():
+def test_torch_tensors_are_arrays():
     class Tensor:
-        """What of torch.Tensor is used."""
+        """The methods of torch.Tensor that micpq calls."""
 
         def __init__(self, array):
             self.array = array
@@ -85,12 +85,12 @@ def test_tensors_of_torch_are_arrays():
             return self.array
 
     vectors, _ = clustered(100)
-    model = micpq.train(features=Tensor(vectors), bits=16, epochs=1)
+    model = micpq.train(embeddings=Tensor(vectors), bits=16, epochs=1)
     assert model.inputs == 24
 
 
 @pytest.mark.parametrize("ending", ["npy", "fbin", "fvecs", "hdf5"])
-def test_files_of_vectors(tmp_path, ending):
+def test_vector_files_are_read(tmp_path, ending):
     vectors, _ = clustered(50)
     path = tmp_path / f"v.{ending}"
     if ending == "npy":

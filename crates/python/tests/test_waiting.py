@@ -1,4 +1,4 @@
-"""The interpreter's lock, Ctrl-C, asyncio and forks."""
+"""Long calls: the interpreter's lock, Ctrl-C, asyncio, threads and forks."""
 
 import asyncio
 import os
@@ -15,13 +15,8 @@ import pytest
 from bench import news
 
 
-def long_training(cache):
-    vectors = np.random.default_rng(0).normal(size=(3000, 64)).astype(np.float32)
-    return lambda: micpq.train(features=vectors, bits=64, epochs=100_000, patience=100_000, cache=cache)
-
-
 def test_other_threads_run_while_training(tmp_path):
-    """Counted, not timed: a thread that only counts must get on while a training runs, which it cannot under the lock."""
+    """A thread that only counts must advance while a training runs. It cannot if the training holds the lock."""
     counted, done = [0], threading.Event()
 
     def count():
@@ -41,14 +36,14 @@ def test_other_threads_run_while_training(tmp_path):
     try:
         with pytest.raises(StopIteration):
             vectors = np.random.default_rng(0).normal(size=(3000, 64)).astype(np.float32)
-            micpq.train(features=vectors, bits=64, epochs=100_000, patience=100_000, cache=tmp_path, progress=progress)
+            micpq.train(embeddings=vectors, bits=64, epochs=100_000, patience=100_000, cache=tmp_path, progress=progress)
     finally:
         done.set()
         counter.join()
 
 
-@pytest.mark.skipif(os.name != "posix", reason="signals are sent the way of POSIX")
-def test_ctrl_c_stops_training_and_the_same_call_goes_on(tmp_path):
+@pytest.mark.skipif(os.name != "posix", reason="needs POSIX signals")
+def test_ctrl_c_stops_training_and_the_same_call_continues(tmp_path):
     code = f"""
         import sys, micpq, numpy
         vectors = numpy.random.default_rng(0).normal(size=(2000, 32)).astype("float32")
@@ -56,7 +51,7 @@ def test_ctrl_c_stops_training_and_the_same_call_goes_on(tmp_path):
             if kind == "note":
                 print(text, flush=True)
         try:
-            micpq.train(features=vectors, bits=32, epochs=100000, patience=100000, cache={str(tmp_path)!r}, progress=progress)
+            micpq.train(embeddings=vectors, bits=32, epochs=100000, patience=100000, cache={str(tmp_path)!r}, progress=progress)
         except KeyboardInterrupt:
             print("stopped", flush=True)
             sys.exit(7)
@@ -72,10 +67,10 @@ def test_ctrl_c_stops_training_and_the_same_call_goes_on(tmp_path):
     line = second.stdout.readline()
     second.send_signal(signal.SIGINT)
     second.communicate(timeout=120)
-    assert line.startswith("going on after epoch"), line
+    assert line.startswith("resuming after epoch"), line
 
 
-def test_asyncio_searches_beside_other_tasks(shared):
+def test_asyncio_searches_while_other_tasks_run(shared):
     async def work():
         ticks = 0
 
@@ -95,7 +90,7 @@ def test_asyncio_searches_beside_other_tasks(shared):
     assert ticks > 15 and found[0] == shared.search("crude oil", k=5) and many[3] == found[0]
 
 
-def test_a_cancelled_search_is_over(shared):
+def test_the_index_answers_after_a_cancelled_search(shared):
     async def work():
         task = asyncio.create_task(shared.asearch_many(["crude oil and the price of the barrel"] * 5000, k=100))
         await asyncio.sleep(0.02)
@@ -107,22 +102,22 @@ def test_a_cancelled_search_is_over(shared):
     assert len(asyncio.run(work())) == 2
 
 
-def test_an_error_in_a_task_is_ours(shared):
+def test_an_error_in_a_task_is_of_the_package(shared):
     with pytest.raises(micpq.ConfigError):
         asyncio.run(shared.asearch("oil", k=0))
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_forked_child_searches(shared):
-    """multiprocessing forks on Linux; a pool of threads does not survive that, so the child makes its own."""
+    """multiprocessing forks on Linux. A thread pool does not survive a fork, so the child builds its own."""
     expected = shared.search("crude oil", k=5).ids
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
         try:
             found = shared.search("crude oil", k=5).ids
-            again = len(shared.search_many(["bank"] * 64, k=3))
-            os.write(write, b"same" if found == expected and again == 64 else b"other")
+            answers = len(shared.search_many(["bank"] * 64, k=3))
+            os.write(write, b"same" if found == expected and answers == 64 else b"other")
         finally:
             os._exit(0)
     os.close(write)
@@ -130,13 +125,28 @@ def test_a_forked_child_searches(shared):
     os.waitpid(child, 0)
 
 
-def test_a_generator_that_fails_comes_through(encoder):
+def test_an_error_of_a_generator_reaches_the_caller(encoder):
     def texts():
         yield "oil"
         raise LookupError("no more")
 
     with pytest.raises(LookupError, match="no more"):
         micpq.build(texts(), bits=16, encoder=encoder)
+
+
+def test_a_stopped_build_of_vectors_leaves_no_index(tmp_path):
+    """No encoder checks for the stop here; the pipeline itself must."""
+    vectors = np.random.default_rng(0).normal(size=(40_000, 8)).astype(np.float32)
+    model = micpq.train(embeddings=vectors[:500], bits=16, epochs=1)
+
+    def progress(kind, text, number):
+        if text == "indexing":
+            raise LookupError("enough")
+
+    with pytest.raises(LookupError, match="enough"):
+        texts = [f"story number {i}" for i in range(len(vectors))]
+        micpq.build(texts, tmp_path / "i", model=model, embeddings=vectors, progress=progress)
+    assert not (tmp_path / "i").exists()
 
 
 def test_two_writers_take_turns(index):

@@ -1,6 +1,6 @@
-"""How a user calls micpq, for mypy alone: it is checked with the package and never run.
+"""Calls of a user, for mypy only: this file is checked with the package and never run.
 
-An ignore that is not needed is an error in strict mode, so what must be refused is shown to be refused.
+In strict mode an unneeded ignore is an error, so each ignore below proves that mypy refuses the line.
 """
 
 import micpq
@@ -13,8 +13,8 @@ names: list[str | int] = hits.ids
 first: micpq.Hit = hits[0]
 text: str | None = first.text
 distances: npt.NDArray[np.float32] = hits.distances
-model: micpq.Model = micpq.train(features=np.zeros((9, 4)), bits=32)
-codes: npt.NDArray[np.uint8] = model.encode(features=np.zeros((2, 4)))
+model: micpq.Model = micpq.train(embeddings=np.zeros((9, 4)), bits=32)
+codes: npt.NDArray[np.uint8] = model.encode(embeddings=np.zeros((2, 4)))
 many: list[micpq.Hits] = index.search_many(["oil"], k=2)
 
 first.length  # type: ignore[attr-defined]

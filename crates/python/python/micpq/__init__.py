@@ -1,4 +1,4 @@
-"""Document search in 16 to 128 bits a document.
+"""Document search with codes of 16 to 128 bits per document.
 
 >>> import micpq
 >>> index = micpq.build(NEWS, bits=16, encoder=ENCODER, epochs=3)

@@ -1,4 +1,4 @@
-"""An index: build it, open it, ask it, keep it."""
+"""Indexes: building, opening, searching, changing, exporting."""
 
 from __future__ import annotations
 
@@ -26,27 +26,27 @@ Encoder = Callable[[list[str]], Any]
 
 @dataclass(frozen=True)
 class Hit:
-    """A document found."""
+    """One document of an answer."""
 
-    #: Its id: a number or a string, as its corpus had it.
+    #: A number or a string, as in the corpus.
     id: Id
-    #: Distance of its code to the query.
+    #: Distance from the query to the code of the document.
     distance: float
-    #: What the list is ordered by, higher is better: minus the distance, or the cosine of the second stage, or the fused
-    #: rank of a hybrid search.
+    #: Hits are ordered by it, highest first: minus the distance, the cosine of the rerank vector, or the fused rank of a
+    #: hybrid search.
     score: float
-    #: Its text, where the index keeps it.
+    #: None if the index stores no texts.
     text: str | None = None
     labels: list[str] = field(default_factory=list)
     attributes: dict[str, Any] = field(default_factory=dict)
-    #: With ``snippets=True``: the part of the text that matches, and where in it, as ranges of characters.
+    #: With ``snippets=True``: the part of the text that matches best, and the matches in it as ranges of characters.
     snippet: tuple[str, list[tuple[int, int]]] | None = None
-    #: With ``explain=True``: each book's share of the distance.
-    shares: list[float] | None = None
+    #: With ``explain=True``: the distance codebook by codebook.
+    codebook_distances: list[float] | None = None
 
 
 class Hits(Sequence[Hit]):
-    """Hits of one query, best first: a sequence, and a table.
+    """Hits of one query, best first. They are a sequence and convert to tables.
 
     >>> import micpq
     >>> index = micpq.build(NEWS, encoder=ENCODER, bits=16, epochs=2)
@@ -59,11 +59,11 @@ class Hits(Sequence[Hit]):
 
     def __init__(self, hits: list[Hit], next: str | None, explanation: dict[str, Any] | None, timings: dict[str, float]) -> None:
         self._hits = hits
-        #: Where the next page begins: pass it as ``after``. None when this was the last.
+        #: Pass it as ``after`` to get the next page. None on the last page.
         self.next = next
-        #: With ``explain=True``, how the answer came about.
+        #: With ``explain=True``: the scan strategy and the work of each segment.
         self.explanation = explanation
-        #: Seconds of each stage.
+        #: Seconds per stage.
         self.timings = timings
 
     @overload
@@ -86,16 +86,16 @@ class Hits(Sequence[Hit]):
 
     @property
     def ids(self) -> list[Id]:
-        """The ids, best first."""
+        """Ids, best first."""
         return [hit.id for hit in self._hits]
 
     @property
     def distances(self) -> npt.NDArray[np.float32]:
-        """The distances of the codes."""
+        """Distances of the codes, in the order of the hits."""
         return np.array([hit.distance for hit in self._hits], dtype=np.float32)
 
     def to_dicts(self) -> list[dict[str, Any]]:
-        """A dictionary for each hit, attributes beside the rest."""
+        """One dictionary per hit, with attributes as further keys (``attributes.NAME`` if the name is taken)."""
         reserved = ("id", "distance", "score", "text", "labels")
         rows = []
         for hit in self._hits:
@@ -147,7 +147,7 @@ def _hits(answer: tuple[Any, ...]) -> Hits:
 
 
 class Index:
-    """An open index. Any number of threads may use one; it is a context manager, and closes itself when it is dropped.
+    """An open index. Any number of threads may use it. It is a context manager, and it closes when it is dropped.
 
     >>> import micpq
     >>> with micpq.build(NEWS, encoder=ENCODER, bits=16, epochs=2) as index:
@@ -169,37 +169,39 @@ class Index:
         model: Model,
         *,
         store: str = "all",
-        keep: str = "int8",
+        rerank_vectors: str = "int8",
         replace: bool = False,
         encoder: Encoder | None = None,
     ) -> Index:
-        """An empty index for a model.
+        """Creates an empty index for a model.
 
-        :param store: ``"all"`` keeps texts and attributes, ``"codes"`` ids and codes alone.
-        :param keep: features for the second stage of a search: ``"int8"``, ``"f16"`` or ``"none"``.
+        :param store: ``"all"`` stores texts and attributes, ``"codes"`` only ids and codes.
+        :param rerank_vectors: how embeddings are stored for re-ranking: ``"int8"``, ``"f16"`` or ``"none"``.
+        :param replace: replace an index that exists at ``path``.
+        :param encoder: for a model of user vectors, the function from texts to such vectors.
         """
         if not isinstance(model, Model):
-            raise ArgumentError(f"model is a micpq.Model, not {type(model).__name__}")
-        said = _inputs.options({"store": store, "keep": keep, "replace": replace})
-        return cls(_micpq.Index.create(_inputs.path(path), model._native, said), encoder)
+            raise ArgumentError(f"model must be a micpq.Model, not {type(model).__name__}")
+        options = _inputs.options({"store": store, "rerank_vectors": rerank_vectors, "replace": replace})
+        return cls(_micpq.Index.create(_inputs.path(path), model._native, options), encoder)
 
-    # What it is
+    # Reading
 
     @property
     def path(self) -> str:
-        """Where it lies."""
+        """The directory of the index."""
         return os.fspath(self._native.dir)
 
     @property
     def model(self) -> Model:
-        """The model its codes come from."""
+        """The model that computes the codes."""
         if self._model is None:
             self._model = Model(self._native.model())
         return self._model
 
     @property
     def closed(self) -> bool:
-        """Whether it was closed."""
+        """Whether the index was closed."""
         return self._native.closed
 
     def __len__(self) -> int:
@@ -209,7 +211,7 @@ class Index:
         return isinstance(id, (str, int)) and self.get(id) is not None
 
     def count(self, filter: str | None = None) -> int:
-        """How many documents there are, or match a filter.
+        """Counts the documents, or those that match a filter.
 
         >>> import micpq
         >>> index = micpq.build(NEWS, encoder=ENCODER, bits=16, epochs=2)
@@ -219,39 +221,39 @@ class Index:
         return self._native.count(filter)
 
     def info(self) -> dict[str, Any]:
-        """Counts and sizes."""
-        found: dict[str, Any] = json.loads(self._native.info())
-        return found
+        """Counts of documents and segments, and sizes in bytes."""
+        info: dict[str, Any] = json.loads(self._native.info())
+        return info
 
     def get(self, id: Id) -> dict[str, Any] | None:
-        """A document by its id, with its code; None where there is none."""
+        """The document with this id, with its code, or None."""
         return self._native.get(id)
 
-    # What is asked
+    # Searching
 
     def _example(self, example: Any) -> tuple[str, Any]:
         if isinstance(example, str):
             if self._encoder is None:
                 return "text", example
-            found = _inputs.vectors(self._encoder([example]), "the encoder's result", self.model.inputs)
-            return "vector", found[0]
+            rows = _inputs.vectors(self._encoder([example]), "the encoder's result", self.model.inputs, 1)
+            return "vector", rows[0]
         return "vector", _inputs.vector(example, "query", self.model.inputs)
 
-    def _query(self, query: Any, like: Any, words: str | None) -> tuple[list[tuple[str, Any, float]], str | None]:
+    def _query(self, query: Any, like: Any, keywords: str | None) -> tuple[list[tuple[str, Any, float]], str | None]:
         examples: list[tuple[str, Any, float]] = []
         if query is not None:
             examples.append((*self._example(query), 1.0))
-            if words is None and isinstance(query, str):
-                words = query
+            if keywords is None and isinstance(query, str):
+                keywords = query
         if like is not None:
             if isinstance(like, (str, int)):
                 like = {like: 1.0}
             elif not isinstance(like, Mapping):
                 if isinstance(like, (type, bytes)) or not isinstance(like, Iterable):
-                    raise ArgumentError(f"like is an id, ids, or ids with weights, not {like!r}")
+                    raise ArgumentError(f"like must be an id, a list of ids, or a dictionary of ids and weights, not {like!r}")
                 like = {id: 1.0 for id in like}
             examples.extend(("document", id, float(weight)) for id, weight in like.items())
-        return examples, words
+        return examples, keywords
 
     def search(
         self,
@@ -260,121 +262,127 @@ class Index:
         *,
         like: Id | Sequence[Id] | Mapping[Id, float] | None = None,
         filter: str | None = None,
-        within: float | None = None,
+        radius: float | None = None,
         after: str | None = None,
         hybrid: float = 0.0,
         rerank: bool | int | str = "auto",
         distance: str | None = None,
-        words: str | None = None,
+        keywords: str | None = None,
         documents: bool = True,
         snippets: bool = False,
         explain: bool = False,
         _stop: _micpq.Stop | None = None,
     ) -> Hits:
-        """The documents nearest to a query.
+        """Finds the documents nearest to a query.
 
-        :param query: a text, or a feature vector.
-        :param k: hits wanted, 1 to 10,000.
-        :param like: ids of documents to find the like of, alone or beside the query, with weights as a dictionary.
+        :param query: a text, or an embedding.
+        :param k: number of hits, 1 to 10,000.
+        :param like: find documents like these: an id, a list of ids, or a dictionary of ids and weights. Combines with
+            ``query``.
         :param filter: only documents that match: ``"places:japan AND year:[1987 TO 1988]"``.
-        :param within: only documents whose code is no farther than this.
-        :param after: ``hits.next`` of an earlier page.
-        :param hybrid: weight of the words (BM25), from 0, codes alone, to 1, words alone.
-        :param rerank: candidates ranked again by kept features; ``False`` for none.
-        :param distance: ``"norm"``, ``"squared"`` or ``"hamming"``; the model's own unless said.
-        :param words: words of the hybrid search, where they are not the query.
-        :param snippets: with the part of each text that matches.
-        :param explain: with each book's share of the distance, and how the answer came about.
+        :param radius: only documents whose code is at most this far away.
+        :param after: ``hits.next`` of the previous page.
+        :param hybrid: weight of the keywords (BM25), from 0 (codes only) to 1 (keywords only).
+        :param rerank: number of candidates to re-rank by their rerank vectors; ``"auto"`` (200 if the index stores rerank
+            vectors), or ``False`` to rank by codes only.
+        :param distance: ``"norm"``, ``"squared"`` or ``"hamming"``. Default: the model's.
+        :param keywords: keywords for BM25 and snippets. Default: the query's text.
+        :param documents: hits carry text, labels and attributes.
+        :param snippets: hits carry the part of the text that matches best.
+        :param explain: hits carry ``codebook_distances``, and the answer its ``explanation``.
 
         >>> import micpq
         >>> index = micpq.build(NEWS, encoder=ENCODER, bits=16, epochs=2)
         >>> [hit.attributes["year"] for hit in index.search("wheat harvest", k=2, filter="year:1989")]
         [1989, 1989]
         """
-        said = _inputs.options(
+        options = _inputs.options(
             {
-                "k": _inputs.count(k, "k"), "filter": filter, "within": within, "after": after, "hybrid": hybrid,
+                "k": _inputs.count(k, "k"), "filter": filter, "radius": radius, "after": after, "hybrid": hybrid,
                 "rerank": rerank, "distance": distance, "documents": documents, "snippets": snippets, "explain": explain,
             }
         )
         if query is None and like is None:
             raise ConfigError("search needs a query: a text, a vector, or like=ID")
-        return _hits(self._native.search([self._query(query, like, words)], said, _stop)[0])
+        return _hits(self._native.search([self._query(query, like, keywords)], options, _stop)[0])
 
     def search_many(self, queries: Any, k: int = 10, *, _stop: _micpq.Stop | None = None, **options: Any) -> list[Hits]:
-        """Hits of many queries at once: texts, or vectors ``[n, width]``. One pass of the encoder and one scan serve all, so
-        it is faster than one after the other. Options are those of :meth:`search`.
+        """Answers many queries at once: texts, or vectors ``[n, width]``. They share one encoder pass and one scan, so this is
+        faster than a loop. It takes the options of :meth:`search` except ``like``, ``after`` and ``keywords``.
 
         >>> import micpq
         >>> index = micpq.build(NEWS, encoder=ENCODER, bits=16, epochs=2)
         >>> [len(hits) for hits in index.search_many(["crude oil", "bank loan"], k=4)]
         [4, 4]
         """
-        known = {"filter", "within", "hybrid", "rerank", "distance", "documents", "snippets", "explain"}
+        known = {"filter", "radius", "hybrid", "rerank", "distance", "documents", "snippets", "explain"}
         for name in options:
             if name not in known:
                 raise ConfigError(f"unknown option '{name}'; known: k, {', '.join(sorted(known))}")
-        said = _inputs.options({"k": _inputs.count(k, "k"), **options})
+        settings = _inputs.options({"k": _inputs.count(k, "k"), **options})
         if isinstance(queries, (str, bytes)) or not isinstance(queries, Iterable):
-            raise ArgumentError(f"queries are a list of texts or an array of vectors, not {type(queries).__name__}")
-        asked = list(queries)
-        if asked and all(isinstance(q, str) for q in asked):
+            raise ArgumentError(f"queries must be a list of texts or an array of vectors, not {type(queries).__name__}")
+        listed = list(queries)
+        if listed and all(isinstance(q, str) for q in listed):
             if self._encoder is None:
-                prepared: list[Any] = [([("text", q, 1.0)], q) for q in asked]
+                prepared: list[Any] = [([("text", q, 1.0)], q) for q in listed]
             else:
-                rows = _inputs.vectors(self._encoder(asked), "the encoder's result", self.model.inputs)
-                prepared = [([("vector", row, 1.0)], q) for row, q in zip(rows, asked)]
-        elif asked and not any(isinstance(q, str) for q in asked):
+                rows = _inputs.vectors(self._encoder(listed), "the encoder's result", self.model.inputs, len(listed))
+                prepared = [([("vector", row, 1.0)], q) for row, q in zip(rows, listed)]
+        elif listed and not any(isinstance(q, str) for q in listed):
             prepared = [([("vector", row, 1.0)], None) for row in _inputs.vectors(queries, "queries", self.model.inputs)]
-        elif asked:
-            raise InputError("queries are all texts or all vectors")
+        elif listed:
+            raise InputError("queries mix texts and vectors; pass all texts or all vectors")
         else:
+            # A closed index is an error also when there is nothing to search.
             self.count()
             return []
-        return [_hits(answer) for answer in self._native.search(prepared, said, _stop)]
+        return [_hits(answer) for answer in self._native.search(prepared, settings, _stop)]
 
-    async def _aside(self, work: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    async def _in_thread(self, work: Callable[..., Any], *args: Any, **options: Any) -> Any:
         stop = _micpq.Stop()
         loop = asyncio.get_running_loop()
         task = loop.run_in_executor(None, lambda: work(*args, _stop=stop, **options))
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
-            # The thread cannot be killed; it is asked to stop, and its answer is nobody's.
+            # A thread cannot be killed: it is asked to stop, and its result is dropped.
             stop.set()
             task.add_done_callback(lambda done: done.exception())
             raise
 
     async def asearch(self, query: Any = None, k: int = 10, **options: Any) -> Hits:
-        """:meth:`search` for ``asyncio``: other tasks run meanwhile, and a cancelled one stops the work.
+        """:meth:`search` for ``asyncio``. Other tasks run meanwhile; cancelling the task stops the search.
 
         >>> import asyncio, micpq
         >>> index = micpq.build(NEWS, encoder=ENCODER, bits=16, epochs=2)
         >>> len(asyncio.run(index.asearch("crude oil", k=3)))
         3
         """
-        found: Hits = await self._aside(self.search, query, k, **options)
-        return found
+        hits: Hits = await self._in_thread(self.search, query, k, **options)
+        return hits
 
     async def asearch_many(self, queries: Any, k: int = 10, **options: Any) -> list[Hits]:
         """:meth:`search_many` for ``asyncio``."""
-        found: list[Hits] = await self._aside(self.search_many, queries, k, **options)
-        return found
+        answers: list[Hits] = await self._in_thread(self.search_many, queries, k, **options)
+        return answers
 
-    # What is kept
+    # Changing
 
     def add(
         self,
         data: Data,
         *,
-        features: Any = None,
+        embeddings: Any = None,
         ids: Sequence[Id] | None = None,
         progress: Progress = False,
         **corpus: Any,
     ) -> int:
-        """Adds documents, on disk when it returns; one with a known id replaces the old one. Returns how many.
+        """Adds documents, and returns their number. They are on disk when it returns. A document with a known id replaces
+        the old one.
 
-        ``features`` brings their vectors, where the index was made with vectors of another encoder.
+        :param embeddings: vectors of the documents ``[n, width]``, for an index of user vectors.
+        :param ids: ids of a list of texts.
 
         >>> import micpq
         >>> index = micpq.build(NEWS, encoder=ENCODER, bits=16, epochs=2)
@@ -384,18 +392,18 @@ class Index:
         True
         """
         documents = _inputs.documents(data, corpus, ids=ids)
-        if features is None and self._encoder is not None:
+        if embeddings is None and self._encoder is not None:
             texts = documents.texts()
             if not texts:
                 return 0
-            features = _inputs.vectors(self._encoder(texts), "the encoder's result", rows=len(texts))
+            embeddings = _inputs.vectors(self._encoder(texts), "the encoder's result", rows=len(texts))
         array = None
-        if features is not None:
-            array = _inputs.vectors(features, width=self.model.inputs, rows=documents.count())
+        if embeddings is not None:
+            array = _inputs.vectors(embeddings, width=self.model.inputs, rows=documents.count())
         return self._native.add(documents, array, reporter(progress))
 
     def delete(self, ids: Id | Iterable[Id] | None = None, *, filter: str | None = None) -> int:
-        """Deletes documents by id or by filter. Returns how many there were.
+        """Deletes documents by id or by filter, and returns how many there were.
 
         >>> import micpq
         >>> index = micpq.build(NEWS, encoder=ENCODER, bits=16, epochs=2)
@@ -403,41 +411,48 @@ class Index:
         (2, 132)
         """
         if ids is None and filter is None:
-            raise ConfigError("name ids or a filter of what to delete")
+            raise ConfigError("delete needs ids or a filter")
         if isinstance(ids, (str, int)):
             ids = [ids]
         elif ids is not None and not isinstance(ids, Iterable):
-            raise ArgumentError(f"ids are strings or whole numbers, not {type(ids).__name__}")
+            raise ArgumentError(f"ids must be strings or whole numbers, not {type(ids).__name__}")
         return self._native.delete(list(ids or []), filter)
 
     def reload(self) -> bool:
-        """Turns to the latest commit of whatever process. Returns whether anything changed."""
+        """Switches to the latest commit of any process, and returns whether there was a new one."""
         return self._native.reload()
 
     def compact(self) -> None:
-        """Merges segments and drops deleted documents."""
+        """Merges all segments and removes deleted documents from disk."""
         self._native.compact()
 
     def verify(self) -> list[str]:
-        """What is damaged, in words; nothing when the index is sound."""
+        """Checks every file, and returns a line for each damage: an empty list if the index is sound."""
         return self._native.verify()
 
-    def save(self, path: str | os.PathLike[str]) -> Index:
-        """Copies the index to a place of its own, for one that :func:`build` made without a path. Returns the copy, open."""
+    def backup(self, path: str | os.PathLike[str]) -> Index:
+        """Copies the last commit to another directory, and returns the copy, open. It also makes a temporary index
+        permanent.
+
+        >>> import micpq
+        >>> index = micpq.build(NEWS, encoder=ENCODER, bits=16, epochs=2)
+        >>> len(index.backup("monday.micpq"))
+        400
+        """
         target = _inputs.path(path)
         if target.exists():
-            raise ConfigError(f"{target} exists; name another place")
-        self._native.save(target)
+            raise ConfigError(f"{target} exists; choose another path")
+        self._native.backup(target)
         return Index(_micpq.Index.open(target), self._encoder)
 
-    # What goes out
+    # Exporting
 
     def codes(self) -> tuple[list[Id], npt.NDArray[np.uint8]]:
-        """Ids and packed codes of all documents, in the order of insertion."""
+        """Ids and packed codes ``[n, code_bytes]`` of all documents, in insertion order."""
         return self._native.codes()
 
     def to_arrow(self, *, codes: bool = False) -> Any:
-        """All documents as a ``pyarrow.Table``: id, text, labels, attributes, and on request their codes."""
+        """All documents as a ``pyarrow.Table``: id, text, labels, attributes, and the code if ``codes`` is set."""
         return self._native.to_arrow(bool(codes))
 
     def to_pandas(self, *, codes: bool = False) -> Any:
@@ -452,20 +467,20 @@ class Index:
 
     def export(self, path: str | os.PathLike[str], format: str, *, codes: bool = False, progress: Progress = False) -> int:
         """Writes all documents as ``"parquet"``, ``"arrow"`` or ``"jsonl"``, or the codes as a FAISS index (``"faiss"``,
-        ``"faiss-fastscan"``; ids must be numbers). Returns how many."""
+        ``"faiss-fastscan"``; ids must be numbers). Returns the number of documents."""
         target = _inputs.path(path)
         if format in ("faiss", "faiss-fastscan"):
             ids, packed = self.codes()
             if not all(isinstance(i, int) for i in ids):
-                raise InputError("FAISS knows ids that are numbers; those of this index are not, export with the command line")
+                raise InputError("FAISS takes only ids that are numbers, and this index has others; use micpq export --to faiss")
             self.model.to_faiss(target, packed, ids=np.array(ids, dtype=np.int64), fastscan=format == "faiss-fastscan")
             return len(ids)
         return self._native.export(target, format, bool(codes), reporter(progress))
 
-    # Its end
+    # Closing
 
     def close(self) -> None:
-        """Closes the index; one that :func:`build` made without a path is removed."""
+        """Closes the index. A temporary one, built without a path, is removed."""
         self._native.close()
 
     def __enter__(self) -> Index:
@@ -483,10 +498,10 @@ class Index:
 def open(path: str | os.PathLike[str], *, encoder: Encoder | None = None) -> Index:
     """Opens an index.
 
-    :param encoder: for an index of brought vectors, the function that turns texts into such vectors.
+    :param encoder: for an index of user vectors, the function from texts to such vectors.
     """
     if encoder is not None and not callable(encoder):
-        raise ArgumentError("encoder is a function from texts to vectors; an index knows the name of its own encoder")
+        raise ArgumentError("encoder must be a function from texts to vectors; an index of texts knows its own encoder")
     return Index(_micpq.Index.open(_inputs.path(path)), encoder)
 
 
@@ -496,23 +511,25 @@ def build(
     *,
     bits: int = 64,
     model: Model | None = None,
-    features: Any = None,
+    embeddings: Any = None,
     encoder: str | os.PathLike[str] | Encoder | None = None,
     ids: Sequence[Id] | None = None,
     progress: Progress = False,
     **options: Any,
 ) -> Index:
-    """Trains on documents and indexes them: one call from raw text to search.
+    """Trains a model on documents and indexes them: one call from raw text to search.
 
     :param data: a list or iterator of texts or dictionaries, a pandas, polars or arrow table, or a path. Fields ``id``,
         ``text`` and ``label`` are known by name; all others become attributes to filter by.
-    :param path: where the index is to lie; without one it lives in a temporary place and goes with the object.
+    :param path: directory of the index. Without it the index is temporary and is removed with the object.
     :param model: use this model instead of training one.
-    :param features: vectors ``[n, width]`` of the documents, of whatever encoder.
+    :param embeddings: vectors of the documents ``[n, width]`` from any encoder.
     :param encoder: a name, a Hugging Face directory, or a function from texts to vectors, such as
         ``SentenceTransformer(...).encode``.
-    :param ids: ids of texts in a list; otherwise they are numbered from 0.
-    :param options: as in :func:`train`, and ``store`` ("all" or "codes"), ``keep`` ("int8", "f16" or "none"), ``replace``.
+    :param ids: ids of a list of texts. Default: numbers from 0.
+    :param progress: ``True`` for a bar, or a function called with ``(kind, text, number)``.
+    :param options: those of :func:`train`, and ``store`` ("all" or "codes"), ``rerank_vectors`` ("int8", "f16" or "none")
+        and ``replace``.
 
     >>> import micpq
     >>> index = micpq.build(["crude oil", "bank loan", "wheat crop"] * 20, bits=16, encoder=ENCODER, epochs=2)
@@ -522,31 +539,31 @@ def build(
     corpus, rest = _inputs.split_corpus(options)
     bits = _inputs.count(bits, "bits")
     if model is not None and not isinstance(model, Model):
-        raise ArgumentError(f"model is a micpq.Model, not {type(model).__name__}")
+        raise ArgumentError(f"model must be a micpq.Model, not {type(model).__name__}")
     function: Encoder | None = None
     if callable(encoder):
         function = encoder
     elif encoder is not None:
         rest["encoder"] = encoder
     documents = _inputs.documents(data, corpus, ids=ids)
-    if features is None and function is not None:
+    if embeddings is None and function is not None:
         texts = documents.texts()
         if not texts:
-            raise InputError("documents: there are none; give at least two")
-        features = _inputs.vectors(function(texts), "the encoder's result", rows=len(texts))
+            raise InputError("documents is empty; pass at least two")
+        embeddings = _inputs.vectors(function(texts), "the encoder's result", rows=len(texts))
     array = None
-    if features is not None:
+    if embeddings is not None:
         width = None if model is None else model.inputs
-        array = _inputs.vectors(features, width=width, rows=documents.count())
-    said = _inputs.options({"bits": bits, **rest})
+        array = _inputs.vectors(embeddings, width=width, rows=documents.count())
+    settings = _inputs.options({"bits": bits, **rest})
     temporary = path is None
-    place = _inputs.path(tempfile.mkdtemp(prefix="micpq-") if path is None else path)
+    target = _inputs.path(tempfile.mkdtemp(prefix="micpq-") if path is None else path)
     try:
         native = _micpq.build(
-            documents, place, temporary, said, None if model is None else model._native, array, reporter(progress)
+            documents, target, temporary, settings, None if model is None else model._native, array, reporter(progress)
         )
     except BaseException:
         if temporary:
-            shutil.rmtree(place, ignore_errors=True)
+            shutil.rmtree(target, ignore_errors=True)
         raise
     return Index(native, function)

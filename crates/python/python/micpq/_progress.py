@@ -1,4 +1,4 @@
-"""Progress of long work: a bar, a line, or whatever the user calls."""
+"""Progress of long calls: a bar, a line, or the user's function."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from typing import Any, Union
 
 from .errors import ArgumentError
 
-#: ``True`` for a bar, or a function that is called with each event.
+#: ``True`` for a bar, or a function called with ``(kind, text, number)``.
 Progress = Union[bool, Callable[[str, str, "int | None"], None]]
 
 log = logging.getLogger("micpq")
 
 
 class _Bar:
-    """One line on standard error, rewritten on a terminal; tqdm's bar where tqdm is installed."""
+    """tqdm's bar if tqdm is installed, otherwise a line on standard error, rewritten in place on a terminal."""
 
     def __init__(self) -> None:
         self.total: int | None = None
         self.name, self.done, self.detail = "", 0, ""
-        self.begun = self.said = time.monotonic()
+        self.started = self.printed = time.monotonic()
         self.bar: Any = None
         try:
             from tqdm.auto import tqdm  # type: ignore[import-untyped,unused-ignore]
@@ -34,7 +34,7 @@ class _Bar:
         if kind == "stage":
             self.close()
             self.name, self.total, self.done, self.detail = text, number, 0, ""
-            self.begun = time.monotonic()
+            self.started = time.monotonic()
             if self.tqdm is not None:
                 self.bar = self.tqdm(desc=text, total=number, leave=False)
         elif kind == "advance" and number:
@@ -50,10 +50,10 @@ class _Bar:
                 self.bar.write(text, file=sys.stderr)
             else:
                 print(text, file=sys.stderr)
-        if self.bar is None and time.monotonic() - self.said > (0.2 if sys.stderr.isatty() else 10):
-            self.said = time.monotonic()
+        if self.bar is None and time.monotonic() - self.printed > (0.2 if sys.stderr.isatty() else 10):
+            self.printed = time.monotonic()
             of = f"/{self.total}" if self.total else ""
-            line = f"{self.name:<28} {self.done}{of} {self.said - self.begun:.0f} s {self.detail}"
+            line = f"{self.name:<28} {self.done}{of} {self.printed - self.started:.0f} s {self.detail}"
             end = "\r" if sys.stderr.isatty() else "\n"
             print(line, end=end, file=sys.stderr, flush=True)
 
@@ -64,7 +64,7 @@ class _Bar:
 
 
 def reporter(progress: Any) -> Any:
-    """What the native half calls with ``(kind, text, number)``."""
+    """The function that the native half calls with ``(kind, text, number)``."""
     if progress is None or progress is False:
 
         def quiet(kind: str, text: str, number: int | None) -> None:
@@ -76,4 +76,4 @@ def reporter(progress: Any) -> Any:
         return _Bar()
     if callable(progress):
         return progress
-    raise ArgumentError(f"progress is True, False or a function, not {progress!r}")
+    raise ArgumentError(f"progress must be True, False or a function, not {progress!r}")

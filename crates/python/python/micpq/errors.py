@@ -1,4 +1,4 @@
-"""Every exception micpq raises on its own. All derive from :class:`Error`.
+"""The exceptions of micpq. All derive from :class:`Error`.
 
 >>> import micpq
 >>> try:
@@ -25,11 +25,11 @@ __all__ = [
 
 
 class Error(Exception):
-    """What all errors of micpq have in common."""
+    """Base of all errors of micpq."""
 
 
 class ArgumentError(Error, TypeError):
-    """An argument is of a type that cannot be meant."""
+    """An argument has the wrong type."""
 
 
 class ConfigError(Error, ValueError):
@@ -37,11 +37,11 @@ class ConfigError(Error, ValueError):
 
 
 class DeviceError(Error):
-    """The encoder cannot run where it was asked to: no driver, no such GPU, or too little memory on it."""
+    """The encoder cannot run on the requested device: no driver, no such GPU, or too little memory on it."""
 
 
 class InputError(Error, ValueError):
-    """A document, a query or a vector cannot be used; the message says which and why."""
+    """A document, a query or a vector cannot be used. The message says which and why."""
 
 
 class FormatError(Error):
@@ -53,7 +53,7 @@ class BusyError(Error):
 
 
 class StorageError(Error, OSError):
-    """The operating system refused."""
+    """The operating system refused to read or write a file."""
 
 
 class ClosedError(Error):
@@ -61,4 +61,4 @@ class ClosedError(Error):
 
 
 class StoppedError(Error):
-    """The work was asked to stop from elsewhere, by a cancelled task. Ctrl-C raises ``KeyboardInterrupt`` instead."""
+    """The call was stopped by another thread or a cancelled task. Ctrl-C raises ``KeyboardInterrupt`` instead."""

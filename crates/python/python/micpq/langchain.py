@@ -26,7 +26,7 @@ def _document(hit: Hit) -> Document:
 
 
 class MicpqRetriever(BaseRetriever):
-    """Documents of an index as LangChain's. ``options`` are those of :meth:`micpq.Index.search`: ``hybrid``, ``rerank``, ..."""
+    """Retrieves documents of an index. ``options`` are those of :meth:`micpq.Index.search`: ``hybrid``, ``rerank``, ..."""
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
 

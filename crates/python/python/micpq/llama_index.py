@@ -25,8 +25,8 @@ def _node(hit: Hit) -> NodeWithScore:
 
 
 class MicpqRetriever(BaseRetriever):
-    """Documents of an index as LlamaIndex's nodes. A bundle that brings an embedding is asked by it. ``options`` are those of
-    :meth:`micpq.Index.search`."""
+    """Retrieves documents of an index as nodes. A query bundle with an embedding is searched by the embedding, otherwise by its
+    text. ``options`` are those of :meth:`micpq.Index.search`."""
 
     def __init__(
         self,
@@ -43,13 +43,13 @@ class MicpqRetriever(BaseRetriever):
         self._options = options
         super().__init__(callback_manager=callback_manager)
 
-    def _asked(self, query_bundle: QueryBundle) -> Any:
+    def _query(self, query_bundle: QueryBundle) -> Any:
         return query_bundle.query_str if query_bundle.embedding is None else query_bundle.embedding
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        hits = self._index.search(self._asked(query_bundle), self._k, filter=self._filter, **self._options)
+        hits = self._index.search(self._query(query_bundle), self._k, filter=self._filter, **self._options)
         return [_node(hit) for hit in hits]
 
     async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        hits = await self._index.asearch(self._asked(query_bundle), self._k, filter=self._filter, **self._options)
+        hits = await self._index.asearch(self._query(query_bundle), self._k, filter=self._filter, **self._options)
         return [_node(hit) for hit in hits]

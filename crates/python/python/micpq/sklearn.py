@@ -1,10 +1,10 @@
-"""scikit-learn's conventions over micpq: a transformer from texts or vectors to codes.
+"""A scikit-learn transformer from texts or vectors to codes.
 
 >>> from sklearn.pipeline import make_pipeline
 >>> from sklearn.neighbors import KNeighborsClassifier
 >>> from micpq.sklearn import MICPQ
 >>> texts, labels = [d["text"] for d in NEWS], [d["label"] for d in NEWS]
->>> coder = MICPQ(bits=16, encoder=ENCODER, epochs=3, output="refined")
+>>> coder = MICPQ(bits=16, encoder=ENCODER, epochs=3, output="projected")
 >>> chain = make_pipeline(coder, KNeighborsClassifier(5)).fit(texts, labels)
 >>> bool(chain.score(texts, labels) > 0.5)
 True
@@ -24,14 +24,15 @@ from .errors import ConfigError
 
 
 class MICPQ(TransformerMixin, BaseEstimator):  # type: ignore[misc,unused-ignore]
-    """Learns codes of texts, or of vectors ``[n, width]``.
+    """Trains a model on texts or on vectors ``[n, width]``, and transforms them to codes.
 
-    :param bits: length of a code: 16, 32, 64 or 128.
-    :param encoder: a name, a Hugging Face directory, or a function from texts to vectors; not used for vectors.
-    :param epochs: most epochs; the trainer's own number unless given.
-    :param seed: decides everything random.
-    :param output: ``"codes"`` for packed codes (uint8), ``"words"`` for the word of every book (uint8), ``"refined"`` for the
-        vectors before they are rounded (float32).
+    :param bits: bits per code: 16, 32, 64 or 128.
+    :param encoder: a name, a Hugging Face directory, or a function from texts to vectors. Vectors do not need it.
+    :param epochs: maximum number of epochs. Default: the method's.
+    :param seed: the same seed gives the same model.
+    :param output: ``"codes"`` for packed codes (uint8 ``[n, code_bytes]``), ``"codewords"`` for the number of the codeword in
+        every codebook (uint8 ``[n, num_codebooks]``), ``"projected"`` for the vectors before quantization (float32
+        ``[n, num_codebooks * dim]``).
     :param options: any other option of :func:`micpq.train`, as a dictionary.
     """
 
@@ -59,9 +60,9 @@ class MICPQ(TransformerMixin, BaseEstimator):  # type: ignore[misc,unused-ignore
         return isinstance(first, (str, dict))
 
     def fit(self, X: Any, y: Any = None) -> MICPQ:
-        """Learns from texts or vectors; labels are not looked at."""
-        if self.output not in ("codes", "words", "refined"):
-            raise ConfigError(f"output is {self.output!r}; it is \"codes\", \"words\" or \"refined\"")
+        """Trains on texts or vectors. ``y`` is ignored."""
+        if self.output not in ("codes", "codewords", "projected"):
+            raise ConfigError(f"output is {self.output!r}; it must be \"codes\", \"codewords\" or \"projected\"")
         options = {"bits": self.bits, "seed": self.seed, **(self.options or {})}
         if self.epochs is not None:
             options["epochs"] = self.epochs
@@ -70,32 +71,34 @@ class MICPQ(TransformerMixin, BaseEstimator):  # type: ignore[misc,unused-ignore
                 options["encoder"] = self.encoder
             self.model_: Model = train(X, **options)
         else:
-            self.model_ = train(features=X, **options)
+            self.model_ = train(embeddings=X, **options)
         self.n_features_in_ = self.model_.inputs
         return self
 
     def _vectors(self, X: Any) -> Any:
         if not self._is_text(X):
             return X
-        return self.encoder(list(X)) if callable(self.encoder) else self.model_.features(X)
+        return self.encoder(list(X)) if callable(self.encoder) else self.model_.embeddings(X)
 
     def transform(self, X: Any) -> npt.NDArray[Any]:
-        """Codes, words or refined vectors of texts or vectors."""
+        """Codes, codewords or projected vectors, as ``output`` says."""
         check_is_fitted(self, "model_")
         vectors = self._vectors(X)
-        if self.output == "refined":
-            return self.model_.refine(vectors)
-        codes = self.model_.encode(features=vectors)
+        if self.output == "projected":
+            return self.model_.project(vectors)
+        codes = self.model_.encode(embeddings=vectors)
         if self.output == "codes":
             return codes
-        books, words, _ = self.model_._native.shape
-        bits = words.bit_length() - 1
-        spread = np.unpackbits(codes, axis=1, bitorder="little")[:, : books * bits].reshape(len(codes), books, bits)
-        return np.packbits(spread, axis=2, bitorder="little")[:, :, 0]
+        num_codebooks, codebook_size, _ = self.model_._native.shape
+        # A codeword is packed in 1, 4 or 8 bits (docs/format.md).
+        bits = 1 if codebook_size == 2 else 4 if codebook_size <= 16 else 8
+        unpacked = np.unpackbits(codes, axis=1, bitorder="little")[:, : num_codebooks * bits]
+        # [n, num_codebooks, bits] -> [n, num_codebooks]
+        return np.packbits(unpacked.reshape(len(codes), num_codebooks, bits), axis=2, bitorder="little")[:, :, 0]
 
     def get_feature_names_out(self, input_features: Any = None) -> npt.NDArray[Any]:
-        """Names of the columns."""
+        """Names of the output columns: ``codes0``, ``codes1``, ..."""
         check_is_fitted(self, "model_")
-        books, _, dim = self.model_._native.shape
-        width = {"codes": self.model_.code_bytes, "words": books, "refined": books * dim}[self.output]
-        return np.array([f"{self.output}{i}" for i in range(width)], dtype=object)
+        num_codebooks, _, dim = self.model_._native.shape
+        widths = {"codes": self.model_.code_bytes, "codewords": num_codebooks, "projected": num_codebooks * dim}
+        return np.array([f"{self.output}{i}" for i in range(widths[self.output])], dtype=object)
