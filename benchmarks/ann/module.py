@@ -55,8 +55,8 @@ class MICPQ(BaseANN):
     def fit(self, X: np.ndarray) -> None:
         self._vectors = self._prepared(X)
         step = max(1, len(X) // self._sample)
-        self._model = micpq.train(features=self._vectors[::step], bits=self._bits, epochs=self._epochs)
-        self._flat = micpq.Flat(self._model, self._model.encode(features=self._vectors))
+        self._model = micpq.train(embeddings=self._vectors[::step], bits=self._bits, epochs=self._epochs)
+        self._flat = micpq.Flat(self._model, self._model.encode(embeddings=self._vectors))
 
     def set_query_arguments(self, candidates: int) -> None:
         self._candidates = candidates

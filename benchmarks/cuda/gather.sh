@@ -11,8 +11,8 @@ python=${PYTHON:-python3}
 shared=${MICPQ_SHARED:-$root/../shared}
 models=${MICPQ_MODELS:-$HOME/.cache/micpq/models}
 mkdir -p "$folder"
-(cd "$root" && cargo build --release --workspace --examples)
-objcopy --strip-debug "$root/target/release/examples/check" "$folder/check"
+(cd "$root" && cargo build --release --workspace --bins)
+objcopy --strip-debug "$root/target/release/check" "$folder/check"
 for encoder in all-MiniLM-L6-v2 bert-base-uncased; do
   to=$folder/$encoder
   mkdir -p "$to"

@@ -6,7 +6,7 @@ FOLDER as for the example `check`. Batches are sorted by length and padded to th
 before the clock starts, features stay there, and of several batch sizes the fastest counts: all in the peer's favour.
 CUDA events; clean and dropout interleaved; medians. With `turns` it answers each line `mean|cls clean|0.3` of standard input
 with the tokens a second of one pass (turns.py). With `plain` too, but as its documentation has it: batches in the order of
-the corpus, padded to their longest document, ids sent from the host and features brought back batch by batch.
+the corpus, padded to their longest document, ids sent from the host and embeddings copied back batch by batch.
 """
 
 import json

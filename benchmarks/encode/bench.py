@@ -36,7 +36,7 @@ class Contestant:
         self.name, self.answer = name, None
         environment = dict(os.environ, RAYON_NUM_THREADS=str(threads), TOKENIZERS_PARALLELISM="false")
         if name.startswith("micpq"):
-            program = [ROOT / "target/release/examples/encoding", encoder, name.split("-")[1], sequences]
+            program = [ROOT / "target/release/encoding", encoder, name.split("-")[1], sequences]
         elif name.startswith("candle"):
             program = [CANDLE, encoder, sequences]
         else:
@@ -112,7 +112,7 @@ def race(which, encoder, onnx, sequences, threads, args, tasks, keep):
 
 def measure(args):
     found = {"machine": machine(), "encoders": {}}
-    peak = subprocess.run([ROOT / "target/release/examples/peak"], capture_output=True, text=True, check=True).stdout
+    peak = subprocess.run([ROOT / "target/release/peak"], capture_output=True, text=True, check=True).stdout
     found["peak"] = [json.loads(line) for line in peak.splitlines()]
     found["cold"] = cold()
     for which in args.encoders:

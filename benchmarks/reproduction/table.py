@@ -81,7 +81,7 @@ def main(results, markdown, record):
         spread = [abs(a - b) for a, b in pairs]
         out.append(f"Two seeds of one cell differ by {statistics.mean(spread):.2f} points on average, {max(spread):.2f} at most.")
     out.append("")
-    out.append("| bits | seconds an epoch (AGNews, training + validation) | (DBpedia) | epochs to the end, AGNews | DBpedia | stopped by patience |")
+    out.append("| bits | seconds per epoch (AGNews, training + validation) | (DBpedia) | epochs to the end, AGNews | DBpedia | stopped by patience |")
     out.append("|---|---|---|---|---|---|")
     for bits in LENGTHS:
         row = [str(bits)]

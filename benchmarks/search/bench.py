@@ -51,7 +51,7 @@ MEASURE = {
 
 def arguments():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("stages", nargs="*", metavar="STAGE", help="all of them unless said")
+    p.add_argument("stages", nargs="*", metavar="STAGE", help="default: all of them")
     p.add_argument("--rounds", type=int, default=9, help="timed rounds of every cell (9)")
     p.add_argument("--verify", type=int, default=16, help="queries compared with brute force for each set (16)")
     p.add_argument("--data", nargs="+", choices=data.KINDS, help="codes: of our model, clustered, or noise")

@@ -1,4 +1,4 @@
-"""Our own model's view of real stories: Reuters-21578, encoded once, refined by a model of each length."""
+"""Our own model's view of real stories: Reuters-21578, encoded once, projected by a model of each length."""
 
 import json
 import subprocess
@@ -53,19 +53,19 @@ def prepare(lengths):
         run(MICPQ, "encode", stories(), *FEATURES, "-o", features)
 
 
-def refined(bits):
-    """Codebooks [books, 16, dim], refined vectors of the stories [n, books * dim], the rows of each one's nearest
-    [n, 16], and the refined vectors of stories held out as queries [256, books * dim]."""
+def projected(bits):
+    """Codebooks [codebooks, 16, dim], projected vectors of the stories [n, codebooks * dim], the rows of each one's nearest
+    [n, 16], and the projected vectors of stories held out as queries [256, codebooks * dim]."""
     prepare([bits])
     model = PLACE / f"model-{bits}"
     tensors = load_file(model / "model.safetensors")
     vectors = np.load(PLACE / "features.npy")
-    features = json.loads((model / "config.json").read_text())["features"]
-    if features and features.get("unit_length"):
+    embedding = json.loads((model / "config.json").read_text())["embedding"]
+    if embedding and embedding.get("unit_length"):
         vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     layers = sum(name.endswith(".weight") for name in tensors)
     for i in range(layers):
-        vectors = vectors @ tensors[f"refine.{i}.weight"].T + tensors[f"refine.{i}.bias"]
+        vectors = vectors @ tensors[f"projection.{i}.weight"].T + tensors[f"projection.{i}.bias"]
         if i + 1 < layers:
             vectors = np.maximum(vectors, 0)
     order = np.random.default_rng(7).permutation(len(vectors))

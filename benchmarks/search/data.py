@@ -83,7 +83,7 @@ class Model:
     and one of its sixteen nearest, and is rounded to its words as any other. Queries are stories held out."""
 
     def __init__(self, rng, bits):
-        self.codebooks, refined, self.near, held = corpus.refined(bits)
+        self.codebooks, refined, self.near, held = corpus.projected(bits)
         self.stories, self.held = refined, held
         self.half = np.square(self.codebooks).sum(-1) / 2  # [books, words]
 

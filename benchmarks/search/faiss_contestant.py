@@ -1,4 +1,4 @@
-"""FAISS's side of `make bench-search`, with the requests of crates/micpq/examples/contestant.rs.
+"""FAISS's side of `make bench-search`, with the requests of crates/bench/src/bin/contestant.rs.
 
 `python faiss_contestant.py fastscan|pq`
 """

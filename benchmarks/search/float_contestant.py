@@ -1,4 +1,4 @@
-"""ScaNN's and USearch's side of `make bench-search others`, with the requests of crates/micpq/examples/contestant.rs.
+"""ScaNN's and USearch's side of `make bench-search others`, with the requests of crates/bench/src/bin/contestant.rs.
 
 `python float_contestant.py scann|usearch`
 

@@ -45,7 +45,7 @@ def measure(case, args):
         found["delete"] = [keeper.ask(do="delete", count=n) for n in (1, 1000, 100_000) if n < documents // 2]
         for told in found["add"] + found["delete"]:
             print("  ".join(f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in told.items()), flush=True)
-        found["snapshot"] = keeper.ask(do="snapshot", to=str(folder / "copy"))
+        found["snapshot"] = keeper.ask(do="backup", to=str(folder / "copy"))
         found["compact"] = keeper.ask(do="compact")
         found["verify"] = keeper.ask(do="verify")
         keeper.close()

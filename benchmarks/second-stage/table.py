@@ -15,7 +15,7 @@ for path in sorted(glob.glob(os.path.join(sys.argv[1], "*-*.json"))):
     corpus = os.path.basename(path).rsplit("-", 1)[0]
     print(f"### {corpus}, {result['bits']} bits: {result['documents']:,} documents, {result['queries']:,} queries, "
           f"{result['duplicates']:,} near-duplicates of each kind\n")
-    print("| search | P@100 | fidelity | crop first | view first | bytes a document | µs a query |")
+    print("| search | P@100 | recall 10@100 | crop first | view first | bytes per document | µs per query |")
     print("|---|---|---|---|---|---|---|")
     for row in result["rows"]:
         cells = [cell(row, k, f) for k, f in

@@ -47,7 +47,7 @@ def data(args, work):
         run(MICPQ, "build", args.corpus, "--bits", 64, "--views", "noise", "-o", base)
     if not (work / "base.npy").exists():
         run(MICPQ, "encode", args.corpus, "-o", work / "base.npy")
-    run(ROOT / "target/release/examples/fill", base, work / "base.npy", args.documents, work / "big.micpq",
+    run(ROOT / "target/release/fill", base, work / "base.npy", args.documents, work / "big.micpq",
         work / "vectors.f32", work / "queries.f32")
     with gzip.open(args.corpus, "rt", newline="") as file:
         texts = [row[-1] for row in itertools.islice(csv.reader(file), 1, 1001)]
@@ -92,7 +92,7 @@ def fresh(work):
     """A copy of the index to write to, so that every run begins with the same one."""
     copy = work / "run.micpq"
     shutil.rmtree(copy, ignore_errors=True)
-    run(MICPQ, "index", "snapshot", work / "big.micpq", copy, stdout=subprocess.DEVNULL)
+    run(MICPQ, "index", "backup", work / "big.micpq", copy, stdout=subprocess.DEVNULL)
     return copy
 
 
