@@ -2,11 +2,12 @@
 
 use std::io::IsTerminal;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, LazyLock, Mutex};
+use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
 use engine::Progress;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use parking_lot::Mutex;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 
@@ -57,7 +58,7 @@ impl TerminalProgress {
 
     /// Ends the current bar and prints a line with its duration.
     pub fn finish(&self) {
-        let mut state = self.state.lock().expect("no code panics while it holds this lock");
+        let mut state = self.state.lock();
         self.close(&mut state);
     }
 
@@ -82,7 +83,7 @@ impl Drop for TerminalProgress {
 
 impl Progress for TerminalProgress {
     fn stage(&self, name: &str, total: Option<u64>) {
-        let mut state = self.state.lock().expect("no code panics while it holds this lock");
+        let mut state = self.state.lock();
         self.close(&mut state);
         let target = if self.quiet || !self.terminal {
             ProgressDrawTarget::hidden()
@@ -100,7 +101,7 @@ impl Progress for TerminalProgress {
     }
 
     fn advance(&self, n: u64) {
-        let mut state = self.state.lock().expect("no code panics while it holds this lock");
+        let mut state = self.state.lock();
         state.bar.inc(n);
         if !self.quiet && !self.terminal && state.last_line.elapsed() > Duration::from_secs(10) {
             state.last_line = Instant::now();
@@ -116,14 +117,14 @@ impl Progress for TerminalProgress {
     }
 
     fn detail(&self, text: &str) {
-        self.state.lock().expect("no code panics while it holds this lock").bar.set_message(text.to_owned());
+        self.state.lock().bar.set_message(text.to_owned());
     }
 
     fn note(&self, text: &str) {
         if self.quiet {
             return;
         }
-        let state = self.state.lock().expect("no code panics while it holds this lock");
+        let state = self.state.lock();
         if self.terminal { state.bar.println(text) } else { eprintln!("{text}") }
     }
 

@@ -1,7 +1,6 @@
 //! An encoder on a GPU: sequences in, embeddings out, batch after batch on two streams.
 
 use std::cell::Cell;
-use std::sync::{Mutex, PoisonError};
 
 use crate::batch::{Capacity, check, cut};
 use crate::compile::{Kernels, compile};
@@ -12,6 +11,7 @@ use crate::library::guarded;
 use crate::memory::{Event, Stream};
 use crate::weights::{Source, Weights, widen};
 use crate::{Dropout, Error, Pooling, Precision, Result, Shape};
+use parking_lot::Mutex;
 
 /// Default size of a batch.
 const BATCH_TOKENS: usize = 16 * 1024;
@@ -159,7 +159,7 @@ impl Bert {
         let longest = sequences.iter().map(|s| s.len()).max().unwrap_or(0);
         let tokens = sequences.iter().map(|s| s.len() as u64).sum();
         // Only the caller's closure can panic under the lock; the lanes are abandoned before their next use.
-        let mut state = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.lanes.lock();
         guarded("encoding on the GPU", || {
             self.device.bind()?;
             // A driver may load kernels at their first launch, and find only then that memory is short.
@@ -281,7 +281,7 @@ impl Bert {
     /// Runs work on one lane, without retries.
     fn on_lane<T>(&self, doing: &str, sequences: &[&[u32]], work: impl FnOnce(&mut Lane) -> Result<T>) -> Result<T> {
         let longest = sequences.iter().map(|s| s.len()).max().unwrap_or(0);
-        let mut state = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.lanes.lock();
         guarded(doing, || {
             self.device.bind()?;
             state.reserve(&self.device, &self.model, longest)?;

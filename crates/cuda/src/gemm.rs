@@ -3,11 +3,11 @@
 
 use std::collections::HashMap;
 use std::ffi::c_void;
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use cudarc::cublaslt::result::{self as lt, CublasError};
 use cudarc::cublaslt::sys::{self, cublasLtEpilogue_t as Epilogue};
+use parking_lot::Mutex;
 
 use crate::compile::{Kernels, arguments};
 use crate::device::Device;
@@ -100,7 +100,7 @@ impl Products {
 
     /// One line per timed site.
     pub fn choices(&self) -> Vec<String> {
-        let choices = self.choices.lock().unwrap_or_else(PoisonError::into_inner);
+        let choices = self.choices.lock();
         let line = |site: &Site| {
             let Choice { use_own, times: (first, best, own), .. } = choices.get(site)?;
             Some(format!("{site:?}: cuBLASLt {first:.1?}, best {best:.1?}, own {own:.1?}, own is used: {use_own}"))
@@ -218,7 +218,7 @@ impl Linear {
             _ => None,
         };
         let mut linear = Linear { weight, _bias: bias, plan, own_product, inputs, outputs };
-        let known = products.choices.lock().unwrap_or_else(PoisonError::into_inner).get(&site).copied();
+        let known = products.choices.lock().get(&site).copied();
         let choice = match (known, &products.trial) {
             (Some(choice), _) => Some(choice),
             (None, Some(trial)) => Some(linear.choose(products, kernels, trial)?),
@@ -227,7 +227,7 @@ impl Linear {
         if let Some(choice) = choice {
             linear.plan.algorithm = choice.algorithm;
             linear.own_product = linear.own_product.filter(|_| choice.use_own);
-            products.choices.lock().unwrap_or_else(PoisonError::into_inner).insert(site, choice);
+            products.choices.lock().insert(site, choice);
         } else {
             linear.own_product = None;
         }

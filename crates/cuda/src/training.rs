@@ -4,7 +4,7 @@
 //! model queues its steps on its own stream, so that several models share a GPU.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use crate::compile::{Kernel, Module, arguments, assemble};
 use crate::device::Device;
@@ -12,6 +12,7 @@ use crate::learned::{Learned, TrainingAdam};
 use crate::library::guarded;
 use crate::memory::{Buffer, Event, Pinned, Stream};
 use crate::{Error, Result};
+use parking_lot::Mutex;
 
 // One program of two files: the second uses the draws and the update of the first.
 const SOURCE: &str = concat!(include_str!("training.cu"), include_str!("layer.cu"));
@@ -29,9 +30,9 @@ pub struct TrainingShape {
     /// Width of the projection's hidden layer.
     pub hidden: usize,
     /// Number of codebooks.
-    pub books: usize,
+    pub num_codebooks: usize,
     /// Codewords per codebook, at most 256.
-    pub words: usize,
+    pub codebook_size: usize,
     /// Dimensions of a codeword.
     pub dim: usize,
     /// Largest number of documents of a batch.
@@ -40,7 +41,7 @@ pub struct TrainingShape {
 
 impl TrainingShape {
     fn width(&self) -> usize {
-        self.books * self.dim
+        self.num_codebooks * self.dim
     }
 
     /// Offsets of `W1`, `b1`, `W2`, `b2` and the codewords in the parameters, then their end.
@@ -51,7 +52,7 @@ impl TrainingShape {
             self.hidden,
             self.width() * self.hidden,
             self.width(),
-            self.width() * self.words,
+            self.width() * self.codebook_size,
         ];
         let mut offsets = [0; 6];
         for (offset, size) in offsets[1..].iter_mut().zip(sizes) {
@@ -72,12 +73,13 @@ impl TrainingShape {
             self.inputs * columns,
             self.hidden * columns,
             self.width() * columns,
-            self.width() * self.words * 2 * self.batch,
+            self.width() * self.codebook_size * 2 * self.batch,
             4 * self.batch * self.batch,
         ];
-        let smallest = [self.inputs, self.hidden, self.books, self.words, self.dim, self.batch].into_iter().min();
+        let smallest =
+            [self.inputs, self.hidden, self.num_codebooks, self.codebook_size, self.dim, self.batch].into_iter().min();
         // The kernels use 32-bit indices.
-        if largest.iter().any(|&n| n >= 1 << 31) || smallest == Some(0) || self.words > 256 {
+        if largest.iter().any(|&n| n >= 1 << 31) || smallest == Some(0) || self.codebook_size > 256 {
             return Err(Error::Input(format!("the GPU kernels cannot train a model of {self:?}; use the CPU")));
         }
         Ok(())
@@ -174,7 +176,7 @@ type Images = BTreeMap<(i32, i32), Arc<[u8]>>;
 /// The compiled kernels for a compute capability; compiled once per process.
 pub(crate) fn image(capability: (i32, i32)) -> Result<Arc<[u8]>> {
     static COMPILED: Mutex<Images> = Mutex::new(Images::new());
-    let mut compiled = COMPILED.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut compiled = COMPILED.lock();
     if let Some(image) = compiled.get(&capability) {
         return Ok(image.clone());
     }
@@ -268,11 +270,11 @@ impl Trainer {
             let doubles = |count: usize| Buffer::new(device, 8 * count, "training");
             let (n, width) = (2 * shape.batch, shape.width());
             let columns = MAX_CODED_VECTORS.max(n);
-            let cells = shape.books * shape.words * n;
+            let cells = shape.num_codebooks * shape.codebook_size * n;
             let slots = (0..MAX_QUEUED_BATCHES).map(|_| {
                 Ok(Slot {
                     embeddings: Pinned::new(device, n * shape.inputs)?,
-                    keys: Pinned::new(device, shape.books)?,
+                    keys: Pinned::new(device, shape.num_codebooks)?,
                     uploaded: Event::new(device)?,
                 })
             });
@@ -284,7 +286,7 @@ impl Trainer {
                 objective,
                 learned: Learned::new(device, &vec![0.0; shape.parameters()])?,
                 embeddings: floats(columns * shape.inputs)?,
-                keys: doubles(shape.books)?,
+                keys: doubles(shape.num_codebooks)?,
                 hidden: floats(shape.hidden * columns)?,
                 projected: floats(width * columns)?,
                 dhidden: floats(shape.hidden * n)?,
@@ -296,15 +298,15 @@ impl Trainer {
                 code: floats(cells)?,
                 logs: floats(cells)?,
                 error: floats(cells)?,
-                squares: floats(shape.books * n)?,
+                squares: floats(shape.num_codebooks * n)?,
                 scale: floats(n)?,
-                mean_slope: floats(2 * shape.books * shape.words)?,
-                information: doubles(shape.books * shape.words)?,
+                mean_slope: floats(2 * shape.num_codebooks * shape.codebook_size)?,
+                information: doubles(shape.num_codebooks * shape.codebook_size)?,
                 similar: floats(n * n)?,
                 both: floats(n * n)?,
                 losses: doubles(n)?,
                 totals: Buffer::filled(device, &[0.0f64; 4], "training")?,
-                codes: Buffer::new(device, columns * shape.books, "training")?,
+                codes: Buffer::new(device, columns * shape.num_codebooks, "training")?,
                 stream: Stream::new(device)?,
                 device: device.clone(),
             };
@@ -346,7 +348,7 @@ impl Trainer {
     /// of the rows, the other view in the second. `keys` are the keys of the Gumbel noise, one per codebook. The losses are
     /// weighted by `share`, and `number` is reported if the loss is not finite.
     pub fn step(&mut self, embeddings: &[f32], keys: &[u64], share: f64, number: u64) -> Result<()> {
-        let TrainingShape { inputs, hidden, books: num_codebooks, words: codebook_size, dim, batch } = self.shape;
+        let TrainingShape { inputs, hidden, num_codebooks, codebook_size, dim, batch } = self.shape;
         let n = embeddings.len() / inputs;
         if n < 2 || !n.is_multiple_of(2) || n > 2 * batch {
             return Err(Error::Input(format!("a step got {n} vectors; it takes two views of 1 to {batch} documents")));
@@ -527,7 +529,7 @@ impl Trainer {
 
     /// The nearest codeword of every codebook for vectors `[n, inputs]`: `[n, codebooks]`.
     pub fn codes(&mut self, embeddings: &[f32]) -> Result<Vec<u8>> {
-        let TrainingShape { inputs, books: num_codebooks, words: codebook_size, dim, .. } = self.shape;
+        let TrainingShape { inputs, num_codebooks, codebook_size, dim, .. } = self.shape;
         if !embeddings.len().is_multiple_of(inputs) {
             let found = embeddings.len();
             return Err(Error::Input(format!(
@@ -640,12 +642,13 @@ mod tests {
 
     #[test]
     fn sizes_beyond_the_kernels_indices_are_refused() {
-        let shape = TrainingShape { inputs: 768, hidden: 768, books: 32, words: 16, dim: 24, batch: 64 };
+        let shape =
+            TrainingShape { inputs: 768, hidden: 768, num_codebooks: 32, codebook_size: 16, dim: 24, batch: 64 };
         shape.check().unwrap();
         assert_eq!(shape.parameters(), 768 * 768 + 768 + 768 * 768 + 768 + 768 * 16);
         for wrong in [
             TrainingShape { batch: 65_536, ..shape },
-            TrainingShape { words: 512, ..shape },
+            TrainingShape { codebook_size: 512, ..shape },
             TrainingShape { dim: 0, ..shape },
         ] {
             assert!(wrong.check().unwrap_err().to_string().contains("use the CPU"));

@@ -78,9 +78,3 @@ mod power;
 pub use error::{Error, Result};
 pub use matrix::Matrix;
 pub use progress::{NoProgress, Progress};
-
-/// Lower-case hex digits. Hidden like the modules above: the server shares it.
-#[doc(hidden)]
-pub fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|b| format!("{b:02x}")).collect()
-}

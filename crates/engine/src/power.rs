@@ -6,9 +6,10 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use kernels::dropout::mix;
+use parking_lot::Mutex;
 
 /// The disks that are being modelled.
 static WATCHED: Mutex<Vec<Arc<Inner>>> = Mutex::new(Vec::new());
@@ -52,7 +53,7 @@ pub(crate) struct Cut {
 
 /// Called before a file or directory is synced.
 pub(crate) fn before_sync(path: &Path) {
-    let watched = WATCHED.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let watched = WATCHED.lock().clone();
     if watched.is_empty() {
         return;
     }
@@ -68,33 +69,33 @@ impl Disk {
         let root = std::fs::canonicalize(root).unwrap();
         let links = tempfile::tempdir_in(root.parent().unwrap()).unwrap();
         let inner = Arc::new(Inner { root: root.clone(), links, state: Mutex::default() });
-        inner.state.lock().unwrap().now.root = std::fs::metadata(&root).unwrap().ino();
+        inner.state.lock().now.root = std::fs::metadata(&root).unwrap().ino();
         inner.sync(&root);
-        WATCHED.lock().unwrap_or_else(PoisonError::into_inner).push(inner.clone());
+        WATCHED.lock().push(inner.clone());
         Disk { inner }
     }
 
     /// Syncs seen so far. Only a sync changes the modelled disk.
     pub fn syncs(&self) -> usize {
-        self.inner.state.lock().unwrap().cuts.len()
+        self.inner.state.lock().cuts.len()
     }
 
     /// The disk after each sync.
     pub fn cuts(&self) -> Vec<Cut> {
-        self.inner.state.lock().unwrap().cuts.clone()
+        self.inner.state.lock().cuts.clone()
     }
 }
 
 impl Drop for Disk {
     fn drop(&mut self) {
-        let mut watched = WATCHED.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut watched = WATCHED.lock();
         watched.retain(|inner| !Arc::ptr_eq(inner, &self.inner));
     }
 }
 
 impl Inner {
     fn sync(&self, path: &Path) {
-        let mut state = self.state.lock().unwrap();
+        let mut state = self.state.lock();
         let state = &mut *state;
         let (now, directories) = (&mut state.now, &mut state.directories);
         (now.unsynced_bytes, now.unsynced_names) = (HashMap::new(), HashMap::new());

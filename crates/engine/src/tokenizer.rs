@@ -1,8 +1,9 @@
 //! Text to word-piece ids, with `[CLS]` and `[SEP]`, through the `tokenizers` crate.
 
 use std::path::Path;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
+use parking_lot::RwLock;
 use rayon::prelude::*;
 use tokenizers::models::wordpiece::WordPiece;
 use tokenizers::normalizers::BertNormalizer;
@@ -40,7 +41,7 @@ impl Tokenizer {
     }
 
     fn current(&self) -> Arc<tokenizers::Tokenizer> {
-        self.inner.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.inner.read().clone()
     }
 
     /// The tokenizer that truncates to `max_tokens`.
@@ -59,7 +60,7 @@ impl Tokenizer {
             }))
             .map_err(|e| Error::config(format!("a limit of {max_tokens} tokens: {e}")))?;
         let cutting = Arc::new(cutting);
-        *self.inner.write().unwrap_or_else(PoisonError::into_inner) = cutting.clone();
+        *self.inner.write() = cutting.clone();
         Ok(cutting)
     }
 

@@ -90,18 +90,24 @@ pub fn matching(costs: &[i64], n: usize) -> Vec<usize> {
     columns
 }
 
-/// Clusters by the codeword of each codebook. `words` are the codeword numbers, `[n, codebooks]`.
-pub fn by_codebook(words: &[u32], books: usize, labels: &Labels) -> Result<Accuracy> {
-    let figures: Result<Vec<f64>> = (0..books)
-        .map(|m| accuracy(&words.iter().skip(m).step_by(books).copied().collect::<Vec<u32>>(), labels))
+/// Clusters by the codeword of each codebook. `codewords` are the codeword numbers, `[n, codebooks]`.
+pub fn by_codebook(codewords: &[u32], num_codebooks: usize, labels: &Labels) -> Result<Accuracy> {
+    let figures: Result<Vec<f64>> = (0..num_codebooks)
+        .map(|m| accuracy(&codewords.iter().skip(m).step_by(num_codebooks).copied().collect::<Vec<u32>>(), labels))
         .collect();
     Ok(Accuracy::of(&figures?))
 }
 
-/// Clusters by K-means on each of the `books` slices of projected vectors, one slice per codebook.
-pub fn by_kmeans(projected: &Matrix, books: usize, classes: usize, seed: u64, labels: &Labels) -> Result<Accuracy> {
-    let dim = projected.cols() / books;
-    let figures: Result<Vec<f64>> = (0..books)
+/// Clusters by K-means on each of the `num_codebooks` slices of projected vectors, one slice per codebook.
+pub fn by_kmeans(
+    projected: &Matrix,
+    num_codebooks: usize,
+    classes: usize,
+    seed: u64,
+    labels: &Labels,
+) -> Result<Accuracy> {
+    let dim = projected.cols() / num_codebooks;
+    let figures: Result<Vec<f64>> = (0..num_codebooks)
         .map(|m| {
             let part: Vec<f32> = projected.iter().flat_map(|row| row[m * dim..(m + 1) * dim].iter().copied()).collect();
             let means = KMeans { clusters: classes, iterations: 100, seed, address: m as u64 };

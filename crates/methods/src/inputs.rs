@@ -192,7 +192,7 @@ impl Inputs {
     pub fn len(&self) -> usize {
         match self {
             Inputs::Embeddings(rows) => rows.rows(),
-            Inputs::Terms(words) => words.rows.len(),
+            Inputs::Terms(terms) => terms.rows.len(),
             Inputs::TokenStates(tokens) => tokens.len(),
         }
     }
@@ -205,7 +205,7 @@ impl Inputs {
     pub fn width(&self) -> usize {
         match self {
             Inputs::Embeddings(rows) => rows.cols(),
-            Inputs::Terms(words) => words.vocabulary.len(),
+            Inputs::Terms(terms) => terms.vocabulary.len(),
             Inputs::TokenStates(tokens) => WINDOW * tokens.width,
         }
     }
@@ -249,9 +249,9 @@ pub fn network(entry: &Entry, used: usize, behind: Vec<Dense>, inputs: &Inputs) 
             let convolution = Convolution::new(tokens.width, entry.weight.values, entry.bias.values)?;
             Ok((Front::Convolution(convolution), Projection::new(behind)?))
         }
-        Inputs::Terms(words) => {
+        Inputs::Terms(terms) => {
             let layer = Layer { weight: entry.weight.values, bias: entry.bias.values };
-            let terms = Terms::new(words.weighting, !behind.is_empty(), words.vocabulary.clone(), layer)?;
+            let terms = Terms::new(terms.weighting, !behind.is_empty(), terms.vocabulary.clone(), layer)?;
             let behind = if behind.is_empty() { vec![identity_layer(used)?] } else { behind };
             Ok((Front::Terms(terms), Projection::new(behind)?))
         }
@@ -271,9 +271,9 @@ pub fn signs(bits: usize) -> Result<Codebooks> {
 /// Projects all inputs.
 pub fn projected(front: &Front, projection: &Projection, inputs: &Inputs) -> Result<Matrix> {
     match (front, inputs) {
-        (Front::Terms(terms), Inputs::Terms(words)) => {
+        (Front::Terms(terms), Inputs::Terms(rows)) => {
             let mut out = Matrix::zeros(0, projection.outputs());
-            for block in words.tokens.chunks(BLOCK) {
+            for block in rows.tokens.chunks(BLOCK) {
                 out.extend(&projection.apply(&terms.encode(block)?)?);
             }
             Ok(out)

@@ -51,7 +51,7 @@ impl Job<'_> {
         let vocabulary = Arc::new(config.lexicon.fit(&self.task.corpus.texts, self.task.clean)?);
         progress.note(&format!("{} terms in the vocabulary", vocabulary.len()));
         let inputs = |set: &Dataset| {
-            let terms = |text: &String| vocabulary.terms(&self.task.clean.apply(text, None));
+            let terms = |text: &String| vocabulary.term_numbers(&self.task.clean.apply(text, None));
             Inputs::Terms(TermRows::new(
                 vocabulary.clone(),
                 config.weighting,

@@ -215,7 +215,7 @@ impl<'a> Learner<'a> {
             (Inputs::Embeddings(x), None) => {
                 Rows::Dense(x.select(&documents.iter().map(|&d| d as usize).collect::<Vec<_>>()))
             }
-            (Inputs::Terms(words), None) => Rows::Terms(documents.iter().map(|&d| &words.rows[d as usize]).collect()),
+            (Inputs::Terms(terms), None) => Rows::Terms(documents.iter().map(|&d| &terms.rows[d as usize]).collect()),
             (Inputs::TokenStates(tokens), None) => {
                 Rows::Windows(tokens.scaled_windows(documents, pass(self.config, epoch)))
             }
@@ -350,7 +350,7 @@ impl<'a> Learner<'a> {
                 "epoch {epoch}: loss {loss:.3}, {selection} {figure:.3}{}, {:.1} of {} codewords used, {seconds:.1} s",
                 if better { " (best)" } else { "" },
                 usage.mean_used(),
-                usage.words
+                usage.codebook_size
             ));
             stale += 1;
             if better {

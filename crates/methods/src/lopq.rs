@@ -60,7 +60,7 @@ pub fn fit(points: &Matrix, bits: usize, iterations: usize, seed: u64) -> Result
         centres.extend(centre);
         rotations.extend_from_slice(rotation.as_slice());
     }
-    let (words, error) = codewords(&local, CodeShape::new(count, CELLS, dim)?, iterations, seed, None);
+    let (local_codewords, error) = codewords(&local, CodeShape::new(count, CELLS, dim)?, iterations, seed, None);
 
     // [head, tail] in one layer: the head's axes are combinations of the tail's.
     let mut all = compose(&span, &plain);
@@ -68,7 +68,7 @@ pub fn fit(points: &Matrix, bits: usize, iterations: usize, seed: u64) -> Result
     let cells = Cells::new(dim, tail, heads.as_slice().to_vec(), centres, rotations)?;
     Ok(Quantizer {
         projection: Projection::with_cells(vec![rotate(&axes.centre, &all)?], cells)?,
-        codebooks: Codebooks::new(shape, [heads.as_slice(), &words].concat())?,
+        codebooks: Codebooks::new(shape, [heads.as_slice(), &local_codewords].concat())?,
         error: error / points.rows() as f64,
     })
 }

@@ -98,7 +98,9 @@ pub(crate) fn decode(points: &Matrix, shape: CodeShape, codewords: &[f32]) -> Re
     let rows = out.as_mut_slice().par_chunks_exact_mut(shape.width());
     rows.zip(codes.par_chunks_exact(shape.code_bytes())).for_each(|(row, code)| {
         for (m, part) in row.chunks_exact_mut(shape.dim()).enumerate() {
-            part.copy_from_slice(codebooks.book(m).nth(shape.codeword(code, m)).expect("a packed codeword is below K"));
+            part.copy_from_slice(
+                codebooks.codebook(m).nth(shape.codeword(code, m)).expect("a packed codeword is below K"),
+            );
         }
     });
     Ok(out)

@@ -122,7 +122,7 @@ pub(crate) mod tests {
             let mut error = 0.0;
             for (code, row) in codes.chunks_exact(shape.code_bytes()).zip(projected.iter()) {
                 for m in 0..shape.num_codebooks() {
-                    let codeword = found.codebooks.book(m).nth(shape.codeword(code, m)).unwrap();
+                    let codeword = found.codebooks.codebook(m).nth(shape.codeword(code, m)).unwrap();
                     let part = &row[m * shape.dim()..(m + 1) * shape.dim()];
                     error += part.iter().zip(codeword).map(|(a, b)| f64::from(a - b).powi(2)).sum::<f64>();
                 }

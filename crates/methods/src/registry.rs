@@ -1,8 +1,9 @@
 //! All methods by name. A new method is its file and its line here.
 
-use std::sync::{Arc, LazyLock, PoisonError, RwLock};
+use std::sync::{Arc, LazyLock};
 
 use engine::{Error, Result};
+use parking_lot::RwLock;
 
 use crate::method::{Method, MethodHandle};
 use crate::{aepq, ammi, bmsh, corrsh, csh, dhim, lopq, nash, opq, pq, two_stage, variants, vdsh, wish};
@@ -37,7 +38,7 @@ static REGISTERED: RwLock<Vec<MethodHandle>> = RwLock::new(Vec::new());
 
 /// All methods: the built-in ones in the order of the paper's tables, then those of users in the order of their registration.
 pub fn registry() -> Vec<MethodHandle> {
-    let registered = REGISTERED.read().unwrap_or_else(PoisonError::into_inner);
+    let registered = REGISTERED.read();
     BUILT_IN.iter().chain(registered.iter()).cloned().collect()
 }
 
@@ -63,7 +64,7 @@ pub fn register(method: Arc<dyn Method>) -> Result<()> {
         return Err(Error::config(format!("{name} is a built-in method; register yours under another name")));
     }
     let method = MethodHandle::new(method);
-    let mut registered = REGISTERED.write().unwrap_or_else(PoisonError::into_inner);
+    let mut registered = REGISTERED.write();
     match registered.iter_mut().find(|m| **m == method) {
         Some(earlier) => *earlier = method,
         None => registered.push(method),
@@ -107,7 +108,7 @@ mod tests {
     #[test]
     fn users_add_methods_and_replace_their_own_but_no_built_in_one() {
         let method = |name: &str, problem: &'static str| -> Arc<dyn Method> {
-            Arc::new(EmbeddingMethod::new(name, move |_| Err(Error::config(problem))))
+            Arc::new(EmbeddingMethod::new(name, move |_, _| Err(Error::config(problem))))
         };
         register(method("mine", "first")).unwrap();
         register(method("mine", "second")).unwrap();

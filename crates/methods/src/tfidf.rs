@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use engine::encoder::{Vocabulary, words};
+use engine::encoder::{Vocabulary, terms_of};
 use engine::text::Clean;
 use engine::{Error, Result};
 use rayon::prelude::*;
@@ -58,7 +58,7 @@ impl LexiconConfig {
                 let mut counts: HashMap<String, (u64, u64)> = HashMap::new();
                 for text in texts {
                     let mut seen = HashSet::new();
-                    for term in words(&clean.apply(text.as_ref(), None)).filter(|w| !stop.contains(w.as_str())) {
+                    for term in terms_of(&clean.apply(text.as_ref(), None)).filter(|w| !stop.contains(w.as_str())) {
                         let first = seen.insert(term.clone());
                         let count = counts.entry(term).or_default();
                         count.0 += 1;
@@ -107,7 +107,7 @@ mod tests {
     fn vocabulary_and_frequencies_equal_values_computed_by_hand() {
         let config = LexiconConfig { min_documents: 2, ..LexiconConfig::default() };
         let found = config.fit(&TEXTS, Clean::None).unwrap();
-        assert_eq!(found.words(), ["oil", "price", "wheat"]);
+        assert_eq!(found.terms(), ["oil", "price", "wheat"]);
         // oil in 4 of 5, price and wheat in 2.
         let expected = [(6.0f64 / 5.0).ln() + 1.0, 2.0f64.ln() + 1.0, 2.0f64.ln() + 1.0];
         assert!(found.frequencies().iter().zip(expected).all(|(a, b)| (f64::from(*a) - b).abs() < 1e-6));
@@ -115,12 +115,12 @@ mod tests {
 
     #[test]
     fn limits_leave_terms_out() {
-        let words = |config: LexiconConfig| config.fit(&TEXTS, Clean::None).unwrap().words().to_vec();
+        let terms = |config: LexiconConfig| config.fit(&TEXTS, Clean::None).unwrap().terms().to_vec();
         let base = LexiconConfig { min_documents: 1, ..LexiconConfig::default() };
-        assert_eq!(words(LexiconConfig { max_share: 0.5, ..base }), ["price", "wheat"]);
-        assert!(words(LexiconConfig { stop_words: false, ..base }).contains(&"the".to_owned()));
+        assert_eq!(terms(LexiconConfig { max_share: 0.5, ..base }), ["price", "wheat"]);
+        assert!(terms(LexiconConfig { stop_words: false, ..base }).contains(&"the".to_owned()));
         // The most frequent: oil 5 times, wheat 3.
-        assert_eq!(words(LexiconConfig { vocabulary: 2, ..base }), ["oil", "wheat"]);
+        assert_eq!(terms(LexiconConfig { vocabulary: 2, ..base }), ["oil", "wheat"]);
         let none = LexiconConfig { min_documents: 9, ..base }.fit(&TEXTS, Clean::None).unwrap_err().to_string();
         assert!(none.contains("lower min_documents"), "{none}");
         assert!(LexiconConfig { max_share: 0.0, ..base }.validate().is_err());

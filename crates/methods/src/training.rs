@@ -96,6 +96,22 @@ impl Training {
         }
     }
 
+    /// The options with one of them changed, by the name it is recorded under.
+    pub fn with_option(self, name: &str, value: serde_json::Value) -> Result<Training> {
+        Ok(match self {
+            Training::Micpq(method, config) => Training::Micpq(method, Box::new(config.with_option(name, value)?)),
+            Training::Other(config) => Training::Other(Box::new(config.with(name, value)?)),
+        })
+    }
+
+    /// Returns an error for the first option that is out of its range.
+    pub fn validate(&self) -> Result<()> {
+        match self {
+            Training::Micpq(_, config) => config.validate(),
+            Training::Other(config) => config.validate(),
+        }
+    }
+
     /// The options as a model records them.
     pub fn record(&self) -> serde_json::Value {
         match self {

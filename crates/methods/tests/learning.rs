@@ -123,7 +123,7 @@ fn every_generative_method_learns_from_terms() {
         config.lexicon.vocabulary = 2000;
         let vocabulary = Arc::new(config.lexicon.fit(&documents.texts, Clean::None).unwrap());
         let inputs = |set: &Dataset| {
-            let tokens = set.texts.iter().map(|t| vocabulary.terms(t)).collect();
+            let tokens = set.texts.iter().map(|t| vocabulary.term_numbers(t)).collect();
             Inputs::Terms(TermRows::new(vocabulary.clone(), config.weighting, tokens))
         };
         let (before, after) = gain(&method, &config, &inputs(&documents), &inputs(&queries), (&documents, &queries));

@@ -24,7 +24,7 @@ pub fn run(
     progress: &dyn Progress,
 ) -> Result<Figures> {
     let begun = std::time::Instant::now();
-    let code = CodeShape::unpacked(plan.books, splits.classes, config.dim)?;
+    let code = CodeShape::unpacked(plan.codebooks, splits.classes, config.dim)?;
     let sizes = Sizes { inputs: views.width(), hidden: config.hidden, code };
     let mut objective = config.objective.clone();
     objective.tau = plan.tau;
@@ -61,8 +61,8 @@ pub fn run(
         let Inputs::Embeddings(_) = inputs else { continue };
         let vectors = projected(&Front::Embeddings, &projection, inputs)?;
         clustering.push((
-            by_codebook(&codebooks.nearest(&vectors), plan.books, labels)?,
-            by_kmeans(&vectors, plan.books, splits.classes, config.seed, labels)?,
+            by_codebook(&codebooks.nearest(&vectors), plan.codebooks, labels)?,
+            by_kmeans(&vectors, plan.codebooks, splits.classes, config.seed, labels)?,
         ));
     }
     Ok(Figures {

@@ -163,7 +163,9 @@ fn code_map(codebooks: &Codebooks, codes: &[u8], order: &[u32], labels: &Labels)
     let mut decoded = Matrix::zeros(count, shape.width());
     for (i, code) in codes.chunks_exact(shape.code_bytes()).take(count).enumerate() {
         for (m, part) in decoded.row_mut(i).chunks_exact_mut(shape.dim()).enumerate() {
-            part.copy_from_slice(codebooks.book(m).nth(shape.codeword(code, m)).expect("a packed codeword is below K"));
+            part.copy_from_slice(
+                codebooks.codebook(m).nth(shape.codeword(code, m)).expect("a packed codeword is below K"),
+            );
         }
     }
     let axes = Axes::of(&decoded)?;

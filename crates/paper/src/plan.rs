@@ -136,7 +136,7 @@ pub struct OptionsAt {
 #[serde(deny_unknown_fields)]
 pub struct Clustering {
     /// Number of codebooks.
-    pub books: usize,
+    pub codebooks: usize,
     pub epochs: usize,
     /// Temperature of the soft code.
     pub tau: f64,

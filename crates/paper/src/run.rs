@@ -2,10 +2,10 @@
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
-use std::sync::Mutex;
 
 use engine::encoder::Device;
 use engine::{Progress, Result};
+use parking_lot::Mutex;
 
 use crate::cell::{Cell, Store, Task};
 use crate::plan::Plan;

@@ -160,7 +160,7 @@ impl EncodedSplits {
     pub fn terms(plan: &Plan, splits: &Splits, lexicon: LexiconConfig, weighting: Weighting) -> Result<EncodedSplits> {
         let vocabulary: Arc<Vocabulary> = Arc::new(lexicon.fit(&splits.documents.texts, plan.clean)?);
         let of = |set: &Dataset| {
-            let terms = |text: &String| vocabulary.terms(&plan.clean.apply(text, None));
+            let terms = |text: &String| vocabulary.term_numbers(&plan.clean.apply(text, None));
             Inputs::Terms(TermRows::new(vocabulary.clone(), weighting, set.texts.par_iter().map(terms).collect()))
         };
         Ok(EncodedSplits {

@@ -1,10 +1,10 @@
 //! The workers of a run: each takes the next open cell of a corpus, trains it, measures it and stores it.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use engine::{Error, Progress, Result};
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::cell::{Cell, Store, Task};
 use crate::prepare::Ready;
@@ -55,7 +55,7 @@ impl<'a> Workers<'a> {
             Err(Error::Interrupted) => true,
             Err(other) => return Err(other),
         };
-        Ok((self.queue.into_inner().expect("no worker panicked").finished, interrupted))
+        Ok((self.queue.into_inner().finished, interrupted))
     }
 
     fn work(&self, threads: usize) -> Result<()> {
@@ -78,7 +78,7 @@ impl<'a> Workers<'a> {
     }
 
     fn queue(&self) -> MutexGuard<'_, Queue<'a>> {
-        self.queue.lock().expect("no worker panics while it holds the queue")
+        self.queue.lock()
     }
 
     /// The next open cell, marked as running.
@@ -140,7 +140,7 @@ impl Progress for CellProgress<'_> {
     }
 
     fn note(&self, text: &str) {
-        let mut last = self.last.lock().expect("no note panics");
+        let mut last = self.last.lock();
         if last.elapsed() >= NOTE_PAUSE {
             *last = Instant::now();
             self.board.hear(self.task, text);

@@ -69,7 +69,7 @@ export const api = {
 
   codeword: async (index, codebook, codeword) => {
     const { documents, marks } = await get(at(index, `/codebooks/${codebook}/${codeword}?documents=10`));
-    return { terms: marks.map((mark) => mark.word), examples: documents };
+    return { terms: marks.map((mark) => mark.term), examples: documents };
   },
 
   map: async (index) => {

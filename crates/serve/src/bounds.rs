@@ -2,7 +2,7 @@
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::sync::{Arc, LazyLock};
 use std::task::{Context, Poll};
 
 use axum::body::{Body, HttpBody};
@@ -11,6 +11,7 @@ use bytes::Bytes;
 use engine::Progress;
 use http_body_util::BodyExt;
 use hyper::body::{Frame, SizeHint};
+use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::problem::{Answer, Code, Problem};
@@ -52,7 +53,7 @@ impl BodyBytes {
 
     /// Counts more bytes. Fails if the budget has no room for them.
     pub fn add(&self, bytes: usize) -> Answer<()> {
-        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut held = self.held.lock();
         let more = permits(held.0 + bytes) - permits(held.0);
         let permit =
             self.budget.take(more).ok_or_else(|| Problem::overloaded("too many large bodies are being read"))?;

@@ -1,7 +1,7 @@
 //! A served index: its searcher, and its queues of queries and writes.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use engine::encoder::Embedder;
@@ -9,6 +9,7 @@ use engine::index::Index;
 use engine::model::Model;
 use engine::query::Searcher;
 use engine::{Error, NoProgress, Progress, Result};
+use parking_lot::{Mutex, RwLock};
 
 use crate::config::ServeConfig;
 use crate::insight::Map;
@@ -27,7 +28,7 @@ impl Encoders {
     pub fn of(&self, model: &Model, progress: &dyn Progress) -> Result<Option<Arc<Embedder>>> {
         let Some(config) = &model.config.embedding else { return Ok(None) };
         // Locked during the load, so that two indexes load it once.
-        let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut loaded = self.loaded.lock();
         if let Some(embedder) = loaded.iter().find(|embedder| embedder.config() == config) {
             return Ok(Some(embedder.clone()));
         }
@@ -65,7 +66,7 @@ impl Hosted {
         let searcher = Arc::new(RwLock::new(Arc::new(open(dir, encoders)?)));
         let current = || {
             let searcher = searcher.clone();
-            move || searcher.read().unwrap_or_else(PoisonError::into_inner).clone()
+            move || searcher.read().clone()
         };
         let queries = QueryQueue::start(name, current(), config, metrics.clone())?;
         let writes = WriteQueue::start(name, current(), config, metrics)?;
@@ -79,7 +80,7 @@ impl Hosted {
             writes,
             searcher,
         };
-        *hosted.seen.lock().unwrap_or_else(PoisonError::into_inner) = hosted.commit_time();
+        *hosted.seen.lock() = hosted.commit_time();
         Ok(hosted)
     }
 
@@ -93,7 +94,7 @@ impl Hosted {
 
     /// The current searcher. Training replaces it.
     pub fn searcher(&self) -> Arc<Searcher> {
-        self.searcher.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.searcher.read().clone()
     }
 
     pub fn index(&self) -> Index {
@@ -103,15 +104,15 @@ impl Hosted {
     /// Opens the directory again after another index replaced it.
     pub fn reopen(&self, encoders: &Encoders) -> Result<()> {
         let new = Arc::new(open(&self.dir, encoders)?);
-        *self.searcher.write().unwrap_or_else(PoisonError::into_inner) = new;
-        *self.map.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        *self.searcher.write() = new;
+        *self.map.lock() = None;
         Ok(())
     }
 
     /// Loads commits of other programs. A check costs one file system call.
     pub fn follow(&self) {
         let time = self.commit_time();
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut seen = self.seen.lock();
         if *seen != time {
             match self.index().reload(&NoProgress) {
                 Ok(_) => *seen = time,

@@ -44,7 +44,7 @@ pub fn map(index: &Index, max_points: usize) -> Result<Map> {
     let count = walk.len().min(max_points);
     let codebooks = index.model().codebooks();
     let shape = codebooks.shape();
-    let codewords: Vec<Vec<&[f32]>> = (0..shape.num_codebooks()).map(|m| codebooks.book(m).collect()).collect();
+    let codewords: Vec<Vec<&[f32]>> = (0..shape.num_codebooks()).map(|m| codebooks.codebook(m).collect()).collect();
     let (mut points, mut vectors) = (Vec::with_capacity(count), Vec::with_capacity(count));
     for i in 0..count {
         let record = walk.get(i * walk.len() / count)?;
@@ -118,7 +118,7 @@ pub fn members(index: &Index, codebook: usize, codeword: usize, max_documents: u
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
 pub struct Mark {
     /// The term.
-    pub word: String,
+    pub term: String,
     /// Share of the codeword's documents that have it, in a sample.
     pub inside: f64,
     /// Share of the other documents that have it, in a sample.
@@ -150,14 +150,14 @@ pub fn marks<'a>(
         .into_iter()
         // A term of one document says nothing about the codeword.
         .filter(|(_, count)| *count > 1 || members <= 2)
-        .map(|(word, count)| {
-            let (here, there) = (share(count, members), share(outside.get(&word).copied().unwrap_or(0), others));
+        .map(|(term, count)| {
+            let (here, there) = (share(count, members), share(outside.get(&term).copied().unwrap_or(0), others));
             // The log-likelihood ratio of the term, weighted by its frequency inside.
-            (here * (here / there).ln(), Mark { word, inside: here.min(1.0), outside: there.min(1.0) })
+            (here * (here / there).ln(), Mark { term, inside: here.min(1.0), outside: there.min(1.0) })
         })
         .filter(|(score, _)| *score > 0.0)
         .collect();
-    scored.sort_by(|a, b| b.0.total_cmp(&a.0).then_with(|| a.1.word.cmp(&b.1.word)));
+    scored.sort_by(|a, b| b.0.total_cmp(&a.0).then_with(|| a.1.term.cmp(&b.1.term)));
     scored.truncate(max_marks);
     scored.into_iter().map(|(_, mark)| mark).collect()
 }
@@ -189,8 +189,8 @@ mod tests {
         let inside = ["The oil price rises", "oil of the north", "crude oil and the price"];
         let outside = ["the bank and the price", "the dollar", "the wheat of the north", "a loan and the rate"];
         let marks = marks(inside.into_iter(), outside.into_iter(), 5);
-        assert_eq!(marks[0].word, "oil");
+        assert_eq!(marks[0].term, "oil");
         assert!(marks[0].inside > 0.8 && marks[0].outside < 0.2);
-        assert!(marks.iter().all(|m| m.word != "the"), "{marks:?}");
+        assert!(marks.iter().all(|m| m.term != "the"), "{marks:?}");
     }
 }

@@ -1,12 +1,13 @@
 //! Background jobs, with progress and cancellation.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use engine::{Error, Progress};
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -82,7 +83,7 @@ impl Job {
     }
 
     fn with<T>(&self, access: impl FnOnce(&mut JobView) -> T) -> T {
-        access(&mut self.view.lock().unwrap_or_else(PoisonError::into_inner))
+        access(&mut self.view.lock())
     }
 }
 
@@ -132,7 +133,7 @@ impl Jobs {
         index: &str,
         work: impl FnOnce(&Job) -> engine::Result<serde_json::Value> + Send + 'static,
     ) -> Answer<JobView> {
-        let mut jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut jobs = self.jobs.lock();
         if let Some((id, _)) = jobs.iter().find(|(_, job)| job.with(|view| view.status == Status::Running)) {
             return Err(Problem::conflict(
                 Code::IndexBusy,
@@ -175,7 +176,7 @@ impl Jobs {
             });
         });
         let thread = thread.map_err(|e| Problem::internal(format!("cannot start a thread: {e}")))?;
-        self.threads.lock().unwrap_or_else(PoisonError::into_inner).push(thread);
+        self.threads.lock().push(thread);
         let view = job.view();
         jobs.insert(id, job);
         while jobs.len() > MAX_JOBS {
@@ -186,28 +187,28 @@ impl Jobs {
 
     /// All jobs, newest first.
     pub fn list(&self) -> Vec<JobView> {
-        let jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
+        let jobs = self.jobs.lock();
         jobs.values().rev().map(|job| job.view()).collect()
     }
 
     pub fn get(&self, id: u64) -> Answer<Arc<Job>> {
-        let jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
+        let jobs = self.jobs.lock();
         jobs.get(&id).cloned().ok_or_else(|| {
             Problem::not_found(Code::UnknownJob, format!("there is no job {id}; GET /v1/jobs lists all jobs"))
         })
     }
 
     pub fn running(&self, index: &str) -> bool {
-        let jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
+        let jobs = self.jobs.lock();
         jobs.values().any(|job| job.with(|view| view.status == Status::Running && view.index == index))
     }
 
     /// Cancels all jobs and waits for their threads.
     pub fn stop(&self) {
-        for job in self.jobs.lock().unwrap_or_else(PoisonError::into_inner).values() {
+        for job in self.jobs.lock().values() {
             job.cancel();
         }
-        for thread in self.threads.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
+        for thread in self.threads.lock().drain(..) {
             let _ = thread.join();
         }
     }

@@ -8,7 +8,7 @@ use std::future::Future;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -18,6 +18,7 @@ use engine::{Error, Result};
 use hyper::body::{Frame, Incoming, SizeHint};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
+use parking_lot::Mutex;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -112,7 +113,7 @@ impl Tls {
 
     /// Uses the current certificate. An unusable new one is logged once, and the old one stays in use.
     fn acceptor(&self) -> TlsAcceptor {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
         if state.checked.elapsed() >= CHECK_INTERVAL {
             state.checked = Instant::now();
             let stamp = stamp(&self.certificate, &self.key);
@@ -269,29 +270,28 @@ struct OpenConnection {
 
 impl Drop for OpenConnection {
     fn drop(&mut self) {
-        self.all.open.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.number);
+        self.all.open.lock().remove(&self.number);
     }
 }
 
 impl Connections {
     fn add(self: &Arc<Self>) -> OpenConnection {
-        let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut next = self.next.lock();
         *next += 1;
         let connection = Arc::new(Connection { state: Mutex::new(State::Idle(Instant::now())), close: Notify::new() });
-        self.open.lock().unwrap_or_else(PoisonError::into_inner).insert(*next, connection.clone());
+        self.open.lock().insert(*next, connection.clone());
         OpenConnection { connection, number: *next, all: self.clone() }
     }
 
     /// Closes the connection that has been idle longest.
     fn close_longest_idle(&self) {
-        let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        let idle = |connection: &Arc<Connection>| match *connection.state.lock().unwrap_or_else(PoisonError::into_inner)
-        {
+        let open = self.open.lock();
+        let idle = |connection: &Arc<Connection>| match *connection.state.lock() {
             State::Idle(since) if since.elapsed() >= MIN_IDLE => Some((since, connection.clone())),
             _ => None,
         };
         let Some((since, connection)) = open.values().filter_map(idle).min_by_key(|(since, _)| *since) else { return };
-        let mut state = connection.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = connection.state.lock();
         // A request may have started in between.
         if matches!(*state, State::Idle(still) if still == since) {
             *state = State::Closed;
@@ -315,7 +315,7 @@ enum State {
 impl Connection {
     /// Marks the connection as busy. `None` if it is being closed.
     fn begin_request(self: &Arc<Self>) -> Option<Busy> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
         if matches!(*state, State::Closed) {
             return None;
         }
@@ -329,7 +329,7 @@ struct Busy(Arc<Connection>);
 
 impl Drop for Busy {
     fn drop(&mut self) {
-        *self.0.state.lock().unwrap_or_else(PoisonError::into_inner) = State::Idle(Instant::now());
+        *self.0.state.lock() = State::Idle(Instant::now());
     }
 }
 

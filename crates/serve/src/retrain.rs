@@ -7,17 +7,17 @@
 //! documents came with both text and vector: their texts are encoded.
 
 use std::collections::{BTreeSet, HashMap};
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use engine::corpus::{DocId, Document};
 use engine::disk::{Replaces, StagedDirectory};
-use engine::encoder::{Embedder, pull};
-use engine::index::{Index, IndexConfig, IndexWriter, Record};
+use engine::encoder::Embedder;
+use engine::index::{Index, IndexConfig, IndexWriter, Record, Walk};
 use engine::{Error, Matrix, NoProgress, Progress, Result};
-use train::TrainConfig;
-use train::dataset::Dataset;
-use train::metrics::Labels;
+use micpq::BuildConfig;
+use micpq::methods::training::Task;
+use micpq::train::dataset::Dataset;
+use micpq::train::metrics::Labels;
 
 use crate::hosted::Hosted;
 use crate::jobs::Job;
@@ -27,9 +27,6 @@ use crate::writes::{Changed, WriterThread};
 /// Documents encoded at a time. Few, so that queries in between do not wait long.
 const CHUNK: usize = 256;
 
-/// Dropout rate of the views, as the paper's authors chose it.
-const DROPOUT: f64 = 0.3;
-
 /// Refuses an index with documents that have neither text nor stored vector. Reads every document if the index stores no
 /// vectors.
 pub fn check(hosted: &Hosted) -> Result<()> {
@@ -37,16 +34,10 @@ pub fn check(hosted: &Hosted) -> Result<()> {
 }
 
 /// Trains a model, fills a new index, and replaces the old one. Returns the result of the job.
-pub fn run(
-    server: &Arc<Server>,
-    hosted: &Arc<Hosted>,
-    config: TrainConfig,
-    sample: usize,
-    job: &Job,
-) -> Result<serde_json::Value> {
+pub fn run(server: &Arc<Server>, hosted: &Arc<Hosted>, config: BuildConfig, job: &Job) -> Result<serde_json::Value> {
     let interrupted = |_| Error::Interrupted;
     hosted.writes.run_exclusive_blocking(WriterThread::record_changes).map_err(interrupted)?;
-    let done = prepare(server, hosted, config, sample, job).and_then(|(staged, result)| {
+    let done = prepare(hosted, config, job).and_then(|(staged, result)| {
         job.stage("swapping", None);
         let (server, own) = (server.clone(), hosted.clone());
         let swapped = hosted.writes.run_exclusive_blocking(move |writer| swap(&server, &own, writer, staged));
@@ -59,13 +50,7 @@ pub fn run(
     done
 }
 
-fn prepare(
-    server: &Server,
-    hosted: &Hosted,
-    config: TrainConfig,
-    sample: usize,
-    job: &Job,
-) -> Result<(StagedDirectory, serde_json::Value)> {
+fn prepare(hosted: &Hosted, config: BuildConfig, job: &Job) -> Result<(StagedDirectory, serde_json::Value)> {
     let searcher = hosted.searcher();
     let embedder = searcher.embedder(job)?.clone();
     let index = searcher.index();
@@ -73,41 +58,19 @@ fn prepare(
     // Documents may have been added since the request.
     walk.expect_texts_or_vectors()?;
 
-    let count = walk.len().min(sample);
-    job.stage("reading", Some(count as u64));
-    let (mut texts, mut positions) = (Vec::with_capacity(count), Vec::with_capacity(count));
-    for i in 0..count {
-        if job.interrupted() {
-            return Err(Error::Interrupted);
-        }
-        let position = i * walk.len() / count;
-        let record = walk.get(position)?;
-        if !record.is_without_text() {
-            texts.extend(record.text);
-            positions.push(position);
-        }
-        job.advance(1);
-    }
-    if texts.len() < 2 {
-        return Err(Error::config(format!(
-            "training compares texts and needs at least 2; only {} of {count} documents have a text",
-            texts.len()
-        )));
-    }
-    let count = texts.len();
-    let labels = Labels::several(vec![Vec::new(); texts.len()]);
-    let corpus = Dataset { texts, labels, positions, seen: walk.len() };
-    let cache = cache(server)?;
-    let run = train::job::Job {
-        views: config.views,
-        dropout: DROPOUT,
-        embedder: &embedder,
+    let corpus = sample(&walk, config.sample, job)?;
+    let count = corpus.texts.len();
+    let cache = config.cache_dir()?;
+    let task = Task {
+        embedder: Some(&embedder),
+        clean: embedder.config().clean,
+        dropout: config.dropout,
         corpus: &corpus,
         validation: None,
         test: None,
         cache: &cache,
     };
-    let (trained, (clean, encoded_tokens)) = run.fit(&config, job)?;
+    let (trained, (clean, encoded_tokens)) = task.fit(&config.training, job)?;
     if trained.interrupted {
         return Err(Error::Interrupted);
     }
@@ -163,6 +126,33 @@ fn prepare(
     Ok((staged, result))
 }
 
+/// Texts of at most `most` documents, evenly spread over the index.
+fn sample(walk: &Walk, most: usize, job: &Job) -> Result<Dataset> {
+    let count = walk.len().min(most);
+    job.stage("reading", Some(count as u64));
+    let (mut texts, mut positions) = (Vec::with_capacity(count), Vec::with_capacity(count));
+    for i in 0..count {
+        if job.interrupted() {
+            return Err(Error::Interrupted);
+        }
+        let position = i * walk.len() / count;
+        let record = walk.get(position)?;
+        if !record.is_without_text() {
+            texts.extend(record.text);
+            positions.push(position);
+        }
+        job.advance(1);
+    }
+    if texts.len() < 2 {
+        return Err(Error::config(format!(
+            "training compares texts and needs at least 2; only {} of {count} documents have a text",
+            texts.len()
+        )));
+    }
+    let labels = Labels::several(vec![Vec::new(); texts.len()]);
+    Ok(Dataset { texts, labels, positions, seen: walk.len() })
+}
+
 fn document(record: Record) -> Document {
     Document {
         id: record.id,
@@ -195,16 +185,6 @@ fn vectors_of(
         })?);
     }
     Ok(Matrix::from_vec(width, rows))
-}
-
-/// The directory that caches vectors, views and checkpoints between runs.
-fn cache(server: &Server) -> Result<PathBuf> {
-    let dir = match &server.config.cache {
-        Some(dir) => dir.clone(),
-        None => pull::models_dir()?.parent().map_or_else(|| PathBuf::from("cache"), Path::to_path_buf).join("train"),
-    };
-    std::fs::create_dir_all(&dir).map_err(Error::io(&dir))?;
-    Ok(dir)
 }
 
 /// Updates the changed documents and replaces the old index. Runs on the writer thread.

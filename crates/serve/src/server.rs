@@ -3,14 +3,15 @@
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use axum::http::StatusCode;
 use engine::index::{Index, IndexConfig};
 use engine::model::Model;
 use engine::{Error, Result};
+use parking_lot::{Mutex, RwLock};
 use tokio::sync::Semaphore;
 
 use crate::bounds::{Budget, Turns};
@@ -159,13 +160,13 @@ impl Server {
     }
 
     fn put(&self, name: &str, slot: Slot) {
-        self.indexes.write().unwrap_or_else(PoisonError::into_inner).insert(name.to_owned(), slot);
+        self.indexes.write().insert(name.to_owned(), slot);
     }
 
     /// Retries unavailable indexes: somebody may have repaired them.
     pub fn retry_unavailable(&self) {
         for broken in self.unavailable().into_iter().filter(|broken| broken.tried.elapsed() > RETRY_INTERVAL) {
-            let _exclusive = self.create_or_drop.lock().unwrap_or_else(PoisonError::into_inner);
+            let _exclusive = self.create_or_drop.lock();
             // It may have been dropped in the meantime.
             if self.unavailable().iter().any(|still| still.name == broken.name) {
                 let _ = self.try_host(&broken.name, &broken.dir, broken.ours);
@@ -174,7 +175,7 @@ impl Server {
     }
 
     pub fn index(&self, name: &str) -> Answer<Arc<Hosted>> {
-        let indexes = self.indexes.read().unwrap_or_else(PoisonError::into_inner);
+        let indexes = self.indexes.read();
         match indexes.get(name) {
             Some(Slot::Open(hosted)) => Ok(hosted.clone()),
             Some(Slot::Unavailable(broken)) => Err(Problem::new(
@@ -194,13 +195,13 @@ impl Server {
 
     /// The open indexes, ordered by name.
     pub fn indexes(&self) -> Vec<Arc<Hosted>> {
-        let indexes = self.indexes.read().unwrap_or_else(PoisonError::into_inner);
+        let indexes = self.indexes.read();
         let open = indexes.values().filter_map(|slot| if let Slot::Open(hosted) = slot { Some(hosted) } else { None });
         open.cloned().collect()
     }
 
     pub fn unavailable(&self) -> Vec<Unavailable> {
-        let indexes = self.indexes.read().unwrap_or_else(PoisonError::into_inner);
+        let indexes = self.indexes.read();
         let broken =
             indexes.values().filter_map(|slot| if let Slot::Unavailable(broken) = slot { Some(broken) } else { None });
         broken.cloned().collect()
@@ -216,10 +217,10 @@ impl Server {
     /// Creates an empty index in the data directory and serves it.
     pub fn create(&self, name: &str, model: &Model, config: IndexConfig) -> Answer<Arc<Hosted>> {
         check_name(name).map_err(|e| Problem::bad_request(e.to_string()))?;
-        let _exclusive = self.create_or_drop.lock().unwrap_or_else(PoisonError::into_inner);
+        let _exclusive = self.create_or_drop.lock();
         let dir = self.data()?.join(name);
         // The folder of backups uses this name.
-        let taken = self.indexes.read().unwrap_or_else(PoisonError::into_inner).contains_key(name);
+        let taken = self.indexes.read().contains_key(name);
         if taken || dir.exists() || name == BACKUPS {
             return Err(Problem::conflict(
                 Code::IndexExists,
@@ -232,8 +233,8 @@ impl Server {
 
     /// Drops an index that was created over HTTP, with all its documents.
     pub fn drop_index(&self, name: &str) -> Answer<()> {
-        let _exclusive = self.create_or_drop.lock().unwrap_or_else(PoisonError::into_inner);
-        let (hosted, dir, ours) = match self.indexes.read().unwrap_or_else(PoisonError::into_inner).get(name) {
+        let _exclusive = self.create_or_drop.lock();
+        let (hosted, dir, ours) = match self.indexes.read().get(name) {
             Some(Slot::Open(hosted)) => (Some(hosted.clone()), hosted.dir().to_path_buf(), hosted.ours),
             Some(Slot::Unavailable(broken)) => (None, broken.dir.clone(), broken.ours),
             None => (None, PathBuf::new(), false),
@@ -252,7 +253,7 @@ impl Server {
         }
         // The order matters. First no new caller finds the index, then its writer stops, then the directory goes. So no old
         // write can reach a new index of the same name.
-        self.indexes.write().unwrap_or_else(PoisonError::into_inner).remove(name);
+        self.indexes.write().remove(name);
         self.metrics.forget(name);
         if let Some(hosted) = &hosted {
             hosted.writes.close();

@@ -681,7 +681,7 @@ fn described() -> Vec<(String, String)> {
     let mut all = Vec::new();
     for (path, methods) in api["paths"].as_object().unwrap() {
         let path = path.replace("{index}", "news").replace("{id}", "1").replace("{job}", "1");
-        let path = path.replace("{book}", "0").replace("{word}", "0");
+        let path = path.replace("{codebook}", "0").replace("{codeword}", "0");
         assert!(!path.contains('{'), "{path}");
         for method in methods.as_object().unwrap().keys() {
             all.push((method.to_uppercase(), path.clone()));

@@ -1,8 +1,8 @@
 //! The write queue of an index. Writes that wait together share a commit, and are answered when it is on disk.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -11,6 +11,7 @@ use engine::encoder::Embedder;
 use engine::index::{Index, IndexWriter, RerankVectors};
 use engine::query::Searcher;
 use engine::{Error, Matrix, NoProgress, Result};
+use parking_lot::{Mutex, RwLock};
 use serde::Serialize;
 use tokio::sync::oneshot;
 use utoipa::ToSchema;
@@ -375,14 +376,14 @@ impl WriteQueue {
 
     fn end(&self) {
         // Without senders the thread executes the accepted requests and ends.
-        self.sender.write().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(thread) = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        self.sender.write().take();
+        if let Some(thread) = self.thread.lock().take() {
             let _ = thread.join();
         }
     }
 
     fn sender(&self) -> problem::Answer<SyncSender<Message>> {
-        let sender = self.sender.read().unwrap_or_else(PoisonError::into_inner);
+        let sender = self.sender.read();
         sender.as_ref().cloned().ok_or_else(|| self.closed())
     }
 

@@ -14,8 +14,8 @@ use crate::views::ViewChoice;
 pub struct TrainConfig {
     /// Bits per code.
     pub bits: usize,
-    /// Codewords per codebook, K: 2, 16 or 256. The recorded name stays `words`: the paper runner finds finished cells by it.
-    #[serde(rename = "words")]
+    /// Codewords per codebook, K: 2, 16 or 256. Older models say `words`.
+    #[serde(alias = "words")]
     pub codebook_size: usize,
     /// Dimensions of a codeword.
     pub dim: usize,
@@ -115,7 +115,9 @@ impl TrainConfig {
             2 => 1,
             16 => 4,
             256 => 8,
-            other => return Err(Error::config(format!("words is {other}; a codebook has 2, 16 or 256 codewords"))),
+            other => {
+                return Err(Error::config(format!("codebook_size is {other}; a codebook has 2, 16 or 256 codewords")));
+            }
         };
         if self.bits == 0 || !self.bits.is_multiple_of(codeword_bits) {
             return Err(Error::config(format!(
@@ -191,9 +193,11 @@ mod tests {
         let mut config = TrainConfig::preset("paper:nyt", 16).unwrap();
         config.objective.gumbel = false;
         let text = serde_json::to_string(&config).unwrap();
-        assert!(text.contains("\"words\":16"), "{text}");
+        assert!(text.contains("\"codebook_size\":16"), "{text}");
         assert!(text.contains("\"tau\":10.0") && text.contains("\"views\":\"full:16\""), "{text}");
         assert_eq!(serde_json::from_str::<TrainConfig>(&text).unwrap(), config);
+        let older = text.replace("codebook_size", "words");
+        assert_eq!(serde_json::from_str::<TrainConfig>(&older).unwrap(), config);
     }
 
     #[test]

@@ -27,8 +27,8 @@ impl Gpu {
         let shape = TrainingShape {
             inputs: sizes.inputs,
             hidden: sizes.hidden,
-            books: sizes.code.num_codebooks(),
-            words: sizes.code.codebook_size(),
+            num_codebooks: sizes.code.num_codebooks(),
+            codebook_size: sizes.code.codebook_size(),
             dim: sizes.code.dim(),
             batch: config.batch,
         };

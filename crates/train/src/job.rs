@@ -5,12 +5,12 @@
 
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use engine::encoder::Embedder;
 use engine::model::{Distance, Model};
 use engine::{Error, Matrix, NoProgress, Progress, Result};
+use parking_lot::Mutex;
 
 use crate::config::TrainConfig;
 use crate::dataset::Dataset;
@@ -182,13 +182,13 @@ impl Prepared<'_> {
                             let named =
                                 NamedNotes { progress, name: format!("{} bits, seed {}", config.bits, config.seed) };
                             let result = self.train(config, &named).and_then(|trained| {
-                                let _guard = reporting.lock().unwrap_or_else(PoisonError::into_inner);
+                                let _guard = reporting.lock();
                                 progress.advance(1);
                                 finished(position, trained)
                             });
                             if let Err(error) = result {
                                 next.store(configs.len(), Ordering::Relaxed);
-                                first_error.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+                                first_error.lock().get_or_insert(error);
                             }
                         }
                     });
@@ -196,7 +196,7 @@ impl Prepared<'_> {
             }
             Ok(())
         })?;
-        match first_error.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        match first_error.into_inner() {
             Some(error) => Err(error),
             None => Ok(()),
         }

@@ -160,7 +160,7 @@ pub fn recall_10_at_100(exact: &[Vec<u32>], approximate: &[Vec<u32>]) -> f64 {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Usage {
     /// Codewords per codebook.
-    pub words: usize,
+    pub codebook_size: usize,
     /// Codewords in use, per codebook.
     pub used: Vec<usize>,
     /// Entropy of the codeword numbers in bits, per codebook.
@@ -190,7 +190,7 @@ impl Usage {
         all.sort_unstable();
         all.dedup();
         Usage {
-            words: shape.codebook_size(),
+            codebook_size: shape.codebook_size(),
             used: codebooks().map(|codebook| codebook.iter().filter(|&&c| c > 0).count()).collect(),
             entropy: codebooks().map(entropy).collect(),
             distinct: all.len(),
@@ -254,7 +254,7 @@ mod tests {
         let shape = CodeShape::new(2, 16, 1).unwrap();
         // Codebook 0 (low nibble): 1, 1, 2, 2. Codebook 1: always 3.
         let usage = Usage::of(shape, &[0x31, 0x31, 0x32, 0x32]);
-        assert_eq!(usage, Usage { words: 16, used: vec![2, 1], entropy: vec![1.0, 0.0], distinct: 2 });
+        assert_eq!(usage, Usage { codebook_size: 16, used: vec![2, 1], entropy: vec![1.0, 0.0], distinct: 2 });
         assert!(!usage.collapsed());
         assert!(Usage::of(shape, &[0x31, 0x31]).collapsed());
         assert_eq!(usage.mean_used(), 1.5);

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::path::Path;
 
 use engine::encoder::{Dropout, Embedder};
-use engine::{Error, Matrix, Progress, Result, hex};
+use engine::{Error, Matrix, Progress, Result};
 use rayon::prelude::*;
 use sha2::{Digest, Sha256};
 
@@ -54,9 +54,9 @@ impl<'a> Passes<'a> {
         let mut hash = Sha256::new();
         hash.update(&encoder);
         keys.iter().for_each(|key| hash.update(key));
-        let fingerprint = format!("{}|{rate}|{MASK_SEED}", hex(&hash.finalize()[..16]));
+        let fingerprint = format!("{}|{rate}|{MASK_SEED}", hex::encode(&hash.finalize()[..16]));
         let cache = cache.map(|dir| {
-            let name = hex(&Sha256::digest(&encoder)[..8]);
+            let name = hex::encode(&Sha256::digest(&encoder)[..8]);
             VectorCache::open(dir.join(format!("vectors-{name}")), embedder.width())
         });
         let clean = clean_vectors(embedder, &tokens, &keys, cache.transpose()?, progress)?;

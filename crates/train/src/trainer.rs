@@ -277,7 +277,7 @@ impl Run<'_> {
             distinct: usage.distinct,
             seconds,
         };
-        let codebook_size = usage.words;
+        let codebook_size = usage.codebook_size;
         let better = self.record(epoch.clone(), metric, usage);
         progress.note(&self.epoch_note(&epoch, codebook_size, better));
         if collapsed { Err(self.collapse_error(number)) } else { Ok(()) }

@@ -156,7 +156,7 @@ fn print_copied(path: &Path, what: &str, copied: Copied, json: bool, progress: &
 /// The part of `stats` that `info` does not have.
 fn print_stats(stats: &Stats) -> Result<()> {
     let (spread, max_entropy) = (&stats.spread, (stats.info.shape.codebook_size() as f64).log2());
-    let total_entropy: f64 = spread.books.iter().map(|b| b.entropy).sum();
+    let total_entropy: f64 = spread.codebooks.iter().map(|b| b.entropy).sum();
     output::line(format!(
         "  segments     {}\n  codes        {} distinct; the most frequent has {} documents ({}); {:.1} of {} bits of entropy over all codebooks",
         stats.parts.iter().map(|p| p.documents.to_string()).collect::<Vec<_>>().join(" "),
@@ -167,7 +167,7 @@ fn print_stats(stats: &Stats) -> Result<()> {
         stats.info.shape.bits(),
     ))?;
     let rows: Vec<Vec<String>> = spread
-        .books
+        .codebooks
         .iter()
         .enumerate()
         .map(|(m, b)| {

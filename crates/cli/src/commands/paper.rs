@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::io::IsTerminal;
 use std::path::PathBuf;
-use std::sync::Mutex;
 
 use anyhow::Result;
 use engine::Error;
 use engine::encoder::{Device, pull};
 use paper::{Board, Paper, Plan, State, Task};
+use parking_lot::Mutex;
 
 use crate::args;
 use crate::output;
@@ -142,7 +142,7 @@ impl Board for Terminal {
             return;
         }
         let lines = self.table(all);
-        let mut drawn = self.drawn.lock().expect("no code panics while it holds this lock");
+        let mut drawn = self.drawn.lock();
         if *drawn > 0 {
             // Moves the cursor up over the last table and clears it.
             eprint!("\x1b[{}A\x1b[J", *drawn);

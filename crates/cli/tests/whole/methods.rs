@@ -136,7 +136,7 @@ seeds = [0, 1]
 method = "micpq"
 note = "a remark"
 [clustering]
-books = 2
+codebooks = 2
 epochs = 1
 tau = 5.0
 [[sensitivity]]

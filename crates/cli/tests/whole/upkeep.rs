@@ -53,7 +53,7 @@ fn an_index_is_backed_up_restored_and_described() {
     assert_eq!(stats["attributes"][0]["name"], "year");
     assert_eq!(stats["attributes"][0]["types"][0], "int");
     assert_eq!(stats["attributes"][0]["distinct"], 3);
-    assert_eq!(stats["spread"]["books"].as_array().unwrap().len(), 8);
+    assert_eq!(stats["spread"]["codebooks"].as_array().unwrap().len(), 8);
     assert!(stats["spread"]["distinct"].as_u64().unwrap() > 1);
     let stdout = bench.ok("index stats i");
     for word in ["distinct", "entropy", "year", "int", "documents    400"] {

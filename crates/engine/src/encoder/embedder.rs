@@ -185,7 +185,7 @@ impl Embedder {
     pub fn tokens(&self, texts: &[impl AsRef<str> + Sync]) -> Result<Vec<Vec<u32>>> {
         if let Some(terms) = &self.config.terms {
             let vocabulary = terms.vocabulary();
-            let of = |text: &str| vocabulary.terms(&self.config.clean.apply(text, None));
+            let of = |text: &str| vocabulary.term_numbers(&self.config.clean.apply(text, None));
             return Ok(texts.par_iter().map(|text| of(text.as_ref())).collect());
         }
         // The authors cut to max_length words and to max_length + 1 ids.

@@ -31,7 +31,7 @@ pub use device::Device;
 pub use embedder::{Embedder, EmbedderConfig};
 pub use forward::Dropout;
 pub use precision::Precision;
-pub use terms::{Layer, NAME as TERMS, Terms, Vocabulary, Weighting, words};
+pub use terms::{Layer, NAME as TERMS, Terms, Vocabulary, Weighting, terms_of};
 pub use weights::EncoderConfig;
 
 use crate::progress::Progress;
@@ -159,7 +159,7 @@ impl Encoder {
         &self.config
     }
 
-    /// Values in a feature vector.
+    /// Values in an embedding.
     pub fn width(&self) -> usize {
         self.config.hidden_size
     }

@@ -99,8 +99,8 @@ impl Package {
             problem.unwrap_or_else(|e| self.failed(format!("the connection broke: {e}; pull again")))
         })?;
         if bytes != self.bytes {
-            let words = if bytes < self.bytes { "was cut off" } else { "goes on" };
-            return Err(self.failed(format!("{words} after {bytes} bytes, it has {}; pull again", self.bytes)));
+            let state = if bytes < self.bytes { "was cut off" } else { "goes on" };
+            return Err(self.failed(format!("{state} after {bytes} bytes, it has {}; pull again", self.bytes)));
         }
         Ok(())
     }
@@ -141,7 +141,7 @@ fn copy(
         progress.advance(count as u64);
     }
     file.sync_all().map_err(|e| Ok(Error::io(to)(e)))?;
-    Ok((crate::hex(&hash.finalize()), bytes))
+    Ok((hex::encode(&hash.finalize()), bytes))
 }
 
 /// The address of a file on an index's page about its package.
@@ -239,7 +239,7 @@ mod tests {
     }
 
     fn known() -> KnownFile {
-        let sha256 = crate::hex(&Sha256::digest(CONFIG)).leak();
+        let sha256 = hex::encode(&Sha256::digest(CONFIG)).leak();
         KnownFile { name: "config.json", bytes: CONFIG.len() as u64, sha256 }
     }
 

@@ -1,10 +1,10 @@
 //! Embeddings without an encoder: the weighted terms of a text through one learned layer.
 //!
 //! ```text
-//! text -> words (lower case, two letters or more) -> terms of the vocabulary -> weights x (sparse)
+//! text -> terms (lower case, two letters or more) -> those of the vocabulary -> weights x (sparse)
 //!      -> W' x + b, with ReLU where the method has one: the vector the model's layers take
 //! ```
-//! The row `x` has one value per word of the vocabulary and is never materialized: the layer adds the rows of `W` of the
+//! The row `x` has one value per term of the vocabulary and is never materialized: the layer adds the rows of `W` of the
 //! text's terms.
 
 use std::collections::HashMap;
@@ -52,25 +52,25 @@ impl std::str::FromStr for Weighting {
 /// Words and their inverse document frequencies.
 #[derive(Clone, Debug, Default)]
 pub struct Vocabulary {
-    words: Vec<String>,
+    terms: Vec<String>,
     frequencies: Vec<f32>,
     numbers: HashMap<String, u32>,
 }
 
 impl PartialEq for Vocabulary {
     fn eq(&self, other: &Self) -> bool {
-        self.words == other.words && self.frequencies == other.frequencies
+        self.terms == other.terms && self.frequencies == other.frequencies
     }
 }
 
 impl Vocabulary {
-    /// Takes distinct words and the inverse document frequency of each.
-    pub fn new(words: Vec<String>, frequencies: Vec<f32>) -> Result<Self> {
-        let numbers: HashMap<String, u32> = words.iter().cloned().zip(0..).collect();
-        if words.is_empty() || numbers.len() != words.len() || frequencies.len() != words.len() {
+    /// Takes distinct terms and the inverse document frequency of each.
+    pub fn new(terms: Vec<String>, frequencies: Vec<f32>) -> Result<Self> {
+        let numbers: HashMap<String, u32> = terms.iter().cloned().zip(0..).collect();
+        if terms.is_empty() || numbers.len() != terms.len() || frequencies.len() != terms.len() {
             return Err(Error::config(format!(
-                "a vocabulary has one inverse document frequency for each of its words, no word twice: {} words, {} different, {} frequencies",
-                words.len(),
+                "a vocabulary has one inverse document frequency for each of its terms, no term twice: {} terms, {} different, {} frequencies",
+                terms.len(),
                 numbers.len(),
                 frequencies.len()
             )));
@@ -78,21 +78,21 @@ impl Vocabulary {
         if !frequencies.iter().all(|f| f.is_finite() && *f > 0.0) {
             return Err(Error::config("an inverse document frequency is not a positive number"));
         }
-        Ok(Vocabulary { words, frequencies, numbers })
+        Ok(Vocabulary { terms, frequencies, numbers })
     }
 
     pub fn len(&self) -> usize {
-        self.words.len()
+        self.terms.len()
     }
 
-    /// Whether there are no words, as before a model's files are read.
+    /// Whether there are no terms, as before a model's files are read.
     pub fn is_empty(&self) -> bool {
-        self.words.is_empty()
+        self.terms.is_empty()
     }
 
-    /// The words, by term number.
-    pub fn words(&self) -> &[String] {
-        &self.words
+    /// The terms, by number.
+    pub fn terms(&self) -> &[String] {
+        &self.terms
     }
 
     /// Inverse document frequencies, by term number.
@@ -100,9 +100,9 @@ impl Vocabulary {
         &self.frequencies
     }
 
-    /// Term numbers of the text's words that are in the vocabulary, in the order of the text, with repetitions.
-    pub fn terms(&self, text: &str) -> Vec<u32> {
-        words(text).filter_map(|word| self.numbers.get(&word).copied()).collect()
+    /// Numbers of the text's terms that are in the vocabulary, in the order of the text, with repetitions.
+    pub fn term_numbers(&self, text: &str) -> Vec<u32> {
+        terms_of(text).filter_map(|term| self.numbers.get(&term).copied()).collect()
     }
 
     /// The sparse row of a text's terms: distinct terms in ascending order, each with its weight.
@@ -125,16 +125,16 @@ impl Vocabulary {
 }
 
 /// Words of a text: runs of letters, digits and underscores, two characters or more, in lower case.
-pub fn words(text: &str) -> impl Iterator<Item = String> + '_ {
+pub fn terms_of(text: &str) -> impl Iterator<Item = String> + '_ {
     text.split(|c: char| !(c.is_alphanumeric() || c == '_'))
-        .filter(|word| word.chars().nth(1).is_some())
+        .filter(|term| term.chars().nth(1).is_some())
         .map(str::to_lowercase)
 }
 
 /// The learned first layer, applied to sparse rows.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Layer {
-    /// `[words, width]`: a row per word.
+    /// `[terms, width]`: a row per term.
     pub weight: Vec<f32>,
     /// `[width]`.
     pub bias: Vec<f32>,
@@ -164,14 +164,14 @@ impl Terms {
     pub(crate) fn fill(&mut self, vocabulary: Arc<Vocabulary>, layer: Layer) -> Result<()> {
         if layer.bias.is_empty() || layer.weight.len() != vocabulary.len() * layer.bias.len() {
             return Err(Error::config(format!(
-                "a layer of {} outputs over {} words cannot have {} weights",
+                "a layer of {} outputs over {} terms cannot have {} weights",
                 layer.bias.len(),
                 vocabulary.len(),
                 layer.weight.len()
             )));
         }
         if !layer.weight.iter().chain(&layer.bias).all(|v| v.is_finite()) {
-            return Err(Error::config("the layer over words holds a value that is not a finite number"));
+            return Err(Error::config("the layer over terms holds a value that is not a finite number"));
         }
         (self.vocabulary, self.layer) = (vocabulary, Arc::new(layer));
         Ok(())
@@ -189,21 +189,21 @@ impl Terms {
         self.layer.bias.len()
     }
 
-    /// SHA-256 over words, frequencies and layer. It takes the role of the hash of an encoder's weights.
+    /// SHA-256 over terms, frequencies and layer. It takes the role of the hash of an encoder's weights.
     pub fn sha256(&self) -> String {
         let mut hash = Sha256::new();
-        for (word, frequency) in self.vocabulary.words.iter().zip(&self.vocabulary.frequencies) {
-            hash.update(word.as_bytes());
+        for (term, frequency) in self.vocabulary.terms.iter().zip(&self.vocabulary.frequencies) {
+            hash.update(term.as_bytes());
             hash.update([0]);
             hash.update(frequency.to_le_bytes());
         }
         for value in self.layer.weight.iter().chain(&self.layer.bias) {
             hash.update(value.to_le_bytes());
         }
-        crate::hex(&hash.finalize())
+        hex::encode(&hash.finalize())
     }
 
-    /// Vectors of texts given by their terms: `[n, width]`. The vector of a text without a known word is the layer's bias.
+    /// Vectors of texts given by their terms: `[n, width]`. The vector of a text without a known term is the layer's bias.
     pub fn encode(&self, sequences: &[impl AsRef<[u32]> + Sync]) -> Result<Matrix> {
         let width = self.width();
         let known = self.vocabulary.len() as u32;
@@ -231,20 +231,20 @@ mod tests {
     use super::*;
 
     fn vocabulary() -> Arc<Vocabulary> {
-        let words = ["oil", "price", "wheat"].map(str::to_owned).to_vec();
-        Arc::new(Vocabulary::new(words, vec![1.0, 2.0, 3.0]).unwrap())
+        let terms = ["oil", "price", "wheat"].map(str::to_owned).to_vec();
+        Arc::new(Vocabulary::new(terms, vec![1.0, 2.0, 3.0]).unwrap())
     }
 
     #[test]
     fn words_are_runs_of_two_letters_or_more_in_lower_case() {
-        let found: Vec<String> = words("Oil-price, a 3 §: WHEAT_2 Öl\u{2014}x!").collect();
+        let found: Vec<String> = terms_of("Oil-price, a 3 §: WHEAT_2 Öl\u{2014}x!").collect();
         assert_eq!(found, ["oil", "price", "wheat_2", "öl"]);
     }
 
     #[test]
     fn sparse_rows_equal_a_hand_computation() {
         let vocabulary = vocabulary();
-        let terms = vocabulary.terms("Price of oil, oil and nothing else");
+        let terms = vocabulary.term_numbers("Price of oil, oil and nothing else");
         assert_eq!(terms, [1, 0, 0]);
         let length = 8.0f32.sqrt();
         assert_eq!(vocabulary.row(&terms, Weighting::Tfidf), [(0, 2.0 / length), (1, 2.0 / length)]);

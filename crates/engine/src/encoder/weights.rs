@@ -201,7 +201,7 @@ impl Weights {
     /// SHA-256 of the whole file. It is cached with the file's size and modification time, because a query should not wait for
     /// 90 MB to be hashed.
     pub fn sha256(&self, dir: &Path) -> Result<String> {
-        super::pull::remembered_hash(&dir.join("model.safetensors"), || crate::hex(&Sha256::digest(&self.map[..])))
+        super::pull::remembered_hash(&dir.join("model.safetensors"), || hex::encode(&Sha256::digest(&self.map[..])))
     }
 }
 

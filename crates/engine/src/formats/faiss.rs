@@ -379,12 +379,13 @@ mod tests {
 
     use super::*;
 
-    fn sample(books: usize, words: usize, dim: usize, n: usize, ids: bool) -> ProductIndex {
-        let shape = CodeShape::new(books, words, dim).unwrap();
-        let values = (0..books * words * dim).map(|i| (mix(1, i as u64) >> 40) as f32 / 1e5).collect();
+    fn sample(num_codebooks: usize, codebook_size: usize, dim: usize, n: usize, ids: bool) -> ProductIndex {
+        let shape = CodeShape::new(num_codebooks, codebook_size, dim).unwrap();
+        let values = (0..num_codebooks * codebook_size * dim).map(|i| (mix(1, i as u64) >> 40) as f32 / 1e5).collect();
         let mut codes = vec![0; n * shape.code_bytes()];
         for (i, code) in codes.chunks_exact_mut(shape.code_bytes()).enumerate() {
-            (0..books).for_each(|m| shape.set_codeword(code, m, mix(i as u64, m as u64) as usize % words));
+            (0..num_codebooks)
+                .for_each(|m| shape.set_codeword(code, m, mix(i as u64, m as u64) as usize % codebook_size));
         }
         let ids = ids.then(|| (0..n as i64).map(|i| 1000 - 3 * i).collect());
         ProductIndex { codebooks: Codebooks::new(shape, values).unwrap(), codes, ids }
@@ -394,8 +395,8 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(48))]
         #[test]
         fn written_indexes_round_trip(
-            books in 1usize..20,
-            words in prop::sample::select(vec![2usize, 16, 256]),
+            num_codebooks in 1usize..20,
+            codebook_size in prop::sample::select(vec![2usize, 16, 256]),
             dim in 1usize..6,
             n in 0usize..150,
             ids in any::<bool>(),
@@ -403,8 +404,8 @@ mod tests {
         ) {
             let folder = tempfile::tempdir().unwrap();
             let path = folder.path().join("i.faiss");
-            let index = sample(books, words, dim, n, ids);
-            if fast && words != 16 {
+            let index = sample(num_codebooks, codebook_size, dim, n, ids);
+            if fast && codebook_size != 16 {
                 prop_assert!(index.write(&path, Layout::FastScan).is_err());
             } else {
                 index.write(&path, if fast { Layout::FastScan } else { Layout::Plain }).unwrap();
@@ -469,7 +470,7 @@ mod tests {
         let index = sample(4, 16, 3, 20, true);
         let model = index.model("i.faiss").unwrap();
         assert_eq!((model.inputs(), model.config.distance), (12, Distance::Squared));
-        let codeword = |m: usize| index.codebooks.book(m).nth(3).unwrap().to_vec();
+        let codeword = |m: usize| index.codebooks.codebook(m).nth(3).unwrap().to_vec();
         let vector: Vec<f32> = (0..4).flat_map(codeword).collect();
         let code = model.encode(&crate::Matrix::from_vec(12, vector)).unwrap();
         assert_eq!(code, [0x33, 0x33]);

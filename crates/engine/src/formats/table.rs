@@ -319,7 +319,7 @@ pub fn json_row(record: &Record, code: bool) -> serde_json::Value {
         row.insert(name, serde_json::json!(value));
     }
     if code {
-        row.insert("code".into(), serde_json::json!(crate::hex(&record.code)));
+        row.insert("code".into(), serde_json::json!(hex::encode(&record.code)));
     }
     serde_json::Value::Object(row)
 }

@@ -11,10 +11,10 @@ use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
 
 use crate::npy::Header;
 use crate::{Error, Matrix, Result};
+use parking_lot::Mutex;
 
 /// The type of a stored value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -176,7 +176,7 @@ impl VectorFile {
             Source::Plain { file, element, start, skip } => {
                 let row = skip + self.width * element.size();
                 let mut bytes = vec![0; rows.len() * row];
-                let mut file = file.lock().expect("no thread panics while it holds this");
+                let mut file = file.lock();
                 file.seek(SeekFrom::Start(start + (rows.start * row) as u64))
                     .and_then(|_| file.read_exact(&mut bytes))
                     .map_err(Error::io(&self.path))?;

@@ -13,7 +13,7 @@ use crate::{Matrix, NoProgress};
 
 fn add(index: &Index, numbers: std::ops::Range<u64>) {
     let documents: Vec<Document> = numbers.clone().map(document).collect();
-    let rows = numbers.flat_map(|i| features(1, mix(5, i) % 40).as_slice().to_vec()).collect();
+    let rows = numbers.flat_map(|i| embeddings(1, mix(5, i) % 40).as_slice().to_vec()).collect();
     let mut writer = index.writer().unwrap();
     writer.add_embeddings(&documents, &Matrix::from_vec(4, rows)).unwrap();
     writer.commit(&NoProgress).unwrap();
@@ -63,7 +63,7 @@ fn damaged_files_are_not_merged_migrated_or_backed_up() {
         flip(&file, 35);
         told_of(&file, Index::open(&path, &NoProgress).and_then(|index| index.writer()?.compact(&NoProgress)));
         let other = model(CodeShape::micpq(64).unwrap(), 5);
-        let mut encode = |texts: &[&str]| Ok(features(texts.len(), 3));
+        let mut encode = |texts: &[&str]| Ok(embeddings(texts.len(), 3));
         told_of(&file, migrate(&path, &other, &mut encode, &MigrateConfig::default(), &NoProgress));
         for own_files in [false, true] {
             let config = CopyConfig { own_files, ..CopyConfig::default() };
@@ -124,7 +124,7 @@ fn questions() -> Vec<Question> {
         |config: SearchConfig| move |index: &Index| index.search(&tables(index.model(), 2, 7), &config).map(text);
     let ask = |config: SearchConfig| {
         move |index: &Index| {
-            let like = features(1, 11).as_slice().to_vec();
+            let like = embeddings(1, 11).as_slice().to_vec();
             let query = Query { keywords: Some("ships report money".into()), ..Query::vector(like) };
             let answers = Searcher::new(index.clone(), None)?.search(&[query], &config, &NoProgress)?;
             Ok(text(answers.into_iter().map(|a| a.hits).collect::<Vec<_>>()))

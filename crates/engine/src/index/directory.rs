@@ -5,8 +5,9 @@ use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::{Mutex, MutexGuard};
 use tantivy::directory::error::{DeleteError, LockError, OpenReadError, OpenWriteError};
 use tantivy::directory::{
     AntiCallToken, Directory, DirectoryLock, FileHandle, INDEX_WRITER_LOCK, Lock, META_LOCK, ManagedDirectory,
@@ -80,7 +81,7 @@ impl Drop for WriterLock {
 }
 
 fn hold(writing: &Mutex<Writing>) -> MutexGuard<'_, Writing> {
-    writing.lock().unwrap_or_else(PoisonError::into_inner)
+    writing.lock()
 }
 
 /// Wraps our error so that tantivy can pass it on; `tantivy_error` unwraps it.
@@ -111,7 +112,7 @@ impl StoreDirectory {
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+        self.known.lock()
     }
 
     /// Documents of the last commit by this process's writer.

@@ -3,8 +3,9 @@
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tantivy::HasLen;
 use tantivy::directory::{FileHandle, OwnedBytes};
@@ -80,7 +81,7 @@ impl StoreFile {
         }
         let file = self.clone();
         let work = move || {
-            let _exclusive = AT_WORK.lock().unwrap_or_else(PoisonError::into_inner);
+            let _exclusive = AT_WORK.lock();
             let _ = file.check();
         };
         match std::thread::Builder::new().name("checksums".into()).spawn(work) {

@@ -245,35 +245,35 @@ impl Kind {
 /// A bitmap over a segment's documents.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Bitmap {
-    words: Vec<u64>,
+    blocks: Vec<u64>,
 }
 
 impl Bitmap {
     pub fn empty(len: usize) -> Bitmap {
-        Bitmap { words: vec![0; len.div_ceil(64)] }
+        Bitmap { blocks: vec![0; len.div_ceil(64)] }
     }
 
     pub fn insert(&mut self, i: u32) {
-        self.words[i as usize / 64] |= 1 << (i % 64);
+        self.blocks[i as usize / 64] |= 1 << (i % 64);
     }
 
     pub fn count(&self) -> usize {
-        self.words.iter().map(|w| w.count_ones() as usize).sum()
+        self.blocks.iter().map(|w| w.count_ones() as usize).sum()
     }
 
-    pub fn words(&self) -> &[u64] {
-        &self.words
+    pub fn blocks(&self) -> &[u64] {
+        &self.blocks
     }
 
     /// Clears the bits for which `stays` is false.
     pub fn retain(&mut self, stays: impl Fn(u32) -> bool) {
-        for (i, word) in self.words.iter_mut().enumerate() {
-            let mut left = *word;
+        for (i, block) in self.blocks.iter_mut().enumerate() {
+            let mut left = *block;
             while left != 0 {
                 let bit = left.trailing_zeros();
                 left &= left - 1;
                 if !stays(i as u32 * 64 + bit) {
-                    *word &= !(1 << bit);
+                    *block &= !(1 << bit);
                 }
             }
         }
@@ -281,8 +281,8 @@ impl Bitmap {
 
     /// The set bits in rising order.
     pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
-        self.words.iter().enumerate().flat_map(|(i, &word)| {
-            std::iter::successors((word != 0).then_some(word), |w| (w & (w - 1) != 0).then_some(w & (w - 1)))
+        self.blocks.iter().enumerate().flat_map(|(i, &block)| {
+            std::iter::successors((block != 0).then_some(block), |w| (w & (w - 1) != 0).then_some(w & (w - 1)))
                 .map(move |w| i as u32 * 64 + w.trailing_zeros())
         })
     }

@@ -32,17 +32,17 @@ pub(super) fn check(reader: &SegmentReader, fields: &Fields) -> tantivy::Result<
         let Some(text) = stored.get_first(fields.text).and_then(|v| v.as_str().map(str::to_owned)) else {
             return Ok(Some(("store", format!("document {document} has no text"))));
         };
-        let words = words(reader, &text)?;
-        if norms.fieldnorm_id(document) != FieldNormReader::fieldnorm_to_id(words.len() as u32) {
+        let terms = terms_of(reader, &text)?;
+        if norms.fieldnorm_id(document) != FieldNormReader::fieldnorm_to_id(terms.len() as u32) {
             let said = norms.fieldnorm(document);
-            let problem = format!("document {document} has {} words, {said} are written down", words.len());
+            let problem = format!("document {document} has {} terms, {said} are written down", terms.len());
             return Ok(Some(("fieldnorm", problem)));
         }
         // A term from the middle: the first terms are often the same in many documents.
-        if let Some((word, _)) = words.get(words.len() / 2) {
-            let places: Vec<u32> = words.iter().filter(|(w, _)| w == word).map(|&(_, place)| place).collect();
-            if !holds(reader, &Term::from_field_text(fields.text, word), document, Some(&places))? {
-                let problem = format!("document {document} is not found by its word \"{word}\" at its places");
+        if let Some((term, _)) = terms.get(terms.len() / 2) {
+            let places: Vec<u32> = terms.iter().filter(|(t, _)| t == term).map(|&(_, place)| place).collect();
+            if !holds(reader, &Term::from_field_text(fields.text, term), document, Some(&places))? {
+                let problem = format!("document {document} is not found by its term \"{term}\" at its places");
                 return Ok(Some(("store", problem)));
             }
         }
@@ -68,10 +68,10 @@ fn holds(reader: &SegmentReader, term: &Term, document: u32, places: Option<&[u3
 }
 
 /// The terms of a text as they are indexed, with their positions.
-fn words(reader: &SegmentReader, text: &str) -> tantivy::Result<Vec<(String, u32)>> {
+fn terms_of(reader: &SegmentReader, text: &str) -> tantivy::Result<Vec<(String, u32)>> {
     let field = reader.schema().get_field("text")?;
     let mut analyzer = reader.index().tokenizer_for_field(field)?;
-    let mut words = Vec::new();
-    analyzer.token_stream(text).process(&mut |token| words.push((token.text.clone(), token.position as u32)));
-    Ok(words)
+    let mut terms = Vec::new();
+    analyzer.token_stream(text).process(&mut |token| terms.push((token.text.clone(), token.position as u32)));
+    Ok(terms)
 }

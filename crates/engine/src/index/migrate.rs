@@ -248,14 +248,14 @@ fn begin(
 #[cfg(test)]
 mod tests {
     use super::super::RerankVectors;
-    use super::super::tests::{clean, document, features, model, scratch};
+    use super::super::tests::{clean, document, embeddings, model, scratch};
     use super::*;
     use crate::NoProgress;
     use crate::model::{CodeShape, EmbeddingConfig};
 
     /// An embedding that depends only on the text, not on the model.
-    fn features_of_text(texts: &[&str]) -> Matrix {
-        let row = |text: &&str| features(1, u64::from(crc32fast::hash(text.as_bytes()))).as_slice().to_vec();
+    fn embeddings_of_text(texts: &[&str]) -> Matrix {
+        let row = |text: &&str| embeddings(1, u64::from(crc32fast::hash(text.as_bytes()))).as_slice().to_vec();
         Matrix::from_vec(4, texts.iter().flat_map(row).collect())
     }
 
@@ -273,7 +273,8 @@ mod tests {
                 .iter()
                 .zip(0u64..)
                 .flat_map(|(d, i)| {
-                    let own = if i.is_multiple_of(3) { features_of_text(&[&d.text]) } else { features(1, 1000 + i) };
+                    let own =
+                        if i.is_multiple_of(3) { embeddings_of_text(&[&d.text]) } else { embeddings(1, 1000 + i) };
                     own.as_slice().to_vec()
                 })
                 .collect();
@@ -291,7 +292,7 @@ mod tests {
             let mut encode = |texts: &[&str]| {
                 assert!(texts.iter().all(|text| !text.trim().is_empty()), "an empty text is never encoded");
                 encoded += texts.len();
-                Ok(features_of_text(texts))
+                Ok(embeddings_of_text(texts))
             };
             migrate(&path, &new_model, &mut encode, &MigrateConfig::default(), &NoProgress).unwrap();
             assert_eq!(encoded, 30);

@@ -38,8 +38,9 @@ mod verify;
 mod walk;
 mod writer;
 
+use parking_lot::{Mutex, RwLock};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::Arc;
 
 pub use backup::{Copied, CopyConfig, backup, restore};
 pub use claim::Claim;
@@ -55,7 +56,7 @@ pub use rerank_vectors::RerankVectors;
 pub(crate) use schema::Stored;
 pub use snapshot::Record;
 pub(crate) use snapshot::{Candidate, Scanned};
-pub use stats::{AttributeStats, BookStats, CodeStats, SegmentStats, Stats};
+pub use stats::{AttributeStats, CodeStats, CodebookStats, SegmentStats, Stats};
 pub use verify::{Problem, verify};
 pub use walk::{Records, Walk};
 pub use writer::IndexWriter;
@@ -270,7 +271,7 @@ impl Index {
     /// Problems found since the last call: packed codes that were damaged and built again, damaged segments excluded
     /// from merges, and commits that are on disk but could not be opened yet.
     pub fn warnings(&self) -> Vec<String> {
-        let mut warnings = std::mem::take(&mut *self.inner.warnings.lock().unwrap_or_else(PoisonError::into_inner));
+        let mut warnings = std::mem::take(&mut *self.inner.warnings.lock());
         warnings.extend(self.inner.directory.warnings());
         warnings
     }
@@ -288,7 +289,7 @@ impl Index {
 
 impl Inner {
     fn snapshot(&self) -> Arc<Snapshot> {
-        self.snapshot.read().expect("no thread panics while it holds this").clone()
+        self.snapshot.read().clone()
     }
 
     /// The current snapshot, with every byte of its packed codes checked once. Damaged codes are built again from the
@@ -299,13 +300,13 @@ impl Inner {
         if snapshot.check().is_empty() {
             return Ok(snapshot);
         }
-        let _exclusive = self.reloading.lock().unwrap_or_else(PoisonError::into_inner);
+        let _exclusive = self.reloading.lock();
         let snapshot = self.snapshot();
         let damaged = snapshot.check();
         if damaged.is_empty() {
             return Ok(snapshot);
         }
-        let mut warnings = self.warnings.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut warnings = self.warnings.lock();
         for (segment, problem) in damaged {
             let path = segment::codes_path(&self.dir, segment);
             warnings.push(format!("{}: {problem}; made again from the store", path.display()));
@@ -313,7 +314,7 @@ impl Inner {
         drop(warnings);
         let searcher = snapshot.searcher().clone();
         let new = Arc::new(self.open_snapshot(searcher, &snapshot, &crate::NoProgress)?);
-        *self.snapshot.write().expect("no thread panics while it holds this") = new.clone();
+        *self.snapshot.write() = new.clone();
         // These files were just written and mapped. If they are damaged too, there is nothing left to search.
         match new.check().into_iter().next() {
             None => Ok(new),
@@ -326,7 +327,7 @@ impl Inner {
     }
 
     fn reload(&self, progress: &dyn Progress) -> Result<bool> {
-        let _exclusive = self.reloading.lock().unwrap_or_else(PoisonError::into_inner);
+        let _exclusive = self.reloading.lock();
         let store = self.dir.join(STORE);
         guarded(&store, || self.reader.reload())?;
         let searcher = self.reader.searcher();
@@ -343,7 +344,7 @@ impl Inner {
         }
         verify::check_list(&self.tantivy, &store)?;
         let new = self.open_snapshot(searcher, &old, progress)?;
-        *self.snapshot.write().expect("no thread panics while it holds this") = Arc::new(new);
+        *self.snapshot.write() = Arc::new(new);
         Ok(true)
     }
 
@@ -358,7 +359,7 @@ impl Inner {
     }
 
     fn warn(&self, warning: String) {
-        self.warnings.lock().unwrap_or_else(PoisonError::into_inner).push(warning);
+        self.warnings.lock().push(warning);
     }
 
     /// Parses a filter. If a snapshot is given, refuses an attribute that no document there has.
@@ -416,8 +417,8 @@ fn guarded<T>(path: &Path, work: impl FnOnce() -> tantivy::Result<T>) -> Result<
 
 fn guarded_ours<T>(path: &Path, work: impl FnOnce() -> Result<T>) -> Result<T> {
     std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).unwrap_or_else(|panic| {
-        let word = panic.downcast_ref::<String>().map(String::as_str);
-        let word = word.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no reason given");
-        Err(Error::format(path, format!("cannot be read ({word}); \"micpq index verify\" tells what is damaged")))
+        let reason = panic.downcast_ref::<String>().map(String::as_str);
+        let reason = reason.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no reason given");
+        Err(Error::format(path, format!("cannot be read ({reason}); \"micpq index verify\" tells what is damaged")))
     })
 }

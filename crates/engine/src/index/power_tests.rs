@@ -145,7 +145,7 @@ fn a_power_cut_during_replacement_leaves_the_old_or_the_new_index() {
     history.acknowledged(held(&index));
     let copied = history.disk.syncs();
 
-    let mut encode = |texts: &[&str]| Ok(features(texts.len(), 3));
+    let mut encode = |texts: &[&str]| Ok(embeddings(texts.len(), 3));
     migrate(&index_dir, &new, &mut encode, &MigrateConfig::default(), &NoProgress).unwrap();
     history.acknowledged(held(&Index::open(&index_dir, &NoProgress).unwrap()));
     history.check(path);

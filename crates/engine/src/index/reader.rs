@@ -72,12 +72,16 @@ impl Reader {
     }
 
     /// Passes the rerank vectors of documents to `take`, in the order of `addresses`.
-    pub fn features(&self, addresses: impl Iterator<Item = DocAddress>, mut take: impl FnMut(&[f32])) -> Result<()> {
-        let (mut blocks, mut feature) = (Vec::new(), vec![0.0; self.inner.model.inputs()]);
+    pub fn read_rerank_vectors(
+        &self,
+        addresses: impl Iterator<Item = DocAddress>,
+        mut take: impl FnMut(&[f32]),
+    ) -> Result<()> {
+        let (mut blocks, mut embedding) = (Vec::new(), vec![0.0; self.inner.model.inputs()]);
         guarded_ours(&self.inner.dir.join(STORE), || {
             for address in addresses {
-                self.snapshot.feature(address, &mut blocks, &mut feature)?;
-                take(&feature);
+                self.snapshot.rerank_vector(address, &mut blocks, &mut embedding)?;
+                take(&embedding);
             }
             Ok(())
         })

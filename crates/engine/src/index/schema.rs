@@ -25,7 +25,7 @@ pub(super) struct Fields {
     pub number: Field,
     pub sequence: Field,
     pub codes: Vec<Field>,
-    pub feature: Option<Field>,
+    pub embedding: Option<Field>,
     pub documents: Option<DocumentFields>,
 }
 
@@ -84,8 +84,8 @@ pub(super) fn build(shape: CodeShape, store: Store, rerank_vectors: RerankVector
     });
     // Many values per document in one column. They lie side by side, so a vector is one range of a mapped file, and
     // commits, merges, deletes and checksums treat it like any other column.
-    let feature = (rerank_vectors != RerankVectors::None).then(|| schema.add_u64_field(FEATURE, FAST));
-    (schema.build(), Fields { id, name, number, sequence, codes, feature, documents })
+    let embedding = (rerank_vectors != RerankVectors::None).then(|| schema.add_u64_field(FEATURE, FAST));
+    (schema.build(), Fields { id, name, number, sequence, codes, embedding, documents })
 }
 
 /// The text an id is looked up by.
@@ -101,12 +101,12 @@ impl Fields {
         Term::from_field_text(self.id, &id_text(id))
     }
 
-    /// The document as tantivy stores it. `feature` is its packed rerank vector, empty if the index stores none.
+    /// The document as tantivy stores it. `embedding` is its packed rerank vector, empty if the index stores none.
     pub fn document(
         &self,
         document: &Document,
         code: &[u8],
-        feature: &[u64],
+        embedding: &[u64],
         sequence: u64,
     ) -> Result<TantivyDocument> {
         let mut out = TantivyDocument::default();
@@ -124,8 +124,8 @@ impl Fields {
             block[..bytes.len()].copy_from_slice(bytes);
             out.add_u64(*field, u64::from_le_bytes(block));
         }
-        if let Some(field) = self.feature {
-            feature.iter().for_each(|&block| out.add_u64(field, block));
+        if let Some(field) = self.embedding {
+            embedding.iter().for_each(|&block| out.add_u64(field, block));
         }
         if let Some(fields) = &self.documents {
             out.add_text(fields.text, &document.text);

@@ -193,7 +193,7 @@ impl Alive {
         let make = || {
             let mut bits = Bitmap::empty(blocks.len());
             (0..blocks.len() as u32).filter(|&d| self.documents.is_alive(d)).for_each(|d| bits.insert(d));
-            Arc::new(Selection::new(blocks, bits.words()).into_owned())
+            Arc::new(Selection::new(blocks, bits.blocks()).into_owned())
         };
         self.selection.get_or_init(make).clone()
     }

@@ -3,9 +3,10 @@
 //! A segment never changes, so its documents that match a filter do not change either. Only deletions do, and they are
 //! subtracted when they come. A filter is therefore evaluated once per segment, and repeating it costs only the scan.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use lru::LruCache;
+use parking_lot::{Mutex, MutexGuard};
 use tantivy::index::SegmentId;
 use tantivy::{Searcher, SegmentReader};
 
@@ -59,7 +60,7 @@ impl Selections {
     }
 
     fn held(&self) -> MutexGuard<'_, Held> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+        self.held.lock()
     }
 
     /// The matching documents of a segment that are not deleted, and whether the filter was cached.
@@ -77,7 +78,7 @@ impl Selections {
             Some(entry) => entry,
             None => {
                 let documents = matched(searcher, reader, filter.query())?;
-                let all = Selection::new(&segment.blocks, documents.words()).into_owned();
+                let all = Selection::new(&segment.blocks, documents.blocks()).into_owned();
                 Entry { all: Arc::new(all), living: None, key: filter.bytes() }
             }
         };

@@ -245,10 +245,10 @@ impl Snapshot {
         self.segments[address.segment_ord as usize].columns.code(address.doc_id)
     }
 
-    /// Reads the rerank vector of a document into `feature`; `words` is a reusable buffer.
-    pub fn feature(&self, address: DocAddress, words: &mut Vec<u64>, feature: &mut [f32]) -> Result<()> {
+    /// Reads the rerank vector of a document into `embedding`; `packed` is a reusable buffer.
+    pub fn rerank_vector(&self, address: DocAddress, packed: &mut Vec<u64>, embedding: &mut [f32]) -> Result<()> {
         let column = &self.kept[address.segment_ord as usize];
-        column.read(address.doc_id, words, feature).map_err(|problem| {
+        column.read(address.doc_id, packed, embedding).map_err(|problem| {
             let segment = self.segments[address.segment_ord as usize].id.uuid_string();
             Error::format(
                 &self.store,

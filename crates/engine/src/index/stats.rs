@@ -49,12 +49,12 @@ pub struct CodeStats {
     /// The most frequent code, in hex.
     pub largest_code: String,
     /// One entry per codebook.
-    pub books: Vec<BookStats>,
+    pub codebooks: Vec<CodebookStats>,
 }
 
 /// How evenly documents use the codewords of a codebook.
 #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
-pub struct BookStats {
+pub struct CodebookStats {
     /// Entropy of the codeword in bits, at most `log2` of the codebook size.
     pub entropy: f64,
     /// Codewords that some document has.
@@ -139,7 +139,7 @@ fn spread(snapshot: &Snapshot, shape: CodeShape, progress: &dyn Progress) -> Res
         }
         stats.distinct += 1;
         if run > stats.largest {
-            (stats.largest, stats.largest_code) = (run, crate::hex(code));
+            (stats.largest, stats.largest_code) = (run, hex::encode(code));
         }
         for (m, counts) in counts.iter_mut().enumerate() {
             counts[shape.codeword(code, m)] += run;
@@ -161,16 +161,16 @@ fn spread(snapshot: &Snapshot, shape: CodeShape, progress: &dyn Progress) -> Res
         }
     }
     finish(&current, run);
-    stats.books = counts.iter().map(|counts| book(counts, seen)).collect();
+    stats.codebooks = counts.iter().map(|counts| codebook_stats(counts, seen)).collect();
     Ok(stats)
 }
 
-fn book(counts: &[u64], documents: u64) -> BookStats {
+fn codebook_stats(counts: &[u64], documents: u64) -> CodebookStats {
     let share = |&n: &u64| n as f64 / documents.max(1) as f64;
     let used = counts.iter().filter(|&&n| n > 0);
     let entropy = used.clone().map(|n| -share(n) * share(n).log2()).sum::<f64>();
     // With a single codeword in use the sum is -0.
-    BookStats { entropy: entropy.max(0.0), used: used.count(), top: counts.iter().map(share).fold(0.0, f64::max) }
+    CodebookStats { entropy: entropy.max(0.0), used: used.count(), top: counts.iter().map(share).fold(0.0, f64::max) }
 }
 
 /// Hashes of the labels and attribute values seen so far. With 64 bits, the chance that any two of 10 million values

@@ -31,17 +31,17 @@ pub(super) fn model(shape: CodeShape, seed: u64) -> Model {
     Model::new(config, projection, codebooks).unwrap()
 }
 
-pub(super) fn features(n: usize, seed: u64) -> Matrix {
+pub(super) fn embeddings(n: usize, seed: u64) -> Matrix {
     Matrix::from_vec(4, (0..4 * n as u64).map(|i| (mix(seed, i) >> 40) as f32 / (1 << 23) as f32 - 1.0).collect())
 }
 
 pub(super) fn tables(model: &Model, n: usize, seed: u64) -> Vec<DistanceTable> {
-    model.tables(&features(n, seed), Distance::Norm).unwrap()
+    model.tables(&embeddings(n, seed), Distance::Norm).unwrap()
 }
 
 /// Few distinct codes, so that ties are common.
 pub(super) fn code(model: &Model, i: u64) -> Vec<u8> {
-    model.encode(&features(1, mix(5, i) % 40)).unwrap()
+    model.encode(&embeddings(1, mix(5, i) % 40)).unwrap()
 }
 
 pub(super) fn document(i: u64) -> Document {

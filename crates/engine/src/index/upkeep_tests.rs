@@ -185,9 +185,9 @@ fn statistics_ignore_deleted_documents() {
         codes.iter().for_each(|c| *counts.entry(c).or_default() += 1);
         assert_eq!(stats.spread.distinct, counts.len() as u64);
         assert_eq!(stats.spread.largest, *counts.values().max().unwrap());
-        assert_eq!(stats.spread.largest, counts[&*from_hex(&stats.spread.largest_code)]);
-        assert_eq!(stats.spread.books.len(), model.shape().num_codebooks());
-        for (m, codebook) in stats.spread.books.iter().enumerate() {
+        assert_eq!(stats.spread.largest, counts[&*hex::decode(&stats.spread.largest_code).unwrap()]);
+        assert_eq!(stats.spread.codebooks.len(), model.shape().num_codebooks());
+        for (m, codebook) in stats.spread.codebooks.iter().enumerate() {
             let mut codewords = [0f64; 16];
             codes.iter().for_each(|c| codewords[model.shape().codeword(c, m)] += 1.0 / codes.len() as f64);
             let entropy: f64 = codewords.iter().filter(|&&p| p > 0.0).map(|p| -p * p.log2()).sum();
@@ -223,14 +223,12 @@ fn statistics_ignore_deleted_documents() {
     }
 }
 
-fn from_hex(text: &str) -> Vec<u8> {
-    (0..text.len() / 2).map(|i| u8::from_str_radix(&text[2 * i..2 * i + 2], 16).unwrap()).collect()
-}
-
 /// An embedding that depends only on the text, not on the model.
-fn features_of_text(texts: &[&str]) -> Matrix {
-    let rows: Vec<f32> =
-        texts.iter().flat_map(|t| features(1, u64::from(crc32fast::hash(t.as_bytes()))).as_slice().to_vec()).collect();
+fn embeddings_of_text(texts: &[&str]) -> Matrix {
+    let rows: Vec<f32> = texts
+        .iter()
+        .flat_map(|t| embeddings(1, u64::from(crc32fast::hash(t.as_bytes()))).as_slice().to_vec())
+        .collect();
     Matrix::from_vec(4, rows)
 }
 
@@ -266,13 +264,13 @@ fn migration_changes_only_the_codes_and_resumes() {
     let mut calls = 0;
     let mut failing = |texts: &[&str]| {
         calls += 1;
-        if calls > 1 { Err(Error::Interrupted) } else { Ok(features_of_text(texts)) }
+        if calls > 1 { Err(Error::Interrupted) } else { Ok(embeddings_of_text(texts)) }
     };
     assert!(matches!(migrate(&path, &new_model, &mut failing, &config, &NoProgress), Err(Error::Interrupted)));
     assert_eq!(all(&Index::open(&path, &NoProgress).unwrap()), was, "the old one is in place");
     clean(&path);
     assert_eq!(names(dir.path()), [".index.micpq-migration", "index"]);
-    let mut good = |texts: &[&str]| Ok(features_of_text(texts));
+    let mut good = |texts: &[&str]| Ok(embeddings_of_text(texts));
     let done = migrate(&path, &new_model, &mut good, &config, &NoProgress).unwrap();
     assert_eq!((done.documents, done.resumed), (before.len() as u64, 500));
     assert_eq!(names(dir.path()), ["index"]);
@@ -287,7 +285,7 @@ fn migration_changes_only_the_codes_and_resumes() {
             (&old.id, &old.text, &old.labels, &old.attributes),
             (&new.id, &new.text, &new.labels, &new.attributes)
         );
-        assert_eq!(new.code, new_model.encode(&features_of_text(&[new.text.as_ref().unwrap()])).unwrap());
+        assert_eq!(new.code, new_model.encode(&embeddings_of_text(&[new.text.as_ref().unwrap()])).unwrap());
     }
     // A reader of the old index keeps its commit, and gets an error when it reloads.
     assert_eq!(all(&open_meanwhile), was);
@@ -318,7 +316,7 @@ fn rerank_vectors_are_sized_backed_up_and_migrated() {
     let documents: Vec<Document> = (0..200).map(document).collect();
     let texts: Vec<&str> = documents.iter().map(|d| d.text.as_str()).collect();
     let mut writer = index.writer().unwrap();
-    writer.add_embeddings(&documents, &features_of_text(&texts)).unwrap();
+    writer.add_embeddings(&documents, &embeddings_of_text(&texts)).unwrap();
     writer.commit(&NoProgress).unwrap();
     writer.close(&NoProgress).unwrap();
     let bytes = index.info().unwrap().bytes;
@@ -327,13 +325,13 @@ fn rerank_vectors_are_sized_backed_up_and_migrated() {
     let copy = dir.path().join("copy");
     backup(&path, &copy, CopyConfig::default(), &NoProgress).unwrap();
     assert_eq!(Index::open(&copy, &NoProgress).unwrap().info().unwrap().bytes.rerank_vectors, bytes.rerank_vectors);
-    let mut good = |texts: &[&str]| Ok(features_of_text(texts));
+    let mut good = |texts: &[&str]| Ok(embeddings_of_text(texts));
     migrate(&path, &new_model, &mut good, &MigrateConfig::default(), &NoProgress).unwrap();
     let new = Index::open(&path, &NoProgress).unwrap();
     assert_eq!((new.rerank_vectors(), new.len()), (RerankVectors::Int8, 200));
     // Vectors of other texts compress slightly better or worse.
     let (new, old) = (new.info().unwrap().bytes.rerank_vectors, bytes.rerank_vectors);
-    assert!(new.abs_diff(old) <= old / 50, "{new} bytes of features, {old} before");
+    assert!(new.abs_diff(old) <= old / 50, "{new} bytes of embeddings, {old} before");
     clean(&path);
     clean(&copy);
 }
@@ -346,13 +344,13 @@ fn a_migration_starts_over_if_the_index_changed() {
     fill(&index, 0..100);
     let (second, third) = (small(32, 2), small(32, 3));
     let config = MigrateConfig { commit_every: 10, ..MigrateConfig::default() };
-    let mut good = |texts: &[&str]| Ok(features_of_text(texts));
+    let mut good = |texts: &[&str]| Ok(embeddings_of_text(texts));
     // Interrupted after everything is encoded and committed, but before the new index replaces the old one.
     let stop = |model: &Model| {
         let late = Stop(usize::MAX.into());
         let mut encode = |texts: &[&str]| {
             late.0.store(0, Ordering::SeqCst);
-            Ok(features_of_text(texts))
+            Ok(embeddings_of_text(texts))
         };
         let stopped = migrate(&path, model, &mut encode, &config, &late);
         assert!(matches!(stopped, Err(Error::Interrupted)), "{stopped:?}");
@@ -526,12 +524,12 @@ proptest! {
         writer.commit(&NoProgress).unwrap();
         drop(writer);
         let new_model = small(16, 7);
-        let mut good = |texts: &[&str]| Ok(features_of_text(texts));
+        let mut good = |texts: &[&str]| Ok(embeddings_of_text(texts));
         migrate(&path, &new_model, &mut good, &MigrateConfig::default(), &NoProgress).unwrap();
         let new = Index::open(&path, &NoProgress).unwrap();
         let mut expected = Twin::default();
         for (document, _) in twin.documents.values() {
-            let code = new_model.encode(&features_of_text(&[&document.text])).unwrap();
+            let code = new_model.encode(&embeddings_of_text(&[&document.text])).unwrap();
             expected.add(document.clone(), code);
         }
         expected.check(&new, 200, None, |_| true);

@@ -118,7 +118,7 @@ impl Inner {
             return Ok(None);
         }
         let mut vector = vec![0.0; self.model.inputs()];
-        guarded_ours(&self.dir.join(STORE), || snapshot.feature(address, &mut Vec::new(), &mut vector))?;
+        guarded_ours(&self.dir.join(STORE), || snapshot.rerank_vector(address, &mut Vec::new(), &mut vector))?;
         Ok(Some(vector))
     }
 }

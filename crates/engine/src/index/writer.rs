@@ -90,7 +90,7 @@ impl IndexWriter {
         if self.inner.manifest.rerank_vectors() != RerankVectors::None {
             return Err(Error::input(
                 id_text(&document.id),
-                "comes as a code alone, but this index keeps features; give its feature, or make an index that keeps none",
+                "comes as a code alone, but this index stores rerank vectors; give its embedding, or create an index without them",
             ));
         }
         self.insert(document, code, &[])
@@ -98,30 +98,30 @@ impl IndexWriter {
 
     /// Adds documents by their embeddings `[documents, inputs]`, or replaces those with the same ids. The index's own
     /// model computes the codes, and the embeddings are stored as the index is configured.
-    pub fn add_embeddings(&mut self, documents: &[Document], features: &Matrix) -> Result<()> {
+    pub fn add_embeddings(&mut self, documents: &[Document], embeddings: &Matrix) -> Result<()> {
         let (rerank_vectors, inputs) = (self.inner.manifest.rerank_vectors(), self.inner.model.inputs());
-        if features.rows() != documents.len() || features.rows() > 0 && features.cols() != inputs {
+        if embeddings.rows() != documents.len() || embeddings.rows() > 0 && embeddings.cols() != inputs {
             return Err(Error::config(format!(
-                "{} documents came with {} features of {} values; this index takes one of {inputs} values for each",
+                "{} documents came with {} embeddings of {} values; this index takes one of {inputs} values for each",
                 documents.len(),
-                features.rows(),
-                features.cols()
+                embeddings.rows(),
+                embeddings.cols()
             )));
         }
         if documents.is_empty() {
             return Ok(());
         }
-        let codes = self.inner.model.encode(features)?;
+        let codes = self.inner.model.encode(embeddings)?;
         let width = self.inner.model.shape().code_bytes();
-        for ((document, feature), code) in documents.iter().zip(features.iter()).zip(codes.chunks_exact(width)) {
+        for ((document, embedding), code) in documents.iter().zip(embeddings.iter()).zip(codes.chunks_exact(width)) {
             let packed =
-                rerank_vectors.pack(feature).map_err(|problem| Error::input(id_text(&document.id), problem))?;
+                rerank_vectors.pack(embedding).map_err(|problem| Error::input(id_text(&document.id), problem))?;
             self.insert(document, code, &packed)?;
         }
         Ok(())
     }
 
-    fn insert(&mut self, document: &Document, code: &[u8], feature: &[u64]) -> Result<()> {
+    fn insert(&mut self, document: &Document, code: &[u8], embedding: &[u64]) -> Result<()> {
         let shape = self.inner.model.shape();
         let spare = shape.code_bytes() * 8 - shape.bits();
         if code.len() != shape.code_bytes() || spare > 0 && code[code.len() - 1] >> (8 - spare) != 0 {
@@ -135,7 +135,7 @@ impl IndexWriter {
             ));
         }
         self.ready()?;
-        let entry = self.inner.fields.document(document, code, feature, self.next)?;
+        let entry = self.inner.fields.document(document, code, embedding, self.next)?;
         let hash = self.hasher.hash_one(id_text(&document.id));
         if self.knows(&document.id, hash)? {
             let term = self.inner.fields.id_term(&document.id);

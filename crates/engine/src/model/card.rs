@@ -22,7 +22,7 @@ pub(super) fn write(model: &Model, metrics: &serde_json::Value) -> String {
     match &model.config.embedding {
         Some(f) if f.terms.is_some() => {
             let terms = f.terms.as_ref().expect("it was looked at");
-            line(format!("| input | {} words, weighted by {} |", terms.vocabulary().len(), terms.weighting));
+            line(format!("| input | {} terms, weighted by {} |", terms.vocabulary().len(), terms.weighting));
         }
         Some(f) => {
             line(format!("| encoder | {} (`{}`) |", f.encoder, f.encoder_sha256));

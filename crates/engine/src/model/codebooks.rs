@@ -76,18 +76,18 @@ impl DistanceTable {
     /// Distance of one packed code: the sum over codebooks **in order, in `f32`**. Every fast path must give exactly
     /// this value.
     pub fn distance(&self, code: &[u8]) -> f32 {
-        let words = self.shape.codebook_size();
+        let size = self.shape.codebook_size();
         let mut sum = 0.0;
         for m in 0..self.shape.num_codebooks() {
-            sum += self.values[m * words + self.shape.codeword(code, m).min(words - 1)];
+            sum += self.values[m * size + self.shape.codeword(code, m).min(size - 1)];
         }
         sum
     }
 
     /// Distance of one packed code by codebook.
     pub fn codebook_distances(&self, code: &[u8]) -> Vec<f32> {
-        let words = self.shape.codebook_size();
-        (0..self.shape.num_codebooks()).map(|m| self.values[m * words + self.shape.codeword(code, m)]).collect()
+        let size = self.shape.codebook_size();
+        (0..self.shape.num_codebooks()).map(|m| self.values[m * size + self.shape.codeword(code, m)]).collect()
     }
 }
 
@@ -95,20 +95,20 @@ impl DistanceTable {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Codebooks {
     shape: CodeShape,
-    words: Vec<f32>,
+    codewords: Vec<f32>,
 }
 
 impl Codebooks {
     /// Takes `[codebooks, codewords, dim]` values.
-    pub fn new(shape: CodeShape, words: Vec<f32>) -> Result<Self> {
+    pub fn new(shape: CodeShape, codewords: Vec<f32>) -> Result<Self> {
         let expected = shape.num_codebooks() * shape.codebook_size() * shape.dim();
-        if words.len() != expected {
-            return Err(Error::config(format!("codebooks hold {} values, {expected} expected", words.len())));
+        if codewords.len() != expected {
+            return Err(Error::config(format!("codebooks hold {} values, {expected} expected", codewords.len())));
         }
-        if let Some(i) = words.iter().position(|v| !v.is_finite()) {
-            return Err(Error::config(format!("codebooks hold {} at position {i}", words[i])));
+        if let Some(i) = codewords.iter().position(|v| !v.is_finite()) {
+            return Err(Error::config(format!("codebooks hold {} at position {i}", codewords[i])));
         }
-        Ok(Codebooks { shape, words })
+        Ok(Codebooks { shape, codewords })
     }
 
     pub fn shape(&self) -> CodeShape {
@@ -117,13 +117,13 @@ impl Codebooks {
 
     /// `[codebooks, codewords, dim]`.
     pub fn values(&self) -> &[f32] {
-        &self.words
+        &self.codewords
     }
 
     /// The codewords of codebook `m`, in order.
-    pub fn book(&self, m: usize) -> impl ExactSizeIterator<Item = &[f32]> {
+    pub fn codebook(&self, m: usize) -> impl ExactSizeIterator<Item = &[f32]> {
         let size = self.shape.codebook_size() * self.shape.dim();
-        self.words[m * size..(m + 1) * size].chunks_exact(self.shape.dim())
+        self.codewords[m * size..(m + 1) * size].chunks_exact(self.shape.dim())
     }
 
     /// The nearest codeword of every codebook for every projected vector: packed codes `[n, code_bytes]`. The first of equally
@@ -139,13 +139,13 @@ impl Codebooks {
     /// Numbers of the nearest codewords, unpacked: `[n, codebooks]`.
     pub fn nearest(&self, projected: &Matrix) -> Vec<u32> {
         assert_eq!(projected.cols(), self.shape.width());
-        let mut words = vec![0; projected.rows() * self.shape.num_codebooks()];
-        words.par_chunks_exact_mut(self.shape.num_codebooks()).enumerate().for_each(|(i, words)| {
+        let mut numbers = vec![0; projected.rows() * self.shape.num_codebooks()];
+        numbers.par_chunks_exact_mut(self.shape.num_codebooks()).enumerate().for_each(|(i, numbers)| {
             let distances = self.squares(projected.row(i));
-            let books = distances.chunks_exact(self.shape.codebook_size());
-            words.iter_mut().zip(books).for_each(|(word, distances)| *word = argmin(distances) as u32);
+            let codebooks = distances.chunks_exact(self.shape.codebook_size());
+            numbers.iter_mut().zip(codebooks).for_each(|(number, distances)| *number = argmin(distances) as u32);
         });
-        words
+        numbers
     }
 
     fn assign_one(&self, projected: &[f32], code: &mut [u8]) {
@@ -181,12 +181,12 @@ impl Codebooks {
         let mut values = Vec::with_capacity(self.shape.num_codebooks() * self.shape.codebook_size());
         for m in 0..self.shape.num_codebooks() {
             let own = self.shape.codeword(code, m).min(self.shape.codebook_size() - 1);
-            let own_word = self.book(m).nth(own).expect("a packed word number is below K").to_vec();
-            for (k, word) in self.book(m).enumerate() {
+            let own_codeword = self.codebook(m).nth(own).expect("a packed codeword number is below K").to_vec();
+            for (k, codeword) in self.codebook(m).enumerate() {
                 values.push(match distance {
                     Distance::Hamming => f32::from(u8::from(k != own)),
-                    Distance::Squared => squared(&own_word, word),
-                    Distance::Norm => squared(&own_word, word).sqrt(),
+                    Distance::Squared => squared(&own_codeword, codeword),
+                    Distance::Norm => squared(&own_codeword, codeword).sqrt(),
                 });
             }
         }
@@ -195,11 +195,11 @@ impl Codebooks {
 
     /// Squared distances to every codeword, `[codebooks, codewords]`.
     fn squares(&self, projected: &[f32]) -> Vec<f32> {
-        let (dim, words) = (self.shape.dim(), self.shape.codebook_size());
-        let mut values = vec![0.0; self.shape.num_codebooks() * words];
-        let books = projected.chunks_exact(dim).zip(self.words.chunks_exact(words * dim));
-        for ((slice, book), values) in books.zip(values.chunks_exact_mut(words)) {
-            squared_distances(Backend::active(), slice, book, values);
+        let (dim, size) = (self.shape.dim(), self.shape.codebook_size());
+        let mut values = vec![0.0; self.shape.num_codebooks() * size];
+        let codebooks = projected.chunks_exact(dim).zip(self.codewords.chunks_exact(size * dim));
+        for ((slice, codebook), values) in codebooks.zip(values.chunks_exact_mut(size)) {
+            squared_distances(Backend::active(), slice, codebook, values);
         }
         values
     }

@@ -74,7 +74,7 @@ pub struct ModelConfig {
     pub shape: CodeShape,
     /// The default distance of a search.
     pub distance: Distance,
-    /// How text becomes its embeddings; `None` with user vectors.
+    /// How text becomes its embedding; `None` with user vectors.
     #[serde(alias = "features")]
     pub embedding: Option<EmbeddingConfig>,
     /// The options of the training run, as the trainer wrote them.
@@ -95,9 +95,9 @@ impl Model {
     /// Writes the four files into an existing directory.
     pub fn write_into(&self, dir: &Path, metrics: &serde_json::Value) -> Result<()> {
         let write = |name: &str, bytes: &[u8]| crate::disk::write_synced(&dir.join(name), bytes);
-        let features = self.config.embedding.as_ref();
+        let embedding = self.config.embedding.as_ref();
         write("config.json", pretty(&ModelConfig { format: FORMAT, ..self.config.clone() }).as_bytes())?;
-        write("model.safetensors", &tensors(&self.projection, &self.codebooks, features))?;
+        write("model.safetensors", &tensors(&self.projection, &self.codebooks, embedding))?;
         write("metrics.json", pretty(metrics).as_bytes())?;
         write("README.md", card::write(self, metrics).as_bytes())
     }
@@ -134,20 +134,20 @@ impl Model {
         let damaged =
             |problem: String| Error::format(&path, format!("{problem}; restore it from a copy or train again"));
         let (projection, codebooks) = parts(&bytes, config.shape).map_err(damaged)?;
-        if let Some(features) = &mut config.embedding
-            && let Some(convolution) = &mut features.convolution
+        if let Some(embedding) = &mut config.embedding
+            && let Some(convolution) = &mut embedding.convolution
         {
             let file = SafeTensors::deserialize(&bytes).map_err(|e| damaged(e.to_string()))?;
             let (weight, bias) = (floats(&file, "convolution.weight"), floats(&file, "convolution.bias"));
             let filled = convolution.fill(weight.map_err(damaged)?, bias.map_err(damaged)?);
             filled.map_err(|e| damaged(e.to_string()))?;
         }
-        if let Some(features) = &mut config.embedding
-            && let Some(terms) = &mut features.terms
+        if let Some(embedding) = &mut config.embedding
+            && let Some(terms) = &mut embedding.terms
         {
             let (vocabulary, layer) = terms_of(&bytes).map_err(damaged)?;
             terms.fill(vocabulary.into(), layer).map_err(|e| damaged(e.to_string()))?;
-            if terms.sha256() != features.encoder_sha256 {
+            if terms.sha256() != embedding.encoder_sha256 {
                 return Err(damaged("holds terms or weights whose SHA-256 is not that of config.json".into()));
             }
         }
@@ -168,7 +168,7 @@ fn bytes_of(values: &[f32]) -> Vec<u8> {
 /// `terms.words` (U8: the terms, a line end after each), `terms.frequencies [terms]`, `terms.weight [terms, width]`,
 /// `terms.bias [width]`.
 /// With a learned convolution `convolution.weight [5 inputs, outputs]` and `convolution.bias [outputs]`.
-fn tensors(projection: &Projection, codebooks: &Codebooks, features: Option<&EmbeddingConfig>) -> Vec<u8> {
+fn tensors(projection: &Projection, codebooks: &Codebooks, embedding: Option<&EmbeddingConfig>) -> Vec<u8> {
     let mut data: Vec<(String, Vec<usize>, Vec<u8>)> = Vec::new();
     for (i, layer) in projection.layers().iter().enumerate() {
         data.push((format!("projection.{i}.weight"), vec![layer.outputs(), layer.inputs()], bytes_of(layer.weight())));
@@ -186,15 +186,15 @@ fn tensors(projection: &Projection, codebooks: &Codebooks, features: Option<&Emb
         data.push(("cells.centres".into(), vec![n, tail], bytes_of(cells.centres())));
         data.push(("cells.rotations".into(), vec![n, tail, tail], bytes_of(cells.rotations())));
     }
-    if let Some(convolution) = features.and_then(|f| f.convolution.as_ref()) {
+    if let Some(convolution) = embedding.and_then(|f| f.convolution.as_ref()) {
         let (rows, outputs) = (convolution.weight().len() / convolution.outputs, convolution.outputs);
         data.push(("convolution.weight".into(), vec![rows, outputs], bytes_of(convolution.weight())));
         data.push(("convolution.bias".into(), vec![outputs], bytes_of(convolution.bias())));
     }
     let mut letters = Vec::new();
-    if let Some(terms) = features.and_then(|f| f.terms.as_ref()) {
+    if let Some(terms) = embedding.and_then(|f| f.terms.as_ref()) {
         let (n, width) = (terms.vocabulary().len(), terms.width());
-        terms.vocabulary().words().iter().for_each(|word| letters.extend_from_slice(format!("{word}\n").as_bytes()));
+        terms.vocabulary().terms().iter().for_each(|term| letters.extend_from_slice(format!("{term}\n").as_bytes()));
         data.push(("terms.frequencies".into(), vec![n], bytes_of(terms.vocabulary().frequencies())));
         data.push(("terms.weight".into(), vec![n, width], bytes_of(&terms.layer().weight)));
         data.push(("terms.bias".into(), vec![width], bytes_of(&terms.layer().bias)));
@@ -241,11 +241,11 @@ fn parts(bytes: &[u8], shape: CodeShape) -> std::result::Result<(Projection, Cod
         Projection::new(layers)
     };
     let projection = projection.map_err(|e| e.to_string())?;
-    let (dims, words) = read("codebooks")?;
+    let (dims, codewords) = read("codebooks")?;
     if dims != [shape.num_codebooks(), shape.codebook_size(), shape.dim()] {
         return Err(format!("tensor \"codebooks\" has shape {dims:?}, config.json says {shape:?}"));
     }
-    Ok((projection, Codebooks::new(shape, words).map_err(|e| e.to_string())?))
+    Ok((projection, Codebooks::new(shape, codewords).map_err(|e| e.to_string())?))
 }
 
 /// Vocabulary and layer of a model with terms instead of an encoder.
@@ -253,8 +253,8 @@ fn terms_of(bytes: &[u8]) -> std::result::Result<(Vocabulary, Layer), String> {
     let file = SafeTensors::deserialize(bytes).map_err(|e| format!("is not a readable safetensors file: {e}"))?;
     let letters = file.tensor("terms.words").map_err(|_| "has no tensor \"terms.words\"".to_owned())?;
     let letters = std::str::from_utf8(letters.data()).map_err(|e| format!("terms.words: {e}"))?;
-    let words = letters.lines().map(str::to_owned).collect();
-    let vocabulary = Vocabulary::new(words, floats(&file, "terms.frequencies")?).map_err(|e| e.to_string())?;
+    let terms = letters.lines().map(str::to_owned).collect();
+    let vocabulary = Vocabulary::new(terms, floats(&file, "terms.frequencies")?).map_err(|e| e.to_string())?;
     Ok((vocabulary, Layer { weight: floats(&file, "terms.weight")?, bias: floats(&file, "terms.bias")? }))
 }
 
@@ -278,13 +278,13 @@ pub(super) fn fingerprint(config: &ModelConfig, projection: &Projection, codeboo
     if let Some(cells) = projection.cells() {
         [cells.heads(), cells.centres(), cells.rotations()].iter().for_each(|part| hash.update(bytes_of(part)));
     }
-    let mut features = config.embedding.clone();
+    let mut embedding = config.embedding.clone();
     // The encoder's hash identifies it; its name may differ between machines.
-    features.iter_mut().for_each(|f| f.encoder.clear());
+    embedding.iter_mut().for_each(|f| f.encoder.clear());
     // The names of format 1, so that a model keeps its fingerprint when it is written anew.
     let shape = config.shape;
-    let (books, words, dim) = (shape.num_codebooks(), shape.codebook_size(), shape.dim());
-    let features = serde_json::to_string(&features).expect("plain data has a JSON form");
-    hash.update(format!("[{{\"books\":{books},\"words\":{words},\"dim\":{dim}}},{features}]"));
-    crate::hex(&hash.finalize()[..8])
+    let (num_codebooks, codebook_size, dim) = (shape.num_codebooks(), shape.codebook_size(), shape.dim());
+    let embedding = serde_json::to_string(&embedding).expect("plain data has a JSON form");
+    hash.update(format!("[{{\"books\":{num_codebooks},\"words\":{codebook_size},\"dim\":{dim}}},{embedding}]"));
+    hex::encode(&hash.finalize()[..8])
 }

@@ -111,24 +111,24 @@ impl Projection {
     }
 
     /// Embeddings `[n, inputs]` to projected vectors `[n, outputs]`.
-    pub fn apply(&self, features: &Matrix) -> Result<Matrix> {
-        if features.cols() != self.inputs() {
+    pub fn apply(&self, embeddings: &Matrix) -> Result<Matrix> {
+        if embeddings.cols() != self.inputs() {
             return Err(Error::config(format!(
                 "the model takes vectors of {} values, these have {}; use the encoder it was trained with",
                 self.inputs(),
-                features.cols()
+                embeddings.cols()
             )));
         }
-        let mut out = Matrix::zeros(features.rows(), self.outputs());
-        let inputs = features.as_slice().par_chunks(CHUNK * self.inputs());
+        let mut out = Matrix::zeros(embeddings.rows(), self.outputs());
+        let inputs = embeddings.as_slice().par_chunks(CHUNK * self.inputs());
         let outputs = out.as_mut_slice().par_chunks_mut(CHUNK * self.outputs());
         inputs.zip(outputs).for_each(|(x, y)| self.apply_chunk(x, y));
         Ok(out)
     }
 
-    fn apply_chunk(&self, features: &[f32], out: &mut [f32]) {
-        let rows = features.len() / self.inputs();
-        let mut x = features.to_vec();
+    fn apply_chunk(&self, embeddings: &[f32], out: &mut [f32]) {
+        let rows = embeddings.len() / self.inputs();
+        let mut x = embeddings.to_vec();
         for (i, layer) in self.layers.iter().enumerate() {
             let mut y = vec![0.0; rows * layer.outputs()];
             let last = i + 1 == self.layers.len();

@@ -51,7 +51,7 @@ impl std::fmt::Display for Cursor {
             }
         }
         bytes.extend_from_slice(&crc32fast::hash(&bytes).to_le_bytes());
-        f.write_str(&crate::hex(&bytes))
+        f.write_str(&hex::encode(&bytes))
     }
 }
 

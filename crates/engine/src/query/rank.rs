@@ -34,9 +34,10 @@ pub(super) fn rerank(
     let lengths: Vec<f32> = aims.iter().map(|(aim, _)| dot(aim, aim).sqrt()).collect();
     let mut ranked = Vec::with_capacity(near.len());
     let mut next = head.iter();
-    reader.features(head.iter().map(|n| n.address), |feature| {
-        let length = dot(feature, feature).sqrt();
-        let cosines = aims.iter().zip(&lengths).map(|((aim, weight), own)| weight * cosine(aim, feature, own * length));
+    reader.read_rerank_vectors(head.iter().map(|n| n.address), |embedding| {
+        let length = dot(embedding, embedding).sqrt();
+        let cosines =
+            aims.iter().zip(&lengths).map(|((aim, weight), own)| weight * cosine(aim, embedding, own * length));
         let candidate = *next.next().expect("a rerank vector for every candidate");
         ranked.push(Ranked { candidate, score: cosines.sum() });
     })?;

@@ -227,8 +227,8 @@ fn code_place(near: &Candidate, tail: bool) -> Place {
 fn tables(reader: &Reader, queries: &[Embedded], config: &SearchConfig) -> Result<Vec<DistanceTable>> {
     let model = reader.model();
     let like = queries.iter().flat_map(|query| &query.like);
-    let features = like.filter_map(|(point, _)| if let Point::Embedding(f) = point { Some(f) } else { None });
-    let rows: Vec<f32> = features.flatten().copied().collect();
+    let embeddings = like.filter_map(|(point, _)| if let Point::Embedding(f) = point { Some(f) } else { None });
+    let rows: Vec<f32> = embeddings.flatten().copied().collect();
     if rows.is_empty() {
         return Ok(Vec::new());
     }
@@ -259,7 +259,9 @@ impl Asked {
                     let address = reader.find(id)?.ok_or_else(|| unknown(id))?;
                     tables.push((model.codebooks().symmetric_table(&reader.code(address)?, distance), weight));
                     if first > 0 {
-                        reader.features([address].into_iter(), |feature| aims.push((feature.to_vec(), weight)))?;
+                        reader.read_rerank_vectors([address].into_iter(), |embedding| {
+                            aims.push((embedding.to_vec(), weight))
+                        })?;
                     }
                     examples.push(address);
                 }

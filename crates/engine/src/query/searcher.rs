@@ -1,7 +1,7 @@
 //! From queries to answers.
 
 use std::path::Path;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use super::answer::{Answer, Hit};
@@ -14,6 +14,7 @@ use crate::index::{Index, Reader};
 use crate::model::{DistanceTable, EmbeddingConfig};
 use crate::search::TopKRequest;
 use crate::{Error, Matrix, Progress, Result};
+use parking_lot::Mutex;
 
 /// An index with its encoder. Any number of threads may search.
 pub struct Searcher {
@@ -46,7 +47,7 @@ impl Searcher {
     /// The encoder the index's model was trained with. The first call loads it.
     pub fn embedder(&self, progress: &dyn Progress) -> Result<&Arc<Embedder>> {
         if self.embedder.get().is_none() {
-            let _exclusive = self.loading.lock().unwrap_or_else(PoisonError::into_inner);
+            let _exclusive = self.loading.lock();
             if self.embedder.get().is_none() {
                 let _ = self.embedder.set(Arc::new(Embedder::for_model(self.index.model(), None, progress)?));
             }

@@ -38,7 +38,7 @@ fn model() -> Model {
 }
 
 /// Near one of a few centres, so that equal codes are common.
-fn feature(i: u64) -> Vec<f32> {
+fn embedding(i: u64) -> Vec<f32> {
     let centre = noise(WIDTH, 100 + mix(9, i) % 12);
     centre.iter().zip(noise(WIDTH, 1000 + i)).map(|(c, n)| c + 0.15 * n).collect()
 }
@@ -109,7 +109,7 @@ impl Case {
     fn brute(&self, distance: impl Fn(&[u8]) -> f32) -> Vec<(u64, f32)> {
         let model = self.searcher.index().model();
         let mut all: Vec<(u64, f32)> = (0..self.documents)
-            .map(|i| (i, distance(&model.encode(&Matrix::from_vec(WIDTH, feature(i))).unwrap())))
+            .map(|i| (i, distance(&model.encode(&Matrix::from_vec(WIDTH, embedding(i))).unwrap())))
             .collect();
         all.sort_by(|a, b| a.1.total_cmp(&b.1).then(a.0.cmp(&b.0)));
         all
@@ -118,8 +118,8 @@ impl Case {
 
 fn add(writer: &mut crate::index::IndexWriter, ids: &[u64]) {
     let documents: Vec<Document> = ids.iter().map(|&i| document(i)).collect();
-    let features = Matrix::from_vec(WIDTH, ids.iter().flat_map(|&i| feature(i)).collect());
-    writer.add_embeddings(&documents, &features).unwrap();
+    let embeddings = Matrix::from_vec(WIDTH, ids.iter().flat_map(|&i| embedding(i)).collect());
+    writer.add_embeddings(&documents, &embeddings).unwrap();
 }
 
 fn number(id: &DocId) -> u64 {
@@ -140,14 +140,14 @@ fn codes_alone(k: usize) -> SearchConfig {
 fn search_by_vector_document_and_mixture_equals_brute_force() {
     let case = Case::new(RerankVectors::Int8, Store::All, 400);
     let model = case.searcher.index().model().clone();
-    let vector = feature(777);
+    let vector = embedding(777);
     let table = model.tables(&Matrix::from_vec(WIDTH, vector.clone()), Distance::Norm).unwrap().pop().unwrap();
     let found = case.hits(&Query::vector(vector.clone()), &codes_alone(500));
     let expected = case.brute(|code| table.distance(code));
     assert_eq!(found, expected.iter().map(|&(i, d)| (i, d, -d)).collect::<Vec<_>>());
 
     // A document is not like itself; those of the same code are, at distance 0.
-    let code = model.encode(&Matrix::from_vec(WIDTH, feature(33))).unwrap();
+    let code = model.encode(&Matrix::from_vec(WIDTH, embedding(33))).unwrap();
     let own = model.codebooks().symmetric_table(&code, Distance::Norm);
     let expected: Vec<(u64, f32)> =
         case.brute(|code| own.distance(code)).into_iter().filter(|(i, _)| *i != 33).collect();
@@ -161,14 +161,14 @@ fn search_by_vector_document_and_mixture_equals_brute_force() {
     let found = case.hits(&both, &codes_alone(500));
     assert_eq!(found.len(), 399);
     for &(i, distance, _) in &found {
-        let code = model.encode(&Matrix::from_vec(WIDTH, feature(i))).unwrap();
+        let code = model.encode(&Matrix::from_vec(WIDTH, embedding(i))).unwrap();
         let mean = 0.25 * table.distance(&code) + 0.75 * own.distance(&code);
         assert!((distance - mean).abs() < 1e-3, "{distance} {mean}");
     }
     assert!(found.windows(2).all(|w| w[0].1 <= w[1].1));
 
     // A batch answers as one by one.
-    let queries: Vec<Query> = (0..9).map(|q| Query::vector(feature(500 + q))).collect();
+    let queries: Vec<Query> = (0..9).map(|q| Query::vector(embedding(500 + q))).collect();
     for config in [codes_alone(20), SearchConfig::default()] {
         let batch = case.searcher.search(&queries, &config, &NoProgress).unwrap();
         for (query, answer) in queries.iter().zip(batch) {
@@ -181,7 +181,7 @@ fn search_by_vector_document_and_mixture_equals_brute_force() {
 fn rerank_orders_the_first_candidates_by_cosine() {
     for (keep, error) in [(RerankVectors::Int8, 0.01), (RerankVectors::F16, 0.001)] {
         let case = Case::new(keep, Store::Codes, 400);
-        let vector = feature(801);
+        let vector = embedding(801);
         let query = Query::vector(vector.clone());
         let by_code = case.hits(&query, &codes_alone(400));
         for (rerank, first) in [(Rerank::First(30), 30), (Rerank::Auto, Rerank::DEFAULT), (Rerank::First(5000), 400)] {
@@ -192,26 +192,26 @@ fn rerank_orders_the_first_candidates_by_cosine() {
             got.sort_unstable();
             assert_eq!(head, got, "the same candidates");
             for &(i, _, score) in &found[..first] {
-                assert!((f64::from(score) - cosine(&vector, &feature(i))).abs() < error, "{keep}: {score}");
+                assert!((f64::from(score) - cosine(&vector, &embedding(i))).abs() < error, "{keep}: {score}");
             }
             assert!(found.windows(2).all(|w| w[0].2 >= w[1].2), "the score falls");
             let tail: Vec<(u64, f32)> = found[first..].iter().map(|h| (h.0, h.1)).collect();
             assert_eq!(tail, by_code[first..].iter().map(|h| (h.0, h.1)).collect::<Vec<_>>(), "the rest as they were");
         }
-        // The document itself is its own nearest by feature, whatever other document has its code.
+        // The document itself is its own nearest by embedding, whatever other document has its code.
         for i in [0, 77, 250] {
-            assert_eq!(case.hits(&Query::vector(feature(i)), &SearchConfig::default())[0].0, i);
+            assert_eq!(case.hits(&Query::vector(embedding(i)), &SearchConfig::default())[0].0, i);
         }
         // By example: its rerank vector is the query's embedding.
         let found = case.hits(&Query::document(5), &SearchConfig::default());
         assert!(
             found
                 .iter()
-                .all(|&(i, _, s)| i != 5 && (f64::from(s) - cosine(&feature(5), &feature(i))).abs() < 2.0 * error)
+                .all(|&(i, _, s)| i != 5 && (f64::from(s) - cosine(&embedding(5), &embedding(i))).abs() < 2.0 * error)
         );
     }
     let none = Case::new(RerankVectors::None, Store::All, 50);
-    let query = Query::vector(feature(1));
+    let query = Query::vector(embedding(1));
     assert_eq!(none.hits(&query, &SearchConfig::default()), none.hits(&query, &codes_alone(10)));
     let refused = none.ask(&query, &SearchConfig { rerank: Rerank::First(9), ..SearchConfig::default() });
     assert!(refused.unwrap_err().to_string().contains("rerank_vectors int8"));
@@ -221,16 +221,16 @@ fn rerank_orders_the_first_candidates_by_cosine() {
 fn rerank_vectors_survive_merges_updates_and_reopening() {
     let case = Case::new(RerankVectors::Int8, Store::All, 300);
     let index = case.searcher.index().clone();
-    let query = Query::vector(feature(900));
+    let query = Query::vector(embedding(900));
     let config = SearchConfig { k: 300, ..SearchConfig::default() };
     let before = case.hits(&query, &config);
     let mut writer = index.writer().unwrap();
     writer.compact(&NoProgress).unwrap();
     assert_eq!(index.info().unwrap().segments, 1);
     assert_eq!(case.hits(&query, &config), before);
-    // A replaced document takes its new feature with it.
+    // A replaced document takes its new embedding with it.
     let replaced = [Document { id: DocId::Int(7), ..document(7) }];
-    writer.add_embeddings(&replaced, &Matrix::from_vec(WIDTH, feature(900))).unwrap();
+    writer.add_embeddings(&replaced, &Matrix::from_vec(WIDTH, embedding(900))).unwrap();
     writer.commit(&NoProgress).unwrap();
     let first = case.hits(&query, &SearchConfig::default())[0];
     assert!(first.0 == 7 && first.2 > 0.999, "{first:?}");
@@ -246,8 +246,8 @@ fn an_index_with_rerank_vectors_refuses_bare_codes_and_bad_vectors() {
     let case = Case::new(RerankVectors::Int8, Store::All, 10);
     let mut writer = case.searcher.index().writer().unwrap();
     let code = vec![0; 4];
-    assert!(writer.add(&document(1), &code).unwrap_err().to_string().contains("keeps features"));
-    let mut bad = feature(1);
+    assert!(writer.add(&document(1), &code).unwrap_err().to_string().contains("stores rerank vectors"));
+    let mut bad = embedding(1);
     bad[3] = f32::NAN;
     assert!(
         writer
@@ -265,7 +265,7 @@ fn an_index_with_rerank_vectors_refuses_bare_codes_and_bad_vectors() {
 fn an_index_of_an_earlier_format_is_read() {
     let case = Case::new(RerankVectors::None, Store::All, 60);
     let index = case.searcher.index();
-    let query = Query::vector(feature(3));
+    let query = Query::vector(embedding(3));
     let before = case.hits(&query, &codes_alone(60));
     let path = index.dir().join("index.json");
     let third = std::fs::read_to_string(&path).unwrap();
@@ -297,7 +297,7 @@ fn an_index_of_an_earlier_format_is_read() {
 }
 
 fn keywords(text: &str) -> Query {
-    Query { keywords: Some(text.into()), ..Query::vector(feature(700)) }
+    Query { keywords: Some(text.into()), ..Query::vector(embedding(700)) }
 }
 
 #[test]
@@ -344,7 +344,7 @@ fn snippets_mark_keywords_in_any_script() {
     let texts = ["Überschuß: wheats für 東京, the WHEAT of Ägypten", "nothing of the kind"];
     let documents: Vec<Document> =
         (0u64..).zip(texts).map(|(i, t)| Document { text: t.into(), id: DocId::Int(500 + i), ..document(i) }).collect();
-    writer.add_embeddings(&documents, &Matrix::from_vec(WIDTH, [feature(1), feature(2)].concat())).unwrap();
+    writer.add_embeddings(&documents, &Matrix::from_vec(WIDTH, [embedding(1), embedding(2)].concat())).unwrap();
     writer.commit(&NoProgress).unwrap();
     let config = SearchConfig { k: 40, snippets: true, documents: false, ..SearchConfig::default() };
     let answer = case.ask(&keywords("the wheat"), &config).unwrap();
@@ -365,7 +365,7 @@ fn snippets_mark_keywords_in_any_script() {
 #[test]
 fn cursors_stay_exact_by_code_and_are_refused_when_stale() {
     let case = Case::new(RerankVectors::Int8, Store::All, 200);
-    let query = Query::vector(feature(31));
+    let query = Query::vector(embedding(31));
     let page = case.ask(&query, &codes_alone(50)).unwrap();
     let reranked = case.ask(&query, &SearchConfig::default()).unwrap();
     let fused = case.ask(&keywords("wheat"), &SearchConfig { hybrid: 0.5, k: 5, ..SearchConfig::default() }).unwrap();
@@ -374,7 +374,7 @@ fn cursors_stay_exact_by_code_and_are_refused_when_stale() {
     // The last hit of the page goes, and a new document comes before it.
     writer.delete(&page.hits[49].id).unwrap();
     writer
-        .add_embeddings(&[Document { id: DocId::Int(5000), ..document(1) }], &Matrix::from_vec(WIDTH, feature(31)))
+        .add_embeddings(&[Document { id: DocId::Int(5000), ..document(1) }], &Matrix::from_vec(WIDTH, embedding(31)))
         .unwrap();
     writer.commit(&NoProgress).unwrap();
     let rest = case.hits(&query, &SearchConfig { k: 200, after: page.next, ..codes_alone(1) });
@@ -403,8 +403,8 @@ fn cursors_stay_exact_by_code_and_are_refused_when_stale() {
 #[test]
 fn invalid_queries_and_options_are_refused() {
     let case = Case::new(RerankVectors::Int8, Store::All, 20);
-    let good = Query::vector(feature(1));
-    let mut nan = feature(1);
+    let good = Query::vector(embedding(1));
+    let mut nan = embedding(1);
     nan[7] = f32::NAN;
     for (query, word) in [
         (Query::default(), "asks for nothing"),
@@ -476,7 +476,7 @@ proptest! {
     ) {
         thread_local!(static CASE: Case = Case::new(RerankVectors::Int8, Store::All, 120));
         CASE.with(|case| {
-            let mut query = if example { Query::document(seed) } else { Query::vector(feature(1000 + seed)) };
+            let mut query = if example { Query::document(seed) } else { Query::vector(embedding(1000 + seed)) };
             query.keywords = Some("wheat of grain".into());
             let filter = filtered.then(|| "year:[1980 TO 1986]".to_owned());
             let config = SearchConfig { k, rerank, hybrid, filter, radius: within, ..SearchConfig::default() };

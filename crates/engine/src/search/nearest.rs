@@ -1,10 +1,10 @@
 //! Exact nearest codes of many queries over many segments, on all cores.
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use kernels::Backend;
 use kernels::scan::{self, BLOCK, BlocksRef, Effort, Neighbour, Query, Shape, TopK};
+use parking_lot::Mutex;
 use rayon::prelude::*;
 
 use super::codes::{CodeBlocks, kernel_shape, positions_of};
@@ -85,8 +85,6 @@ const MIN_COST_OF_DEEP_SAMPLE: f64 = 0.6;
 /// Up to this many codes one thread does all the work: about a fifth of a millisecond.
 const MAX_SERIAL_CODES: usize = 1 << 20;
 
-const UNPOISONED: &str = "no thread panics while it holds this";
-
 /// What the threads know of one query together.
 struct QueryState {
     /// Bits of a distance that at least `k` documents do not exceed. Distances are not negative, so their bits compare alike.
@@ -111,7 +109,7 @@ impl QueryState {
         if best.is_empty() {
             return;
         }
-        let mut found = self.found.lock().expect(UNPOISONED);
+        let mut found = self.found.lock();
         found.extend(best.into_sorted().into_iter().map(|n| ScanHit {
             distance: n.distance,
             sequence: sequence(n.key),
@@ -127,14 +125,14 @@ impl QueryState {
     }
 
     fn add_effort(&self, part: usize, effort: Effort) {
-        let mut plans = self.plans.lock().expect(UNPOISONED);
+        let mut plans = self.plans.lock();
         plans[part].scanned += effort.blocks;
         plans[part].measured += effort.measured;
     }
 
     /// Records the strategy in a segment, unless a filter has decided it.
     fn set_strategy(&self, part: usize, strategy: ScanStrategy) {
-        let plan = &mut self.plans.lock().expect(UNPOISONED)[part];
+        let plan = &mut self.plans.lock()[part];
         if plan.strategy == ScanStrategy::Blocks {
             plan.strategy = strategy;
         }
@@ -335,13 +333,13 @@ impl<'a> Scan<'a> {
 
     fn into_answers(self) -> Vec<(Vec<ScanHit>, Vec<Plan>)> {
         let answer = |state: QueryState| {
-            let mut found = state.found.into_inner().expect(UNPOISONED);
+            let mut found = state.found.into_inner();
             found.sort_unstable_by(order);
             found.truncate(self.k);
             if let [segment] = self.segments {
                 found.iter_mut().for_each(|f| f.sequence = (segment.sequence)(f.rank));
             }
-            (found, state.plans.into_inner().expect(UNPOISONED))
+            (found, state.plans.into_inner())
         };
         self.states.into_iter().map(answer).collect()
     }

@@ -28,6 +28,9 @@ pub struct BuildConfig {
 }
 
 impl BuildConfig {
+    /// The method of a build that names none.
+    pub const METHOD: &str = "micpq";
+    pub const BITS: usize = 64;
     pub const DROPOUT: f64 = 0.3;
     pub const SAMPLE: usize = 200_000;
     pub const COMMIT_EVERY: usize = 200_000;

@@ -80,7 +80,7 @@ class Page:
 
 def num_codebooks(url):
     with urllib.request.urlopen(url + "/v1/indexes") as answer:
-        return json.load(answer)["indexes"][0]["books"]
+        return json.load(answer)["indexes"][0]["num_codebooks"]
 
 
 def check(true, what):

@@ -77,9 +77,9 @@ pub struct IndexView {
     /// Bits of a code.
     bits: usize,
     /// Number of codebooks.
-    books: usize,
+    num_codebooks: usize,
     /// Number of codewords per codebook.
-    words: usize,
+    codebook_size: usize,
     /// Number of values of an embedding.
     width: usize,
     /// What the index stores of a document.
@@ -124,8 +124,8 @@ impl IndexView {
             deleted: info.deleted,
             segments: info.segments,
             bits: info.shape.bits(),
-            books: info.shape.num_codebooks(),
-            words: info.shape.codebook_size(),
+            num_codebooks: info.shape.num_codebooks(),
+            codebook_size: info.shape.codebook_size(),
             width: model.inputs(),
             store: info.store,
             rerank_vectors: info.rerank_vectors,
@@ -297,7 +297,7 @@ impl Create {
             ..EmbedderConfig::default()
         })
         .map_err(Problem::of(Code::UnknownModel))?;
-        let model = train::untrained::model(embedder.config(), self.bits.map_or(128, usize::from));
+        let model = micpq::train::untrained::model(embedder.config(), self.bits.map_or(128, usize::from));
         Ok((model.map_err(Problem::of(Code::BadQuery))?, serde_json::Value::Null))
     }
 }

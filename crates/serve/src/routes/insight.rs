@@ -1,6 +1,6 @@
 //! Routes that show codes, attributes and training.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
@@ -151,8 +151,8 @@ pub async fn codebooks(
 
 #[derive(Deserialize)]
 pub struct CodewordPath {
-    book: usize,
-    word: usize,
+    codebook: usize,
+    codeword: usize,
 }
 
 /// Options of a codeword.
@@ -191,15 +191,15 @@ pub struct Codeword {
 const SAMPLE: usize = 300;
 
 /// Get the documents and terms of a codeword
-#[utoipa::path(get, path = "/v1/indexes/{index}/codebooks/{book}/{word}", tag = "insight", operation_id = "getCodeword",
-    params(("index" = String, Path, description = "Name of the index"), ("book" = usize, Path, description = "Number of the codebook, from 0", maximum = 1023),
-        ("word" = usize, Path, description = "Number of the codeword, from 0", maximum = 255), CodewordOptions),
+#[utoipa::path(get, path = "/v1/indexes/{index}/codebooks/{codebook}/{codeword}", tag = "insight", operation_id = "getCodeword",
+    params(("index" = String, Path, description = "Name of the index"), ("codebook" = usize, Path, description = "Number of the codebook, from 0", maximum = 1023),
+        ("codeword" = usize, Path, description = "Number of the codeword, from 0", maximum = 255), CodewordOptions),
     responses((status = 200, description = "Documents and terms", body = Codeword), Refusals))]
 pub async fn codeword(
     _: MayRead,
     State(server): State<Arc<Server>>,
     NamedIndex(hosted): NamedIndex,
-    PathPart(CodewordPath { book: codebook, word: codeword }): PathPart<CodewordPath>,
+    PathPart(CodewordPath { codebook, codeword }): PathPart<CodewordPath>,
     QueryString(options): QueryString<CodewordOptions>,
 ) -> Answer<Json<Codeword>> {
     let max_documents = options.documents.unwrap_or(20);
@@ -322,7 +322,7 @@ pub async fn map(
     }
     let work = move |_: &Cancel| -> engine::Result<Arc<insight::Map>> {
         // Locked during the computation, so that two requests compute it once.
-        let mut cached = hosted.map.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut cached = hosted.map.lock();
         let index = hosted.index();
         let commit = index.commit_number();
         if let Some((of, map)) = cached.as_ref()

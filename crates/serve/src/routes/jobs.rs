@@ -1,13 +1,14 @@
 //! Routes of background jobs: train, list, show, cancel.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use engine::Error;
+use micpq::{BuildConfig, Training};
 use serde::{Deserialize, Serialize};
-use train::TrainConfig;
 use utoipa::ToSchema;
 
 use super::Refusals;
@@ -24,6 +25,8 @@ use crate::server::Server;
 pub struct Train {
     /// Bits of a code: 16, 32, 64 or 128. Default: those of the current model.
     bits: Option<super::indexes::Bits>,
+    /// Method, as `micpq train --method` names it. It must read embeddings. Default: that of a build.
+    method: Option<String>,
     /// Maximum number of epochs.
     #[schema(minimum = 1, maximum = 1000000)]
     #[serde(deserialize_with = "some_whole")]
@@ -43,12 +46,27 @@ pub struct Train {
 }
 
 impl Train {
-    fn config(&self, bits: usize) -> Answer<TrainConfig> {
-        let mut config = TrainConfig::new(self.bits.map_or(bits, usize::from));
-        config.epochs = self.epochs.unwrap_or(config.epochs);
-        config.batch = self.batch.unwrap_or(config.batch);
-        config.seed = self.seed.unwrap_or(config.seed);
-        config.validate().map_err(|e| Problem::bad_request(e.to_string()))?;
+    /// Converts into the config of a build, which has every default.
+    fn config(&self, bits: usize, cache: Option<PathBuf>) -> engine::Result<BuildConfig> {
+        let method = self.method.as_deref().unwrap_or(BuildConfig::METHOD);
+        let mut training = Training::named(method, self.bits.map_or(bits, usize::from))?;
+        let numbers =
+            [("epochs", self.epochs.map(|n| n as u64)), ("batch", self.batch.map(|n| n as u64)), ("seed", self.seed)];
+        for (name, value) in numbers {
+            if let Some(value) = value {
+                training = training.with_option(name, value.into())?;
+            }
+        }
+        training.validate()?;
+        let mut config = BuildConfig { cache, ..BuildConfig::new(training) };
+        config.sample = self.sample.unwrap_or(config.sample);
+        if config.sample < 2 {
+            return Err(Error::config(format!(
+                "sample is {}; training compares documents, give at least 2",
+                config.sample
+            )));
+        }
+        config.validate()?;
         Ok(config)
     }
 }
@@ -72,18 +90,15 @@ pub async fn train(
     expect_texts(&hosted)?;
     let bits = hosted.index().model().shape().bits();
     let bits = if [16, 32, 64, 128].contains(&bits) { bits } else { 64 };
-    let config = body.config(bits)?;
-    let sample = body.sample.unwrap_or(200_000);
-    if sample < 2 {
-        return Err(Problem::bad_request(format!("sample is {sample}; training compares documents, give at least 2")));
-    }
+    let cache = server.config.cache.clone();
+    let config = body.config(bits, cache).map_err(|error| Problem::bad_request(error.to_string()))?;
     let checked = hosted.clone();
     super::blocking(move || retrain::check(&checked)).await?.map_err(|error| match error {
         Error::Config(text) => Problem::conflict(Code::Unsupported, text),
         error => Problem::of(Code::BadQuery)(error),
     })?;
     let (own, name) = (server.clone(), hosted.name().to_owned());
-    let job = server.jobs.start("train", &name, move |job| retrain::run(&own, &hosted, config, sample, job))?;
+    let job = server.jobs.start("train", &name, move |job| retrain::run(&own, &hosted, config, job))?;
     Ok((StatusCode::ACCEPTED, Json(job)))
 }
 
