@@ -9,7 +9,7 @@ PYTHON := $(CURDIR)/.venv/python-tests/bin/python
 MICPQ_SHARED ?= $(abspath ../shared)
 export MICPQ_SHARED
 
-.PHONY: help build demo test fmt lint words figures unit contract page python arm encoders rustdoc package deny \
+.PHONY: help build demo test steps fmt lint words figures unit contract page python arm encoders rustdoc package deny \
   bench-search bench-encode bench-serve clean
 
 help:  ## list the targets
@@ -22,7 +22,13 @@ build:  ## build the release binary, target/release/micpq
 demo: build  ## fetch news of 1987, train, index, answer queries, end at a prompt
 	@scripts/demo
 
-test: fmt lint words figures unit arm contract page python  ## check format, lints, words and figures, run every test
+test:  ## check format, lints, words and figures, run every test, and list what was skipped
+	@mkdir -p target
+	@set +e; $(MAKE) --no-print-directory steps 2>&1 | tee target/test.log; status=$${PIPESTATUS[0]}; \
+	scripts/skipped target/test.log; exit $$status
+
+# One after the other, quick checks first.
+steps: fmt lint words figures unit arm contract page python
 
 fmt:  ## check the format of the Rust code
 	$(CARGO) fmt --all --check
@@ -56,8 +62,9 @@ encoders:
 	@if [ -x "$(MICPQ_SHARED)/models/get" ]; then "$(MICPQ_SHARED)/models/get" >/dev/null; \
 	else echo "skipped: no encoders in $(MICPQ_SHARED); tests that need real weights say so"; fi
 
+# Passing tests show their output too: it says what they skip.
 unit: encoders  ## run the Rust tests
-	$(CARGO) test --release --workspace
+	$(CARGO) test --release --workspace -- --show-output
 
 # Needs the Debian packages qemu-user and gcc-aarch64-linux-gnu, and `rustup target add aarch64-unknown-linux-gnu`.
 arm: export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER := aarch64-linux-gnu-gcc
@@ -101,7 +108,7 @@ python: .venv/python  ## test the Python package: wheel, types, tests, every com
 	rm -rf target/wheels
 	$(PYTHON) -m maturin build --quiet --release --manifest-path crates/python/Cargo.toml --out target/wheels
 	$(PYTHON) -m pip install --quiet --disable-pip-version-check --no-deps --force-reinstall target/wheels/micpq-*.whl
-	cd crates/python && MYPYPATH=python $(PYTHON) -m mypy --strict python/micpq tests/typed.py && $(PYTHON) -m pytest -q
+	cd crates/python && MYPYPATH=python $(PYTHON) -m mypy --strict python/micpq tests/typed.py && $(PYTHON) -m pytest -q -rs
 
 .venv/python: crates/python/tests/requirements.txt
 	python3 -m venv .venv/python-tests
