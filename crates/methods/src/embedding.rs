@@ -10,9 +10,10 @@ use crate::method::{Fitted, Method, Prepared, Reads};
 use crate::opq::decode;
 use crate::training::Training;
 
-type Fit = dyn Fn(&Matrix) -> Result<(Projection, Codebooks)> + Send + Sync;
+type Fit = dyn Fn(&Matrix, &Training) -> Result<(Projection, Codebooks)> + Send + Sync;
 
-/// A method that needs embeddings `[documents, width]` and nothing else. Codes are compared by squared distance.
+/// A method that needs embeddings `[documents, width]`, and bits and seed of the [`Training`]. Codes are compared by squared
+/// distance.
 pub struct EmbeddingMethod {
     pub name: String,
     pub fit: Box<Fit>,
@@ -21,7 +22,7 @@ pub struct EmbeddingMethod {
 impl EmbeddingMethod {
     pub fn new(
         name: impl Into<String>,
-        fit: impl Fn(&Matrix) -> Result<(Projection, Codebooks)> + Send + Sync + 'static,
+        fit: impl Fn(&Matrix, &Training) -> Result<(Projection, Codebooks)> + Send + Sync + 'static,
     ) -> Self {
         EmbeddingMethod { name: name.into(), fit: Box::new(fit) }
     }
@@ -42,7 +43,7 @@ impl Method for EmbeddingMethod {
         };
         progress.stage(&format!("fitting {}", self.name), None);
         let begun = Instant::now();
-        let (projection, codebooks) = (self.fit)(embeddings)?;
+        let (projection, codebooks) = (self.fit)(embeddings, training)?;
         let seconds = begun.elapsed().as_secs_f64();
         let shape = codebooks.shape();
         if shape.bits() != training.bits() {
@@ -96,7 +97,7 @@ mod tests {
     use crate::{job, pq, registry};
 
     /// PQ of one layer as a user would write it.
-    fn user_pq(embeddings: &Matrix) -> Result<(Projection, Codebooks)> {
+    fn user_pq(embeddings: &Matrix, _: &Training) -> Result<(Projection, Codebooks)> {
         let found = pq::fit(embeddings, 32, 24, false, 25, 0)?;
         Ok((found.projection, found.codebooks))
     }
@@ -124,7 +125,7 @@ mod tests {
             assert!(error.contains(text), "{error}");
         };
         refuse("user-bits", EmbeddingMethod::new("user-bits", user_pq), 64, "32 bits");
-        let narrow = |_: &Matrix| {
+        let narrow = |_: &Matrix, _: &Training| {
             let projection = Projection::new(vec![Dense::new(15, vec![0.0; 15 * 8], vec![0.0; 8])?])?;
             Ok((projection, Codebooks::new(CodeShape::new(8, 16, 1)?, vec![0.0; 128])?))
         };

@@ -1,7 +1,7 @@
 //! An open index: search, changes, export.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::Arc;
 
 use arrow::array::{RecordBatch, RecordBatchIterator, RecordBatchReader};
 use arrow_pyarrow::IntoPyArrow;
@@ -13,6 +13,7 @@ use engine::query::{Like, Query, Searcher};
 use engine::{Error, Matrix, Result};
 use micpq::pipeline::Embeddings;
 use numpy::{PyReadonlyArray1, PyReadonlyArray2};
+use parking_lot::{Mutex, RwLock};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
@@ -42,15 +43,15 @@ impl Index {
     }
 
     fn searcher(&self) -> PyResult<Arc<Searcher>> {
-        let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
+        let open = self.open.read();
         open.clone().ok_or_else(|| {
             exception("ClosedError", format!("index {} is closed; open it again with micpq.open", self.dir.display()))
         })
     }
 
     fn release(&self) {
-        *self.open.write().unwrap_or_else(PoisonError::into_inner) = None;
-        if let Some(dir) = self.temporary.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        *self.open.write() = None;
+        if let Some(dir) = self.temporary.lock().take() {
             // `drop` cannot report an error, and the system clears its temporary folder.
             let _ = std::fs::remove_dir_all(dir);
         }
@@ -112,7 +113,7 @@ impl Index {
 
     #[getter]
     fn temporary(&self) -> bool {
-        self.temporary.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+        self.temporary.lock().is_some()
     }
 
     #[getter]

@@ -12,6 +12,7 @@ mod documents;
 mod errors;
 mod formats;
 mod index;
+mod methods;
 mod model;
 mod options;
 mod training;
@@ -27,6 +28,8 @@ mod _micpq {
     use crate::formats::{read_vectors, score};
     #[pymodule_export]
     use crate::index::Index;
+    #[pymodule_export]
+    use crate::methods::{paper, register_method};
     #[pymodule_export]
     use crate::model::{Flat, Model};
     #[pymodule_export]

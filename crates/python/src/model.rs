@@ -1,7 +1,7 @@
 //! Models: texts and vectors to codes, codes to nearest codes.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 use engine::encoder::Embedder;
 use engine::formats::faiss::{Layout, ProductIndex};
@@ -10,6 +10,7 @@ use engine::model::{Distance, Model as Engine};
 use engine::search::Flat as Memory;
 use engine::{Error, Matrix, Progress, Result};
 use numpy::{PyArray2, PyReadonlyArray1, PyReadonlyArray2};
+use parking_lot::Mutex;
 use pyo3::prelude::*;
 
 use crate::arrays::{bytes, each_chunk, floats, rows};
@@ -45,7 +46,7 @@ impl Model {
 
     pub fn embedder(&self, progress: &dyn Progress) -> Result<&Arc<Embedder>> {
         if self.embedder.get().is_none() {
-            let _exclusive = self.loading.lock().unwrap_or_else(PoisonError::into_inner);
+            let _exclusive = self.loading.lock();
             if self.embedder.get().is_none() {
                 let _ = self.embedder.set(Arc::new(Embedder::for_model(&self.model, None, progress)?));
             }

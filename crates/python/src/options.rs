@@ -129,10 +129,10 @@ impl Training {
     /// Takes the options that no method has; the method refuses any other that it does not know.
     pub fn parse(text: &str) -> Result<Training> {
         let mut o = Options::parse(text)?;
-        let bits = o.count("bits")?.unwrap_or(64);
+        let bits = o.count("bits")?.unwrap_or(BuildConfig::BITS);
         let defaults = EmbedderConfig::default();
         let pooling = o.parsed("pooling")?.unwrap_or(defaults.pooling);
-        let method = o.parsed("method")?.map_or_else(|| methods::find("micpq"), Ok)?;
+        let method = o.parsed("method")?.map_or_else(|| methods::find(BuildConfig::METHOD), Ok)?;
         let input = o.parsed("input")?.unwrap_or(Input::Encoder);
         let preset = o.text("preset")?;
         Ok(Training {

@@ -1,4 +1,4 @@
-//! `train` and `build`, which call the shared pipeline of `crates/api`.
+//! `train` and `build`, which call the shared pipeline of the crate `micpq`.
 
 use std::path::PathBuf;
 use std::sync::Arc;

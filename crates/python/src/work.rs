@@ -2,10 +2,11 @@
 
 use std::any::Any;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use engine::{Progress, Result};
+use parking_lot::Mutex;
 use pyo3::prelude::*;
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
@@ -19,7 +20,7 @@ const TICK: Duration = Duration::from_millis(50);
 static POOL: Mutex<Option<(u32, Arc<ThreadPool>)>> = Mutex::new(None);
 
 fn pool() -> PyResult<Arc<ThreadPool>> {
-    let mut pool = POOL.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut pool = POOL.lock();
     if let Some((process, threads)) = &*pool
         && *process == std::process::id()
     {
@@ -40,7 +41,7 @@ fn build_pool(threads: usize) -> PyResult<Arc<ThreadPool>> {
 #[pyfunction]
 pub fn set_threads(threads: usize) -> PyResult<()> {
     let fresh = build_pool(threads)?;
-    *POOL.lock().unwrap_or_else(PoisonError::into_inner) = Some((std::process::id(), fresh));
+    *POOL.lock() = Some((std::process::id(), fresh));
     Ok(())
 }
 
@@ -88,14 +89,14 @@ struct Events {
 impl Events {
     fn push(&self, event: Event) {
         if self.reported {
-            self.waiting.lock().unwrap_or_else(PoisonError::into_inner).push(event);
+            self.waiting.lock().push(event);
         }
     }
 
     /// Calls `report(kind, text, number)` for every stored event.
     fn deliver(&self, py: Python<'_>, report: Option<&Py<PyAny>>) -> PyResult<()> {
         let Some(report) = report else { return Ok(()) };
-        let waiting = std::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner));
+        let waiting = std::mem::take(&mut *self.waiting.lock());
         for event in waiting {
             match event {
                 Event::Stage(name, total) => report.call1(py, ("stage", name, total))?,

@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 from ._index import Hit, Hits, Index, build, open
+from ._methods import Method, paper, register_method
 from ._micpq import __version__, set_threads, threads
 from ._model import Flat, Model, train
 from .errors import (
@@ -40,13 +41,16 @@ __all__ = [
     "Hits",
     "Index",
     "InputError",
+    "Method",
     "Model",
     "StoppedError",
     "StorageError",
     "__version__",
     "build",
     "open",
+    "paper",
     "read_vectors",
+    "register_method",
     "score",
     "set_threads",
     "threads",

@@ -48,6 +48,19 @@ def build(
     stop: Stop | None = None,
 ) -> Index: ...
 
+def register_method(name: str, fit: Callable[[_F32, int, int], tuple[list[tuple[_F32, _F32]], _F32]]) -> None: ...
+def paper(
+    plan: str,
+    data: Path,
+    output: Path,
+    cache: Path | None = None,
+    jobs: int = 1,
+    only: list[str] = ...,
+    skip: list[str] = ...,
+    report: _Report | None = None,
+    stop: Stop | None = None,
+) -> str: ...
+
 class Stop:
     def __init__(self) -> None: ...
     def set(self) -> None: ...
