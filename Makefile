@@ -10,7 +10,7 @@ MICPQ_SHARED ?= $(abspath ../shared)
 export MICPQ_SHARED
 
 .PHONY: help build demo test steps fmt lint words figures unit contract page python arm encoders rustdoc package deny \
-  bench-search bench-encode bench-serve clean
+  bench-search bench-encode bench-serve encoder-goldens clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 22
@@ -132,6 +132,17 @@ bench-search: .venv/peers build  ## measure search against FAISS and others, int
 bench-encode: encoders .venv/encode  ## measure the encoder against PyTorch, candle, ONNX Runtime and OpenVINO, into benchmarks/results/encode.md
 	$(CARGO) build --release --workspace --bins
 	.venv/bin/python benchmarks/encode/bench.py $(ARGS)
+
+# Makes the small random encoders anew with the packages of today, in double precision, and compares the engine with them.
+encoder-goldens: .venv-encoders/made  ## compare every architecture with transformers, sentence-transformers and model2vec
+	folder=$$(mktemp -d); trap 'rm -rf "$$folder"' EXIT; \
+	.venv-encoders/bin/python crates/engine/tests/encoders/make.py "$$folder"; \
+	MICPQ_ENCODER_GOLDENS="$$folder" $(CARGO) test --release -p micpq-engine --test encoders -- --nocapture
+
+.venv-encoders/made: crates/engine/tests/encoders/requirements.txt
+	python3 -m venv .venv-encoders
+	.venv-encoders/bin/pip install --quiet --disable-pip-version-check -r $<
+	@touch $@
 
 .venv/encode: benchmarks/encode/requirements.txt
 	python3 -m venv .venv

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args as Group, Parser, Subcommand};
 use engine::Result;
 use engine::corpus::{CorpusConfig, Format, OnError};
-use engine::encoder::{Device, EmbedderConfig, Pooling, Precision, pull};
+use engine::encoder::{Device, EmbedderConfig, Pooling, PoolingChoice, Precision, pull};
 use engine::index::{CopyConfig, RerankVectors, Store};
 use engine::model::{CodeShape, Distance};
 use engine::query::{Cursor, Rerank, SearchConfig};
@@ -164,21 +164,36 @@ impl CorpusArgs {
 #[derive(Group, Clone)]
 #[command(next_help_heading = "Encoder")]
 pub struct EmbeddingArgs {
-    /// Encoder: the name of a downloaded one, or a Hugging Face directory
-    #[arg(long, value_name = "NAME|DIR", default_value = pull::DEFAULT)]
+    /// Encoder: a name of the hub, a directory of Hugging Face, sentence-transformers or model2vec, or the address of a service
+    /// with OpenAI's embeddings API
+    #[arg(long, value_name = "NAME|DIR|URL", default_value = pull::DEFAULT)]
     pub encoder: String,
-    /// How token states are pooled into one vector
-    #[arg(long, value_name = "cls|mean", default_value = "mean")]
-    pub pooling: Pooling,
+    /// Model of the service that --encoder is the address of. OPENAI_API_KEY has the key
+    #[arg(long, value_name = "NAME")]
+    pub encoder_model: Option<String>,
+    /// How token states become one vector: auto (as the encoder's directory says, with its dense layers, normalisation and
+    /// prompts), or raw states pooled by cls, mean, max, mean_sqrt_len or lasttoken. Default: auto; mean with a preset of the
+    /// paper
+    #[arg(long, value_name = "auto|cls|mean|...")]
+    pub pooling: Option<PoolingChoice>,
     /// Maximum number of tokens of a text, with [CLS] and [SEP]. Default: the encoder's own length
     #[arg(long, value_name = "N")]
     pub max_tokens: Option<usize>,
     /// Cleaning before tokenisation: none, or that of the paper's authors (faithful)
     #[arg(long, value_name = "faithful|none", default_value = "none")]
     pub clean: Clean,
-    /// Scale vectors to unit length
+    /// Scale vectors to unit length, also where the encoder does not
     #[arg(long)]
     pub unit_length: bool,
+    /// Use only the first N values of a vector; for encoders trained for it (Matryoshka)
+    #[arg(long, value_name = "N")]
+    pub dimensions: Option<usize>,
+    /// Text put in front of every query. Default: the encoder's own; "" for none
+    #[arg(long, value_name = "TEXT")]
+    pub query_prompt: Option<String>,
+    /// Text put in front of every document. Default: the encoder's own; "" for none
+    #[arg(long, value_name = "TEXT")]
+    pub document_prompt: Option<String>,
     #[command(flatten)]
     pub computing: ComputingArgs,
 }
@@ -194,16 +209,25 @@ pub struct ComputingArgs {
 }
 
 impl EmbeddingArgs {
-    /// The engine's options. `preset` names a preset of the paper: its runs use single precision.
+    /// The engine's options. `preset` names a preset of the paper: its runs use single precision and raw mean pooling.
     pub fn config(&self, preset: Option<&str>) -> EmbedderConfig {
-        let default = if preset.is_some() { Precision::F32 } else { EmbedderConfig::default().precision };
+        let defaults = match preset {
+            Some(_) => {
+                EmbedderConfig { precision: Precision::F32, pooling: Pooling::Mean.into(), ..Default::default() }
+            }
+            None => EmbedderConfig::default(),
+        };
         EmbedderConfig {
             encoder: self.encoder.clone(),
-            pooling: self.pooling,
+            encoder_model: self.encoder_model.clone(),
+            pooling: self.pooling.unwrap_or(defaults.pooling),
             max_tokens: self.max_tokens,
             clean: self.clean,
             unit_length: self.unit_length,
-            precision: self.computing.precision.unwrap_or(default),
+            dimensions: self.dimensions,
+            query_prompt: self.query_prompt.clone(),
+            document_prompt: self.document_prompt.clone(),
+            precision: self.computing.precision.unwrap_or(defaults.precision),
             device: crate::commands::device(),
         }
     }
@@ -585,7 +609,7 @@ pub struct Eval {
 #[derive(Group)]
 #[command(after_help = "\
 Examples:
-  micpq encode news.jsonl --pooling mean -o embeddings.npy
+  micpq encode news.jsonl -o embeddings.npy
   micpq encode news.jsonl --model model -o codes.npy")]
 pub struct Encode {
     /// File or folder; - is standard input
@@ -596,6 +620,9 @@ pub struct Encode {
     /// Write codes of this model (u8, low nibble = even codebook) instead of embeddings (f32)
     #[arg(long, value_name = "DIR")]
     pub model: Option<PathBuf>,
+    /// The texts are queries: they get the prompt of queries, where the encoder has one
+    #[arg(long)]
+    pub queries: bool,
     #[command(flatten)]
     pub source: CorpusArgs,
     #[command(flatten)]

@@ -191,6 +191,8 @@ impl Replaces {
             Replaces::Nothing => return refuse(format!("it holds {}", some(&names))),
             Replaces::Index => (&["index.json", "store"][..], crate::index::PARTS),
             Replaces::Model => (&["config.json", "model.safetensors"][..], crate::model::FILES),
+            // A directory of static embeddings has no config.json.
+            Replaces::Encoder if names.iter().any(|name| name == "modules.json") => (&[][..], &[][..]),
             Replaces::Encoder => (&["config.json"][..], &[][..]),
         };
         let lacks = signs.iter().find(|sign| !names.iter().any(|name| name == *sign));

@@ -1,4 +1,4 @@
-//! Text to word-piece ids, with `[CLS]` and `[SEP]`, through the `tokenizers` crate.
+//! Text to token ids, with the tokens that mark its ends (`[CLS]` and `[SEP]` of BERT), through the `tokenizers` crate.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,9 +13,13 @@ use tokenizers::{TruncationDirection, TruncationParams, TruncationStrategy};
 
 use crate::{Error, Result};
 
-/// A BERT-family tokenizer.
+/// A tokenizer: word pieces, byte pairs or unigrams.
 #[derive(Clone)]
 pub struct Tokenizer {
+    // Whether the tokens that mark the ends of a text are added.
+    ends: bool,
+    // Left out of every text.
+    dropped: Option<u32>,
     // Truncates to the length requested last. A copy with another length takes 5 ms, more than a query may.
     inner: Arc<RwLock<Arc<tokenizers::Tokenizer>>>,
 }
@@ -37,7 +41,29 @@ impl Tokenizer {
         inner
             .with_truncation(None)
             .map_err(|e| Error::format(dir, format!("its tokenizer refuses to go without truncation: {e}")))?;
-        Ok(Tokenizer { inner: Arc::new(RwLock::new(Arc::new(inner))) })
+        Ok(Tokenizer { ends: true, dropped: None, inner: Arc::new(RwLock::new(Arc::new(inner))) })
+    }
+
+    /// Without the tokens that mark the ends of a text, for static embeddings; `drop_unknown` leaves unknown tokens out too.
+    pub fn of_words(mut self, dir: &Path, drop_unknown: bool) -> Result<Self> {
+        self.ends = false;
+        if drop_unknown {
+            let path = dir.join("tokenizer.json");
+            let text = std::fs::read_to_string(&path).map_err(Error::io(&path))?;
+            let json: serde_json::Value = serde_json::from_str(&text)
+                .map_err(|e| Error::format(&path, format!("is not valid JSON: {e}; fetch the encoder again")))?;
+            let model = &json["model"];
+            let by_name = || self.current().token_to_id(model["unk_token"].as_str()?);
+            self.dropped = model["unk_id"].as_u64().and_then(|id| u32::try_from(id).ok()).or_else(by_name);
+        }
+        Ok(self)
+    }
+
+    /// The first token id that is `size` or larger, with its token; none if the tokenizer fits a vocabulary of that size.
+    pub fn beyond(&self, size: usize) -> Option<(u32, String)> {
+        let current = self.current();
+        let ids = size as u64..=(size as u64 + current.get_vocab_size(true) as u64).min(u64::from(u32::MAX));
+        ids.map(|id| id as u32).find_map(|id| Some((id, current.id_to_token(id)?)))
     }
 
     fn current(&self) -> Arc<tokenizers::Tokenizer> {
@@ -64,13 +90,9 @@ impl Tokenizer {
         Ok(cutting)
     }
 
-    pub fn vocabulary(&self) -> usize {
-        self.current().get_vocab_size(true)
-    }
-
     /// Ids of every text, `[CLS] ... [SEP]`, at most `max_tokens` with those two.
     pub fn encode(&self, texts: &[impl AsRef<str> + Sync], max_tokens: usize) -> Result<Vec<Vec<u32>>> {
-        if max_tokens < 3 {
+        if self.ends && max_tokens < 3 {
             return Err(Error::config(format!(
                 "at least 3 tokens are needed for [CLS], one word piece and [SEP], not {max_tokens}"
             )));
@@ -81,11 +103,23 @@ impl Tokenizer {
             .enumerate()
             .map(|(i, text)| {
                 let encoding = cutting
-                    .encode_fast(text.as_ref(), true)
+                    .encode_fast(text.as_ref(), self.ends)
                     .map_err(|e| Error::input(format!("text {i}"), format!("cannot be tokenised: {e}")))?;
-                Ok(encoding.get_ids().to_vec())
+                Ok(encoding.get_ids().iter().copied().filter(|id| Some(*id) != self.dropped).collect())
             })
             .collect()
+    }
+}
+
+impl Tokenizer {
+    /// Tokens that `prompt` puts in front of a text, `[CLS]` among them.
+    pub fn prompt_tokens(&self, prompt: &str) -> Result<usize> {
+        let encoding = self
+            .current()
+            .encode(prompt, self.ends)
+            .map_err(|e| Error::config(format!("the prompt \"{prompt}\" cannot be tokenised: {e}")))?;
+        let ends_special = encoding.get_special_tokens_mask().last() == Some(&1);
+        Ok(encoding.len() - usize::from(ends_special))
     }
 }
 

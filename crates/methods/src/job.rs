@@ -74,9 +74,9 @@ impl Job<'_> {
     fn encoder(&self) -> Result<&Embedder> {
         let method = self.training.method();
         let embedder = self.task.encoder(method)?;
-        match embedder.encoder() {
-            Some(_) => Ok(embedder),
-            None => {
+        match &embedder.config().terms {
+            None => Ok(embedder),
+            Some(_) => {
                 Err(Error::config(format!("{method} needs an encoder, and this embedder reads terms; name an encoder")))
             }
         }
@@ -110,7 +110,15 @@ impl Job<'_> {
         drop(documents);
         let Front::Convolution(convolution) = fitted.built.front.clone() else { return Err(self.wrong_front()) };
         let learned = embedder.config().clone();
-        let learned = EmbeddingConfig { width: convolution.outputs, convolution: Some(convolution.clone()), ..learned };
+        // It reads token states: what the encoder's directory does after pooling has no part in it.
+        let learned = EmbeddingConfig {
+            width: convolution.outputs,
+            convolution: Some(convolution.clone()),
+            unit_length: false,
+            steps: Vec::new(),
+            dimensions: None,
+            ..learned
+        };
         progress.stage("encoding", Some(sequences.len() as u64));
         let reader = embedder.encoder().expect("it has an encoder, checked above");
         let clean = reader.convolve(&convolution, &sequences, progress)?;

@@ -58,10 +58,7 @@ pub fn float_terms() -> TermConfig {
 }
 
 pub fn name(pooling: Pooling) -> &'static str {
-    match pooling {
-        Pooling::Cls => "cls",
-        Pooling::Mean => "mean",
-    }
+    pooling.name()
 }
 
 /// What the open cells of a corpus need.

@@ -199,7 +199,7 @@ pub fn encoder(
 ) -> Result<Embedder> {
     let embedder = Embedder::load_local(&EmbedderConfig {
         encoder: plan.encoder.clone(),
-        pooling,
+        pooling: pooling.into(),
         max_tokens: Some(corpus.max_tokens),
         clean: plan.clean,
         // The published tables are single precision.

@@ -130,26 +130,32 @@ impl Training {
     pub fn parse(text: &str) -> Result<Training> {
         let mut o = Options::parse(text)?;
         let bits = o.count("bits")?.unwrap_or(BuildConfig::BITS);
-        let defaults = EmbedderConfig::default();
-        let pooling = o.parsed("pooling")?.unwrap_or(defaults.pooling);
         let method = o.parsed("method")?.map_or_else(|| methods::find(BuildConfig::METHOD), Ok)?;
         let input = o.parsed("input")?.unwrap_or(Input::Encoder);
         let preset = o.text("preset")?;
+        // The paper's presets were measured in f32, on raw mean pooling.
+        let defaults = match preset {
+            Some(_) => {
+                EmbedderConfig { precision: Precision::F32, pooling: Pooling::Mean.into(), ..Default::default() }
+            }
+            None => EmbedderConfig::default(),
+        };
+        let embedding = EmbedderConfig {
+            encoder: o.text("encoder")?.unwrap_or(defaults.encoder),
+            encoder_model: o.text("encoder_model")?,
+            pooling: o.parsed("pooling")?.unwrap_or(defaults.pooling),
+            max_tokens: o.count("max_tokens")?,
+            clean: o.parsed("clean")?.unwrap_or(defaults.clean),
+            unit_length: o.flag("unit_length")?.unwrap_or(defaults.unit_length),
+            dimensions: o.count("dimensions")?,
+            query_prompt: o.text("query_prompt")?,
+            document_prompt: o.text("document_prompt")?,
+            precision: o.parsed("precision")?.unwrap_or(defaults.precision),
+            device: o.parsed("device")?.unwrap_or(defaults.device),
+        };
+        let pooling = embedding.pooling()?;
         Ok(Training {
-            embedding: EmbedderConfig {
-                encoder: o.text("encoder")?.unwrap_or(defaults.encoder),
-                pooling,
-                max_tokens: o.count("max_tokens")?,
-                clean: o.parsed("clean")?.unwrap_or(defaults.clean),
-                unit_length: o.flag("unit_length")?.unwrap_or(defaults.unit_length),
-                // The paper's presets were measured in f32.
-                precision: o.parsed("precision")?.unwrap_or(if preset.is_some() {
-                    Precision::F32
-                } else {
-                    defaults.precision
-                }),
-                device: o.parsed("device")?.unwrap_or(defaults.device),
-            },
+            embedding,
             dropout: o.number("dropout")?.unwrap_or(BuildConfig::DROPOUT),
             noise: o.number("noise")?.unwrap_or(train::vectors::VectorViews::NOISE),
             sample: o.count("sample")?.unwrap_or(BuildConfig::SAMPLE),

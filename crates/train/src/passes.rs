@@ -43,10 +43,7 @@ impl<'a> Passes<'a> {
         // Everything that decides a value, and nothing else: texts that clean to the same tokens share embeddings. GPU and
         // CPU embeddings agree to a few thousandths but not bit for bit, so each has its own cache and a run resumes with
         // the kind it started with.
-        let mut encoder = format!("{}|{}|{}", config.encoder_sha256, config.pooling, config.unit_length);
-        if let Some(convolution) = &config.convolution {
-            encoder = format!("{encoder}|{}", convolution.sha256);
-        }
+        let mut encoder = config.vectors_of_tokens();
         if let Some(arithmetic) = embedder.encoder().map(|e| e.arithmetic()).filter(|a| *a != "f32") {
             encoder += &format!("|{arithmetic}");
         }

@@ -39,23 +39,14 @@ pub fn model(embedding: &EmbeddingConfig, bits: usize) -> Result<Model> {
 mod tests {
     use super::*;
     use engine::Matrix;
-    use engine::encoder::{Pooling, Precision};
-    use engine::text::Clean;
+    use engine::encoder::Pooling;
 
     #[test]
     fn nearest_code_is_that_of_the_nearest_vector() {
         let width = 64;
         let embedding = EmbeddingConfig {
-            encoder: "none".into(),
-            encoder_sha256: String::new(),
-            width,
-            pooling: Pooling::Mean,
-            max_tokens: 16,
-            clean: Clean::None,
             unit_length: true,
-            precision: Precision::F32,
-            terms: None,
-            convolution: None,
+            ..EmbeddingConfig::new("none".into(), String::new(), width, Pooling::Mean, 16)
         };
         assert!(model(&EmbeddingConfig { unit_length: false, ..embedding.clone() }, 64).is_err());
         let model = model(&embedding, 128).unwrap();

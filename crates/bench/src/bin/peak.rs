@@ -8,7 +8,7 @@
 
 use std::time::Instant;
 
-use kernels::attention::{HalfScratch, Scratch, Shape, Tiled, attend, attend_rounded};
+use kernels::attention::{HalfScratch, Scores, Scratch, Shape, Tiled, attend, attend_rounded};
 use kernels::bf16::{HalfRows, HalfWeight};
 use kernels::dropout::{Rate, drop_row};
 use kernels::gemm::{Epilogue, PackedWeight};
@@ -234,16 +234,21 @@ fn rest() {
             let shape = Shape { heads, width: hidden / heads };
             let (qkv, mut out) = (noise(rows * 3 * hidden), vec![0.0; rows * hidden]);
             let mut scratch = Scratch::default();
-            print("attention", best(200, tokens, || attend(backend, &qkv, &mut out, shape, None, &mut scratch)));
+            print(
+                "attention",
+                best(200, tokens, || attend(backend, &qkv, &mut out, shape, Scores::Plain, None, &mut scratch)),
+            );
             let mask = Some((Rate::new(0.3), 1));
             print(
                 "attention dropped",
-                best(200, tokens, || attend(backend, &qkv, &mut out, shape, mask, &mut scratch)),
+                best(200, tokens, || attend(backend, &qkv, &mut out, shape, Scores::Plain, mask, &mut scratch)),
             );
             let (mut rounded, mut halves) = (qkv.clone(), HalfScratch::default());
             print(
                 "attention bf16",
-                best(200, tokens, || attend_rounded(backend, &mut rounded, &mut out, shape, None, &mut halves)),
+                best(200, tokens, || {
+                    attend_rounded(backend, &mut rounded, &mut out, shape, Scores::Plain, None, &mut halves)
+                }),
             );
             if let Some(tiled) = Tiled::new(backend, shape) {
                 let mut rows = HalfRows::default();

@@ -40,9 +40,10 @@ pub fn run(args: Build, json: bool, progress: &TerminalProgress) -> Result<()> {
 
 impl Build {
     fn config(&self) -> Result<BuildConfig> {
-        let training = self.training.training(self.embedding.pooling)?;
+        let embedding = self.embedding.config(self.training.preset.as_deref());
+        let training = self.training.training(embedding.pooling()?)?;
         Ok(BuildConfig {
-            embedding: self.embedding.config(self.training.preset.as_deref()),
+            embedding,
             dropout: self.training.dropout(),
             sample: self.training.sample,
             cache: self.training.cache.clone(),

@@ -3,7 +3,7 @@
 use anyhow::Result;
 use engine::Progress;
 use engine::corpus::Corpus;
-use engine::encoder::Embedder;
+use engine::encoder::{Embedder, Role};
 use engine::model::Model;
 use engine::npy::NpyWriter;
 
@@ -23,10 +23,11 @@ pub fn run(args: Encode, json: bool, progress: &TerminalProgress) -> Result<()> 
         Some(model) => NpyWriter::u8(&args.output, model.shape().code_bytes())?,
         None => NpyWriter::f32(&args.output, embedder.width())?,
     };
+    let role = if args.queries { Role::Query } else { Role::Document };
     progress.stage("encoding", None);
     for chunk in chunks(&mut corpus) {
         let texts: Vec<String> = chunk?.into_iter().map(|d| d.text).collect();
-        let vectors = embedder.encode(&texts, progress)?;
+        let vectors = embedder.encode_as(role, &texts, progress)?;
         match &model {
             Some(model) => writer.rows_u8(&model.encode(&vectors)?)?,
             None => writer.rows_f32(&vectors)?,

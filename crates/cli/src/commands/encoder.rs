@@ -38,27 +38,30 @@ pub fn run(command: EncoderCommand, json: bool, progress: &TerminalProgress) -> 
 
 fn info(name: &str, json: bool) -> Result<()> {
     let encoder = Encoder::load(&pull::locate(name)?)?;
-    let config = encoder.config();
+    let (config, recipe) = (encoder.config(), encoder.recipe());
     if json {
         return output::json(&serde_json::json!({
             "path": encoder.dir(), "sha256": encoder.sha256(), "width": config.hidden_size,
             "layers": config.num_hidden_layers, "heads": config.num_attention_heads,
             "intermediate": config.intermediate_size, "vocabulary": config.vocab_size,
-            "max_tokens": config.default_length(), "positions": config.max_position_embeddings,
-            "activation": config.hidden_act,
+            "max_tokens": encoder.default_length(), "positions": config.max_tokens(), "architecture": config.architecture,
+            "activation": config.hidden_act, "pooling": recipe.pooling, "steps": recipe.steps,
+            "query_prompt": recipe.query_prompt, "document_prompt": recipe.document_prompt,
         }));
     }
     output::line(format!(
-        "{}\n  weights      {}\n  layers       {} of {} values, {} heads, {} intermediate ({})\n  vocabulary   {} word pieces\n  tokens       {} by default, at most {}",
+        "{}\n  weights      {}\n  layers       {}: {} of {} values, {} heads, {} intermediate ({})\n  vocabulary   {} tokens\n  tokens       {} by default, at most {}\n  embedding    {}",
         encoder.dir().display(),
         encoder.sha256(),
+        config.architecture.name(),
         config.num_hidden_layers,
         config.hidden_size,
         config.num_attention_heads,
         config.intermediate_size,
         config.hidden_act,
         config.vocab_size,
-        config.default_length(),
-        config.max_position_embeddings,
+        encoder.default_length(),
+        config.max_tokens(),
+        recipe.description(),
     ))
 }

@@ -18,7 +18,8 @@ use crate::output;
 use crate::progress::TerminalProgress;
 
 pub fn run(args: Train, json: bool, progress: &TerminalProgress) -> Result<()> {
-    let trainings = args.training.trainings(args.embedding.pooling)?;
+    let embedding = args.embedding.config(args.training.preset.as_deref());
+    let trainings = args.training.trainings(embedding.pooling()?)?;
     if args.jobs == Some(0) {
         return Err(Error::config("--jobs takes 1 or more").into());
     }
@@ -28,7 +29,7 @@ pub fn run(args: Train, json: bool, progress: &TerminalProgress) -> Result<()> {
     };
     // Checks the output paths before an hour of training.
     trainings.iter().try_for_each(|training| Replaces::Model.check(&path(training)))?;
-    let embedder = embedder(&trainings[0], &args.embedding.config(args.training.preset.as_deref()), progress)?;
+    let embedder = embedder(&trainings[0], &embedding, progress)?;
     let mut names = LabelNames::default();
     let source = CorpusConfig { unique_ids: false, ..args.source.config() };
     let mut read = |path: &Path, max_documents: usize| -> Result<Dataset> {

@@ -46,7 +46,11 @@ impl Server {
         (status, body)
     }
 
-    fn call(&self, method: &str, path: &str, body: Value) -> (u16, Value) {
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    pub fn call(&self, method: &str, path: &str, body: Value) -> (u16, Value) {
         let body = body.to_string();
         let head =
             format!("{method} {path} HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: {}\r\n", body.len());

@@ -13,7 +13,7 @@ use rayon::prelude::*;
 use sha2::{Digest, Sha256};
 
 use super::team::Team;
-use super::{Dropout, Encoder, forward};
+use super::{Dropout, Encoder, Network, forward};
 use crate::progress::Progress;
 use crate::{Error, Matrix, Result};
 
@@ -137,6 +137,9 @@ pub fn windows(states: &[f32], width: usize) -> Vec<f32> {
 /// Texts per call on a GPU. The call returns the states of all their tokens: some tens of megabytes.
 const GPU_TEXTS: usize = 512;
 
+/// Tokens per task where a token costs an addition of its vector.
+const STATIC_TASK_TOKENS: usize = 1 << 14;
+
 impl Encoder {
     /// Embeddings of sequences by a convolution over the states of all tokens but the first.
     pub fn convolve(
@@ -179,7 +182,11 @@ impl Encoder {
             }
             return Ok(());
         }
-        let ranges = forward::groups(sequences, self.bert.task_tokens()).into_iter();
+        let (transformer, task_tokens) = match &self.network {
+            Network::Transformer(transformer) => (Ok(transformer), transformer.task_tokens()),
+            Network::Static(table) => (Err(table), STATIC_TASK_TOKENS),
+        };
+        let ranges = forward::groups(sequences, task_tokens).into_iter();
         let tasks: Vec<(_, Vec<T>)> =
             ranges.map(|range| (range.clone(), places.by_ref().take(range.len()).collect())).collect();
         let hidden = self.width();
@@ -188,8 +195,20 @@ impl Encoder {
                 return Err(Error::Interrupted);
             }
             let batch: Vec<&[u32]> = sequences[range.clone()].iter().map(AsRef::as_ref).collect();
+            let transformer = match transformer {
+                Ok(transformer) => transformer,
+                Err(table) => {
+                    let mut states = Vec::new();
+                    for ((number, ids), place) in range.zip(&batch).zip(places) {
+                        table.states(ids, number, dropout, &mut states);
+                        take(&states, place);
+                    }
+                    progress.advance(batch.len() as u64);
+                    return Ok(());
+                }
+            };
             let mut states =
-                self.bert.forward(&batch, dropout.map(|d| d.part(range)), scratch, &Team::alone(), |_, _| {});
+                transformer.forward(&batch, dropout.map(|d| d.part(range)), scratch, &Team::alone(), |_, _| {});
             for (sequence, place) in batch.iter().zip(places) {
                 let (own, after) = states.split_at(sequence.len() * hidden);
                 take(own, place);

@@ -9,8 +9,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use cuda::{Activation, Precision, Shape};
 
-use super::weights::{EncoderConfig, Weights};
-use super::{Dropout, Pooling};
+use super::config::EncoderConfig;
+use super::weights::Weights;
+use super::{Dropout, Pool, Pooling};
 use crate::progress::Progress;
 use crate::{Error, Matrix, Result};
 
@@ -54,6 +55,15 @@ impl std::str::FromStr for Device {
         number
             .map(Device::Cuda)
             .ok_or_else(|| Error::config(format!("unknown device '{text}'; known: auto, cpu, cuda, cuda:N")))
+    }
+}
+
+/// The pooling of a GPU; `None` if it has no such pooling.
+pub(super) fn pooling(pool: Pool) -> Option<cuda::Pooling> {
+    match (pool.pooling, pool.skip) {
+        (Pooling::Cls, 0) => Some(cuda::Pooling::Cls),
+        (Pooling::Mean, 0) => Some(cuda::Pooling::Mean),
+        _ => None,
     }
 }
 
@@ -140,7 +150,7 @@ impl Gpu {
     fn cuda(number: usize, dir: &Path, config: &EncoderConfig, progress: &dyn Progress) -> Result<Self> {
         progress.stage("preparing the GPU", None);
         let device = cuda::Device::open(number).map_err(failure)?;
-        let weights = Weights::open(dir)?;
+        let weights = Weights::open(dir)?.prefixed("bert.");
         let read = |name: &str| -> std::result::Result<Vec<f32>, Box<dyn std::error::Error + Send + Sync>> {
             Ok(weights.read(name, &tensor_shape(config, name))?)
         };
@@ -164,16 +174,12 @@ impl Gpu {
     pub fn encode(
         &self,
         sequences: &[impl AsRef<[u32]>],
-        pooling: Pooling,
+        pooling: cuda::Pooling,
         views: &[Option<Dropout>],
         width: usize,
         progress: &dyn Progress,
     ) -> Result<Vec<Matrix>> {
         let sequences: Vec<&[u32]> = sequences.iter().map(AsRef::as_ref).collect();
-        let pooling = match pooling {
-            Pooling::Cls => cuda::Pooling::Cls,
-            Pooling::Mean => cuda::Pooling::Mean,
-        };
         let mut out: Vec<Matrix> = views.iter().map(|_| Matrix::zeros(sequences.len(), width)).collect();
         if sequences.is_empty() {
             return Ok(out);
@@ -379,19 +385,19 @@ mod tests {
         let numbers = [4, 5];
         let views = [None, Some(Dropout::new(0.3, 1, 7, &numbers))];
         for _ in 0..2 {
-            let out = gpu.encode(&[[10u32], [20]], Pooling::Mean, &views, 4, &notes).unwrap();
+            let out = gpu.encode(&[[10u32], [20]], cuda::Pooling::Mean, &views, 4, &notes).unwrap();
             assert_eq!((out[0].row(0), out[0].row(1)), (&[10.0; 4][..], &[20.0; 4][..]));
             assert!(out[1].row(0)[0] > 10.0);
         }
         let warnings = notes.0.into_inner().unwrap();
         assert!(warnings.len() == 1 && warnings[0].contains("short of memory"), "{warnings:?}");
-        assert!(gpu.encode(&[] as &[[u32; 1]], Pooling::Cls, &[None], 4, &NoProgress).unwrap()[0].rows() == 0);
+        assert!(gpu.encode(&[] as &[[u32; 1]], cuda::Pooling::Cls, &[None], 4, &NoProgress).unwrap()[0].rows() == 0);
     }
 
     #[test]
     fn a_gpu_failure_is_an_error_and_the_next_call_can_succeed() {
         let gpu = stand(1, gone, 0);
-        let encode = |progress: &dyn Progress| gpu.encode(&[[10u32]], Pooling::Cls, &[None], 4, progress);
+        let encode = |progress: &dyn Progress| gpu.encode(&[[10u32]], cuda::Pooling::Cls, &[None], 4, progress);
         assert!(encode(&NoProgress).is_ok());
         let error = encode(&NoProgress).unwrap_err();
         assert!(matches!(error, Error::Device(_)));
@@ -406,7 +412,7 @@ mod tests {
         );
         assert!(tokens.states(&[&[7]], None, 4, &NoProgress).unwrap_err().to_string().contains("DEVICE_UNAVAILABLE"));
         let narrow = stand(0, || cuda::Error::Range { precision: "f16", other: "bf16" }, 0);
-        let text = narrow.encode(&[[10u32]], Pooling::Cls, &[None], 4, &NoProgress).unwrap_err().to_string();
+        let text = narrow.encode(&[[10u32]], cuda::Pooling::Cls, &[None], 4, &NoProgress).unwrap_err().to_string();
         assert!(text.contains("range of f16; use the device cpu"), "{text}");
     }
 

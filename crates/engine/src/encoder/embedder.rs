@@ -1,28 +1,39 @@
 //! From raw text to embeddings, for building, searching and training alike.
 
-use std::borrow::Cow;
 use std::path::Path;
 
 use rayon::prelude::*;
 
-use super::{Convolution, Device, Dropout, Encoder, Precision, Terms, pull};
+use super::head::Head;
+use super::recipe::Recipe;
+use super::service::{self, Service, ServiceConfig};
+use super::{Convolution, Device, Dropout, Encoder, Pool, Pooling, PoolingChoice, Precision, Step, Terms, pull};
 use crate::model::{EmbeddingConfig, Model};
-use crate::progress::Progress;
+use crate::progress::{NoProgress, Progress};
 use crate::text::Clean;
 use crate::{Error, Matrix, Result};
 
 /// How texts become embeddings.
 #[derive(Clone, Debug)]
 pub struct EmbedderConfig {
-    /// A registered name, a name on the hub that was pulled, or a Hugging Face directory.
+    /// A registered name, a name on the hub, or a directory of Hugging Face, sentence-transformers or model2vec.
+    /// The address of a service with OpenAI's embeddings API is an encoder too.
     pub encoder: String,
-    pub pooling: super::Pooling,
+    /// The name of the model at a service.
+    pub encoder_model: Option<String>,
+    pub pooling: PoolingChoice,
     /// Tokens per text at most, with `[CLS]` and `[SEP]`; `None` is the encoder's own length.
     pub max_tokens: Option<usize>,
     /// Cleaning before tokenisation.
     pub clean: Clean,
-    /// Scale embeddings to unit length.
+    /// Scale embeddings to unit length, also where the encoder does not.
     pub unit_length: bool,
+    /// Use so many values of an embedding only, the first ones; for encoders that were trained for it (Matryoshka).
+    pub dimensions: Option<usize>,
+    /// Put in front of queries; `None` is the encoder's own prompt, an empty text none.
+    pub query_prompt: Option<String>,
+    /// Put in front of documents; `None` is the encoder's own prompt, an empty text none.
+    pub document_prompt: Option<String>,
     pub precision: Precision,
     pub device: Device,
 }
@@ -31,71 +42,179 @@ impl Default for EmbedderConfig {
     fn default() -> Self {
         EmbedderConfig {
             encoder: pull::DEFAULT.to_owned(),
-            pooling: super::Pooling::Mean,
+            encoder_model: None,
+            pooling: PoolingChoice::Auto,
             max_tokens: None,
             clean: Clean::default(),
             unit_length: false,
+            dimensions: None,
+            query_prompt: None,
+            document_prompt: None,
             precision: Precision::AUTO,
             device: Device::Auto,
         }
     }
 }
 
+impl EmbedderConfig {
+    /// The pooling that is used, without loading the encoder. An encoder that is not on this machine yet is taken to have mean
+    /// pooling.
+    pub fn pooling(&self) -> Result<Pooling> {
+        match self.pooling {
+            PoolingChoice::Raw(pooling) => Ok(pooling),
+            PoolingChoice::Auto => pull::locate(&self.encoder)
+                .map_or(Ok(Pooling::Mean), |dir| Recipe::read(&dir).map(|recipe| recipe.pooling)),
+        }
+    }
+
+    /// The service that the encoder's name is the address of.
+    fn service(&self) -> Result<Option<ServiceConfig>> {
+        match (service::is_address(&self.encoder), &self.encoder_model) {
+            (false, None) => Ok(None),
+            (false, Some(model)) => Err(Error::config(format!(
+                "encoder_model {model} is for a service, and encoder {} is not the address of one",
+                self.encoder
+            ))),
+            (true, None) => {
+                Err(Error::config(format!("encoder {} is a service; name its model by encoder_model", self.encoder)))
+            }
+            (true, Some(_)) if self.pooling != PoolingChoice::Auto => {
+                Err(Error::config("a service pools its vectors itself; leave pooling out"))
+            }
+            (true, Some(model)) => Ok(Some(ServiceConfig { model: model.clone(), dimensions: self.dimensions })),
+        }
+    }
+
+    /// What a model records of it, with `encoder` loaded.
+    fn recorded(&self, encoder: &Encoder) -> EmbeddingConfig {
+        let given = |prompt: &Option<String>, own: &Option<String>| {
+            prompt.clone().or_else(|| own.clone()).filter(|prompt| !prompt.is_empty())
+        };
+        let recipe = encoder.recipe();
+        let max_tokens = self.max_tokens.unwrap_or(encoder.default_length());
+        let (name, sha256) = (portable_name(&self.encoder), encoder.sha256().to_owned());
+        let mut config = match self.pooling {
+            PoolingChoice::Raw(pooling) => EmbeddingConfig {
+                document_prompt: given(&self.document_prompt, &None),
+                query_prompt: given(&self.query_prompt, &None),
+                ..EmbeddingConfig::new(name, sha256, encoder.width(), pooling, max_tokens)
+            },
+            PoolingChoice::Auto => EmbeddingConfig {
+                steps: recipe.steps.clone(),
+                document_prompt: given(&self.document_prompt, &recipe.document_prompt),
+                query_prompt: given(&self.query_prompt, &recipe.query_prompt),
+                exclude_prompt: !recipe.include_prompt,
+                lowercase: recipe.lowercase,
+                ..EmbeddingConfig::new(name, sha256, encoder.width(), recipe.pooling, max_tokens)
+            },
+        };
+        // The last step is recorded as it was before there were others.
+        config.unit_length = config.steps.pop_if(|step| *step == Step::Normalize).is_some() || self.unit_length;
+        EmbeddingConfig { clean: self.clean, dimensions: self.dimensions, precision: self.precision, ..config }
+    }
+}
+
 /// An encoder with the settings that turn a text into an embedding.
 pub struct Embedder {
-    // None in a model that takes terms instead.
+    // None in a model that takes terms or the vectors of a service instead.
     encoder: Option<Encoder>,
+    service: Option<Service>,
+    head: Head,
+    // Tokens of the prompt that are left out of the pooling: of documents, of queries.
+    skips: [usize; 2],
     config: EmbeddingConfig,
 }
 
+/// What a text is: prompts differ.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Role {
+    #[default]
+    Document,
+    Query,
+}
+
 impl Embedder {
-    /// Loads the encoder to the configured device. A registered encoder that is missing is fetched first.
+    /// Loads the encoder to the configured device. One that is missing is fetched first.
     pub fn load(config: &EmbedderConfig, progress: &dyn Progress) -> Result<Self> {
+        if let Some(service) = config.service()? {
+            return Embedder::of_service(config, service, progress);
+        }
         pull::locate_or_pull(&config.encoder, progress)?;
         Embedder::load_local(config)?.on(config.device, progress)
     }
 
+    fn of_service(config: &EmbedderConfig, service: ServiceConfig, progress: &dyn Progress) -> Result<Self> {
+        let opened = Service::open(&config.encoder, &service, progress)?;
+        let given = |prompt: &Option<String>| prompt.clone().filter(|prompt| !prompt.is_empty());
+        let sha256 = Service::sha256(&service);
+        let recorded = EmbeddingConfig {
+            clean: config.clean,
+            unit_length: config.unit_length,
+            query_prompt: given(&config.query_prompt),
+            document_prompt: given(&config.document_prompt),
+            service: Some(service),
+            ..EmbeddingConfig::new(
+                config.encoder.clone(),
+                sha256,
+                opened.width(),
+                Pooling::Mean,
+                service::MAX_TEXT_BYTES,
+            )
+        };
+        Ok(Embedder { service: Some(opened), ..Embedder::without_encoder(recorded) })
+    }
+
     /// Loads an encoder that is on this machine, to the CPU.
     pub fn load_local(config: &EmbedderConfig) -> Result<Self> {
-        let EmbedderConfig { encoder: name, pooling, max_tokens, clean, unit_length, precision, .. } = config;
-        let encoder = Encoder::load_in(&pull::locate(name)?, *precision)?;
-        let limit = encoder.config().max_position_embeddings;
-        let max_tokens = max_tokens.unwrap_or(encoder.config().default_length());
-        if !(3..=limit).contains(&max_tokens) {
+        let encoder = Encoder::load_in(&pull::locate(&config.encoder)?, config.precision)?;
+        let recorded = config.recorded(&encoder);
+        Embedder::assemble(encoder, recorded)
+    }
+
+    fn assemble(encoder: Encoder, mut config: EmbeddingConfig) -> Result<Self> {
+        let limit = encoder.config().max_tokens();
+        if !(3..=limit).contains(&config.max_tokens) {
             return Err(Error::config(format!(
-                "encoder {name} takes 3 to {limit} tokens with [CLS] and [SEP], not {max_tokens}"
+                "encoder {} takes 3 to {limit} tokens with [CLS] and [SEP], not {}",
+                config.encoder, config.max_tokens
             )));
         }
-        let config = EmbeddingConfig {
-            encoder: portable_name(name),
-            encoder_sha256: encoder.sha256().to_owned(),
-            width: encoder.width(),
-            pooling: *pooling,
-            max_tokens,
-            clean: *clean,
-            unit_length: *unit_length,
-            precision: *precision,
-            terms: None,
-            convolution: None,
-        };
-        Ok(Embedder { encoder: Some(encoder), config })
+        let head = Head::load(encoder.dir(), &mut config.steps, encoder.width())?;
+        config.width = head.width(encoder.width());
+        if let Some(dimensions) = config.dimensions {
+            if !(1..=config.width).contains(&dimensions) {
+                return Err(Error::config(format!(
+                    "encoder {} gives vectors of {} values, which cannot be truncated to {dimensions} dimensions",
+                    config.encoder, config.width
+                )));
+            }
+            config.width = dimensions;
+        }
+        let mut skips = [0; 2];
+        for (skip, prompt) in skips.iter_mut().zip([&config.document_prompt, &config.query_prompt]) {
+            let Some(prompt) = prompt else { continue };
+            let tokens = encoder.tokenizer().prompt_tokens(prompt)?;
+            if tokens + 1 >= config.max_tokens {
+                return Err(Error::config(format!(
+                    "the prompt \"{prompt}\" has {tokens} tokens, which leaves no space for a text in {}",
+                    config.max_tokens
+                )));
+            }
+            if config.exclude_prompt {
+                *skip = tokens;
+            }
+        }
+        Ok(Embedder { encoder: Some(encoder), service: None, head, skips, config })
+    }
+
+    fn without_encoder(config: EmbeddingConfig) -> Self {
+        Embedder { encoder: None, service: None, head: Head::default(), skips: [0; 2], config }
     }
 
     /// Takes terms and their learned layer instead of an encoder.
     pub fn of_terms(terms: Terms, clean: Clean) -> Self {
-        let config = EmbeddingConfig {
-            encoder: super::TERMS.into(),
-            encoder_sha256: terms.sha256(),
-            width: terms.width(),
-            pooling: super::Pooling::Mean,
-            max_tokens: 0,
-            clean,
-            unit_length: false,
-            precision: Precision::F32,
-            terms: Some(terms),
-            convolution: None,
-        };
-        Embedder { encoder: None, config }
+        let config = EmbeddingConfig::new(super::TERMS.into(), terms.sha256(), terms.width(), Pooling::Mean, 0);
+        Embedder::without_encoder(EmbeddingConfig { clean, terms: Some(terms), ..config })
     }
 
     /// Loads the encoder a model was trained with, and refuses another one under the same name. Its products run in the
@@ -107,26 +226,35 @@ impl Embedder {
     /// The same in another precision than the model's.
     pub fn of_model_in(config: &EmbeddingConfig, precision: Precision) -> Result<Self> {
         if config.terms.is_some() {
-            return Ok(Embedder { encoder: None, config: config.clone() });
+            return Ok(Embedder::without_encoder(config.clone()));
         }
-        let embedder = Embedder::load_local(&EmbedderConfig {
-            encoder: config.encoder.clone(),
-            pooling: config.pooling,
-            max_tokens: Some(config.max_tokens),
-            clean: config.clean,
-            unit_length: config.unit_length,
-            precision,
-            device: Device::Cpu,
-        })?;
-        if embedder.config.encoder_sha256 != config.encoder_sha256 {
+        if let Some(service) = &config.service {
+            let opened = Service::open(&config.encoder, service, &NoProgress)?;
+            if opened.width() != config.width {
+                return Err(Error::config(format!(
+                    "encoder {} gives vectors of {} values, the model was trained on {}; it serves another model now, train again",
+                    config.encoder,
+                    opened.width(),
+                    config.width
+                )));
+            }
+            return Ok(Embedder { service: Some(opened), ..Embedder::without_encoder(config.clone()) });
+        }
+        let encoder = Encoder::load_in(&pull::locate(&config.encoder)?, precision)?;
+        if encoder.sha256() != config.encoder_sha256 {
             return Err(Error::format(
-                embedder.encoder.as_ref().map_or(Path::new(""), Encoder::dir),
+                encoder.dir(),
                 format!(
                     "weights have SHA-256 {}, the model was trained with {}; pull that version of {} or train again",
-                    embedder.config.encoder_sha256, config.encoder_sha256, config.encoder
+                    encoder.sha256(),
+                    config.encoder_sha256,
+                    config.encoder
                 ),
             ));
         }
+        let encoder_name = portable_name(&config.encoder);
+        let embedder =
+            Embedder::assemble(encoder, EmbeddingConfig { encoder: encoder_name, precision, ..config.clone() })?;
         Ok(embedder.with_convolution(config.convolution.clone()))
     }
 
@@ -146,7 +274,7 @@ impl Embedder {
                 "this model was trained on user vectors and cannot encode text; give vectors instead",
             ));
         };
-        if config.terms.is_none() {
+        if config.terms.is_none() && config.service.is_none() {
             pull::locate_or_pull(&config.encoder, progress)?;
         }
         Embedder::of_model_in(config, precision.unwrap_or(config.precision))
@@ -181,21 +309,39 @@ impl Embedder {
         self.encoder.as_ref().expect("without terms there is an encoder")
     }
 
-    /// Token ids of cleaned texts; term numbers in a model with terms.
+    /// Token ids of the cleaned texts of documents; term numbers in a model with terms.
     pub fn tokens(&self, texts: &[impl AsRef<str> + Sync]) -> Result<Vec<Vec<u32>>> {
+        self.tokens_of(Role::Document, texts)
+    }
+
+    /// Token ids of cleaned texts, with the prompt of their role in front.
+    pub fn tokens_of(&self, role: Role, texts: &[impl AsRef<str> + Sync]) -> Result<Vec<Vec<u32>>> {
         if let Some(terms) = &self.config.terms {
             let vocabulary = terms.vocabulary();
             let of = |text: &str| vocabulary.term_numbers(&self.config.clean.apply(text, None));
             return Ok(texts.par_iter().map(|text| of(text.as_ref())).collect());
         }
         // The authors cut to max_length words and to max_length + 1 ids.
-        let max_words = self.config.max_tokens - 1;
-        let cleaned: Vec<Cow<str>> =
-            texts.par_iter().map(|text| self.config.clean.apply(text.as_ref(), Some(max_words))).collect();
+        let max_words = self.service.is_none().then(|| self.config.max_tokens - 1);
+        let prompt = match role {
+            Role::Document => &self.config.document_prompt,
+            Role::Query => &self.config.query_prompt,
+        };
+        let prepare = |text: &str| {
+            let mut text = self.config.clean.apply(text, max_words).into_owned();
+            if let Some(prompt) = prompt {
+                text.insert_str(0, prompt);
+            }
+            if self.config.lowercase { text.to_lowercase() } else { text }
+        };
+        let cleaned: Vec<String> = texts.par_iter().map(|text| prepare(text.as_ref())).collect();
+        if self.service.is_some() {
+            return Ok(cleaned.iter().map(|text| service::to_tokens(text)).collect());
+        }
         self.loaded().tokenizer().encode(&cleaned, self.config.max_tokens)
     }
 
-    /// Embeddings of token sequences, or with `dropout` one view of them.
+    /// Embeddings of the tokens of documents, or with `dropout` one view of them.
     pub fn encode_tokens(
         &self,
         tokens: &[impl AsRef<[u32]> + Sync],
@@ -206,15 +352,43 @@ impl Embedder {
         Ok(views.into_iter().next().expect("one view was requested"))
     }
 
-    /// Several views of token sequences; `None` is without dropout.
+    /// Embeddings of the tokens that [`Embedder::tokens_of`] gives.
+    pub fn encode_tokens_of(
+        &self,
+        role: Role,
+        tokens: &[impl AsRef<[u32]> + Sync],
+        progress: &dyn Progress,
+    ) -> Result<Matrix> {
+        let views = self.encode_views_of(role, tokens, &[None], progress)?;
+        Ok(views.into_iter().next().expect("one view was requested"))
+    }
+
+    /// Several views of the tokens of documents; `None` is without dropout.
     pub fn encode_views(
         &self,
         tokens: &[impl AsRef<[u32]> + Sync],
         views: &[Option<Dropout>],
         progress: &dyn Progress,
     ) -> Result<Vec<Matrix>> {
+        self.encode_views_of(Role::Document, tokens, views, progress)
+    }
+
+    fn encode_views_of(
+        &self,
+        role: Role,
+        tokens: &[impl AsRef<[u32]> + Sync],
+        views: &[Option<Dropout>],
+        progress: &dyn Progress,
+    ) -> Result<Vec<Matrix>> {
         let mut out = match (&self.config.terms, &self.config.convolution) {
-            (None, None) => self.loaded().encode_views(tokens, self.config.pooling, views, progress)?,
+            (None, None) if self.service.is_some() => {
+                self.service.as_ref().expect("just seen").encode_views(tokens, views, progress)?
+            }
+            (None, None) => {
+                let pool = Pool { pooling: self.config.pooling, skip: self.skips[role as usize] };
+                let pooled = self.loaded().encode_views(tokens, pool, views, progress)?;
+                pooled.into_iter().map(|rows| first_columns(self.head.apply(rows), self.config.width)).collect()
+            }
             _ if views.iter().any(Option::is_some) => {
                 return Err(Error::config(
                     "terms and learned convolutions have no dropout: views need an encoder's own embeddings",
@@ -236,10 +410,23 @@ impl Embedder {
         Ok(out)
     }
 
-    /// Embeddings of texts.
+    /// Embeddings of the texts of documents.
     pub fn encode(&self, texts: &[impl AsRef<str> + Sync], progress: &dyn Progress) -> Result<Matrix> {
-        self.encode_tokens(&self.tokens(texts)?, None, progress)
+        self.encode_as(Role::Document, texts, progress)
     }
+
+    /// Embeddings of texts, as queries or documents.
+    pub fn encode_as(&self, role: Role, texts: &[impl AsRef<str> + Sync], progress: &dyn Progress) -> Result<Matrix> {
+        self.encode_tokens_of(role, &self.tokens_of(role, texts)?, progress)
+    }
+}
+
+/// The first `width` values of every row.
+fn first_columns(rows: Matrix, width: usize) -> Matrix {
+    if rows.cols() == width {
+        return rows;
+    }
+    Matrix::from_vec(width, rows.iter().flat_map(|row| &row[..width]).copied().collect())
 }
 
 /// A directory is recorded by its absolute path, so that the model can be used from elsewhere.

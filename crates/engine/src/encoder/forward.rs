@@ -4,16 +4,17 @@ use std::ops::Range;
 
 use kernels::Backend;
 use kernels::aligned::Aligned;
-use kernels::attention::{self, HalfScratch, Tiled, attend_rounded};
+use kernels::attention::{self, HalfScratch, Scores, Tiled, attend_rounded};
 use kernels::bf16::HalfRows;
 use kernels::dropout::{Rate, drop_row, mix};
 use kernels::gemm::Epilogue;
 use kernels::rows::{add_layer_norm, layer_norm};
 
-use super::bert::{Bert, Layer};
+use super::Precision;
 use super::linear::Rows;
+use super::pooling::{Pool, Pooling};
 use super::team::Team;
-use super::{Pooling, Precision};
+use super::transformer::{Layer, Norm, Transformer};
 
 /// One seeded view: dropout at all of BERT's sites (embedding output, attention probabilities, attention output,
 /// feed-forward output) at one rate, as `hidden_dropout_prob` and `attention_probs_dropout_prob` would set it.
@@ -60,6 +61,16 @@ impl<'a> Dropout<'a> {
         self.documents.len()
     }
 
+    /// Rate and key of the dropout in the embeddings of sequence `i`, where it is there too.
+    pub(super) fn of_embeddings(&self, i: usize) -> Option<(Rate, u64)> {
+        self.last.is_none().then(|| (self.rate, self.document_key(i)))
+    }
+
+    /// Rate and key of the dropout in the finished vector of sequence `i`.
+    pub(super) fn of_vector(&self, i: usize) -> (Rate, u64) {
+        (self.rate, self.document_key(i))
+    }
+
     fn document_key(&self, i: usize) -> u64 {
         mix(self.key, self.documents[i])
     }
@@ -74,6 +85,8 @@ pub struct Scratch {
     qkv: Aligned<f32>,
     // [rows of a block, hidden]
     narrow: Aligned<f32>,
+    // States after a norm that comes before its block, [tokens of a group, hidden].
+    normed: Aligned<f32>,
     // [tokens of a group, hidden]
     context: Aligned<f32>,
     // Contexts of the first tokens, [sequences, hidden].
@@ -86,7 +99,7 @@ pub struct Scratch {
     half_attention: HalfScratch,
 }
 
-impl Bert {
+impl Transformer {
     /// Last hidden states `[tokens of all sequences, hidden]`. `trace` gets the states after the embeddings (layer 0) and
     /// after each layer. A `team` shares the products of a batch too small to give every thread a task.
     pub fn forward<'s, 'w>(
@@ -100,7 +113,14 @@ impl Bert {
         self.embed(sequences, dropout, scratch);
         trace(0, &scratch.states);
         self.run_layers(0..self.layers.len(), sequences, dropout, scratch, team, trace);
+        self.norm_last(&mut scratch.states);
         &scratch.states
+    }
+
+    fn norm_last(&self, states: &mut [f32]) {
+        if let Some(norm) = &self.final_norm {
+            layer_norm(Backend::active(), states, &norm.scale, &norm.shift, self.epsilon);
+        }
     }
 
     /// Pooled vectors of several views: those of view `i` go into `outs[i]`, `[sequences, hidden]`. Layers without dropout in
@@ -109,7 +129,7 @@ impl Bert {
         &'w self,
         sequences: &[&[u32]],
         views: &[Option<Dropout>],
-        pooling: Pooling,
+        pool: Pool,
         scratch: &mut Scratch,
         team: &Team<'w>,
         outs: &mut [&mut [f32]],
@@ -132,16 +152,19 @@ impl Bert {
             } else {
                 self.embed(sequences, *view, scratch);
             }
-            match pooling {
-                Pooling::Cls => {
-                    self.run_layers(shared..last, sequences, *view, scratch, team, |_, _| {});
-                    self.last_layer_of_first_tokens(sequences, *view, scratch, team);
-                    out.copy_from_slice(&scratch.states[..out.len()]);
-                }
-                Pooling::Mean => {
-                    self.run_layers(shared..last + 1, sequences, *view, scratch, team, |_, _| {});
-                    mean(&scratch.states, sequences, out);
-                }
+            if pool == Pool::from(Pooling::Cls) {
+                self.run_layers(shared..last, sequences, *view, scratch, team, |_, _| {});
+                self.last_layer_of_first_tokens(sequences, *view, scratch, team);
+                out.copy_from_slice(&scratch.states[..out.len()]);
+                self.norm_last(out);
+                continue;
+            }
+            self.run_layers(shared..last + 1, sequences, *view, scratch, team, |_, _| {});
+            self.norm_last(&mut scratch.states);
+            let mut rest = &scratch.states[..];
+            for (sequence, row) in sequences.iter().zip(out.chunks_exact_mut(self.hidden)) {
+                let states = rest.split_off(..sequence.len() * self.hidden).expect("states of every token");
+                pool.apply(states, row);
             }
         }
     }
@@ -152,16 +175,32 @@ impl Bert {
         let states = &mut scratch.states;
         states.space(tokens * hidden).fill(0.0);
 
-        let ids = sequences.iter().flat_map(|s| s.iter().enumerate());
-        for ((position, &id), row) in ids.zip(states.chunks_exact_mut(hidden)) {
+        let ids = sequences.iter().flat_map(|s| self.with_positions(s));
+        for ((position, id), row) in ids.zip(states.chunks_exact_mut(hidden)) {
             self.tokens.add_row(id as usize, row);
-            self.types.add_row(0, row);
-            self.positions.add_row(position, row);
+            if let Some(types) = &self.types {
+                types.add_row(0, row);
+            }
+            if let Some(positions) = &self.positions {
+                positions.add_row(position, row);
+            }
         }
         layer_norm(backend, states, &self.norm.scale, &self.norm.shift, self.epsilon);
         // Dropout sites: 0 is the embeddings, then 1 + 3 * layer + {0: probabilities, 1: attention, 2: feed-forward}.
         let here = dropout.filter(|d| d.last.is_none());
         RowKeys::new(here, 0, sequences).drop(0..tokens, states, hidden, 0, backend);
+    }
+
+    /// Token ids and their positions: from 0 on, or from the padding's number on, where padding itself has that number.
+    fn with_positions(&self, ids: &[u32]) -> impl Iterator<Item = (usize, u32)> {
+        let mut next = self.padding.map_or(0, |padding| padding + 1);
+        ids.iter().map(move |&id| match self.padding {
+            Some(padding) if id as usize == padding => (padding, id),
+            _ => {
+                next += 1;
+                (next - 1, id)
+            }
+        })
     }
 
     fn run_layers<'w>(
@@ -236,6 +275,18 @@ impl Bert {
         self.tiled.filter(|_| team.is_alone())
     }
 
+    /// What the architecture changes in the scores of a layer.
+    fn scores(&self, layer: &Layer) -> Scores<'_> {
+        match layer.window {
+            Some(window) => Scores::Window(window),
+            None if self.by_distance.is_empty() => Scores::Plain,
+            None => {
+                let reach = (self.by_distance.len() / self.heads.heads - 1) / 2;
+                Scores::ByDistance { bias: &self.by_distance, reach }
+            }
+        }
+    }
+
     /// Runs the heads of a layer for a group. The result goes into `scratch.context`, or with `halves` into
     /// `scratch.context_halves`.
     fn attend<'w>(
@@ -251,23 +302,30 @@ impl Bert {
             return self.attend_on_tiles(tiled, layer, group, states, halves, scratch);
         }
         let (backend, hidden, block) = (Backend::active(), self.hidden, self.batching.block);
-        let Scratch { qkv, context, rows, attention, half_attention, .. } = scratch;
+        let Scratch { qkv, context, normed, rows, attention, half_attention, .. } = scratch;
         let (qkv, context) = (qkv.space(3 * states.len()), context.space(states.len()));
+        let states = match layer.attention_norm.as_ref().filter(|_| layer.norms_first) {
+            Some(norm) => norm.of(states, self.epsilon, normed),
+            None => states,
+        };
         for (x, y) in states.chunks(block * hidden).zip(qkv.chunks_mut(3 * block * hidden)) {
             layer.attention_in.apply(x, y, rows, team, Epilogue::Bias);
         }
         for (i, tokens) in group.ranges().enumerate() {
             let qkv = &mut qkv[3 * tokens.start * hidden..3 * tokens.end * hidden];
             let out = &mut context[tokens.start * hidden..tokens.end * hidden];
-            let mask = group.mask(i);
+            if let Some(rotary) = &layer.rotary {
+                rotary.turn(qkv, hidden);
+            }
+            let (scores, mask) = (self.scores(layer), group.mask(i));
             match self.precision {
-                Precision::F32 => attention::attend(backend, qkv, out, self.heads, mask, attention),
-                _ => attend_rounded(backend, qkv, out, self.heads, mask, half_attention),
+                Precision::F32 => attention::attend(backend, qkv, out, self.heads, scores, mask, attention),
+                _ => attend_rounded(backend, qkv, out, self.heads, scores, mask, half_attention),
             }
         }
     }
 
-    /// [`Bert::attend`] on tiles, with the same bits.
+    /// [`Transformer::attend`] on tiles, with the same bits.
     fn attend_on_tiles(
         &self,
         tiled: Tiled,
@@ -293,7 +351,8 @@ impl Bert {
         }
     }
 
-    /// The layer after its heads: their output product, the feed-forward block, and a residual and a norm after each.
+    /// The layer after its heads: their output product, the feed-forward block, and a residual and a norm after each, or the norm
+    /// before the block.
     fn finish<'w>(
         &self,
         layer: &'w Layer,
@@ -304,7 +363,7 @@ impl Bert {
         team: &Team<'w>,
     ) {
         let (backend, hidden) = (Backend::active(), self.hidden);
-        let Scratch { narrow, context, context_halves, rows, .. } = scratch;
+        let Scratch { narrow, normed, context, context_halves, rows, .. } = scratch;
         // Rows that are `bf16` already are multiplied all at once.
         let narrow = narrow.space(if halves { states.len() } else { self.batching.block * hidden });
         if halves {
@@ -319,15 +378,43 @@ impl Bert {
             }
             let block = keys.next_block(state.len() / hidden);
             keys.drop(block.clone(), narrow, hidden, group.site + 1, backend);
-            let norm = &layer.attention_norm;
-            add_layer_norm(backend, state, narrow, &norm.scale, &norm.shift, self.epsilon);
-
-            layer.feed_in.apply_then(&layer.feed_out, state, narrow, rows, team, self.activation.epilogue());
+            match layer.attention_norm.as_ref().filter(|_| !layer.norms_first) {
+                Some(norm) => add_layer_norm(backend, state, narrow, &norm.scale, &norm.shift, self.epsilon),
+                None => add(state, narrow),
+            }
+            let input = if layer.norms_first { layer.feed_norm.of(state, self.epsilon, normed) } else { &*state };
+            match &layer.gate {
+                None => {
+                    layer.feed_in.apply_then(&layer.feed_out, input, narrow, rows, team, self.activation.epilogue())
+                }
+                Some(gate) => {
+                    layer.feed_in.apply_gated(gate, &layer.feed_out, input, narrow, rows, team, self.activation);
+                }
+            }
             keys.drop(block, narrow, hidden, group.site + 2, backend);
+            if layer.norms_first {
+                add(state, narrow);
+                continue;
+            }
             let norm = &layer.feed_norm;
             add_layer_norm(backend, state, narrow, &norm.scale, &norm.shift, self.epsilon);
         }
     }
+}
+
+impl Norm {
+    /// The norm of `states`, in `space`.
+    fn of<'s>(&self, states: &[f32], epsilon: f32, space: &'s mut Aligned<f32>) -> &'s [f32] {
+        let normed = space.space(states.len());
+        normed.copy_from_slice(states);
+        layer_norm(Backend::active(), normed, &self.scale, &self.shift, epsilon);
+        normed
+    }
+}
+
+/// A residual without a norm.
+fn add(state: &mut [f32], change: &[f32]) {
+    state.iter_mut().zip(change).for_each(|(s, c)| *s += c);
 }
 
 /// Sequences that a layer processes together.
@@ -408,19 +495,5 @@ impl RowKeys {
         for (&(document, position), row) in self.rows[block].iter().zip(values.chunks_exact_mut(width)) {
             drop_row(backend, row, mix(mix(document, site), position), rate);
         }
-    }
-}
-
-/// Mean pooling.
-fn mean(states: &[f32], sequences: &[&[u32]], out: &mut [f32]) {
-    let hidden = out.len() / sequences.len();
-    let mut rest = states.chunks_exact(hidden);
-    for (sequence, row) in sequences.iter().zip(out.chunks_exact_mut(hidden)) {
-        row.fill(0.0);
-        for state in rest.by_ref().take(sequence.len()) {
-            row.iter_mut().zip(state).for_each(|(o, v)| *o += v);
-        }
-        let count = sequence.len() as f32;
-        row.iter_mut().for_each(|v| *v /= count);
     }
 }

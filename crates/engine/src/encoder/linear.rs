@@ -10,6 +10,7 @@ use kernels::int8::{self, ByteRows, ByteWeight};
 
 use super::Precision;
 use super::team::Team;
+use super::transformer::Activation;
 
 /// Weights and bias, packed for the kernels.
 pub struct Linear {
@@ -37,6 +38,7 @@ pub struct Rows {
     // Results of the first of two products, [rows, outputs of the first], in one of the two buffers.
     wide: Aligned<f32>,
     wide_halves: HalfRows,
+    gates: Aligned<f32>,
 }
 
 impl Linear {
@@ -140,6 +142,28 @@ impl Linear {
             next.apply(wide, y, rows, team, Epilogue::Bias);
             rows.wide = between;
         }
+    }
+
+    /// `y = next(activation(x W^T) * (x G^T))`: a feed-forward block with a gate.
+    #[allow(clippy::too_many_arguments)]
+    pub fn apply_gated<'a>(
+        &'a self,
+        gate: &'a Linear,
+        next: &'a Linear,
+        x: &[f32],
+        y: &mut [f32],
+        rows: &mut Rows,
+        team: &Team<'a>,
+        activation: Activation,
+    ) {
+        let (mut between, mut gates) = (std::mem::take(&mut rows.wide), std::mem::take(&mut rows.gates));
+        let size = y.len() / next.outputs() * self.outputs();
+        let (wide, open) = (between.space(size), gates.space(size));
+        self.apply(x, wide, rows, team, activation.epilogue());
+        gate.apply(x, open, rows, team, Epilogue::Bias);
+        wide.iter_mut().zip(&*open).for_each(|(w, g)| *w *= g);
+        next.apply(wide, y, rows, team, Epilogue::Bias);
+        (rows.wide, rows.gates) = (between, gates);
     }
 
     /// `y[rows, outputs] = epilogue(x[rows, inputs] W^T)`.

@@ -1,20 +1,28 @@
 //! The frozen encoder: token ids to one embedding per document.
 //!
-//! [`pull`] puts a Hugging Face directory where [`Encoder::load`] finds it, [`weights`] reads and checks its tensors,
-//! [`bert`] packs its layers, [`forward`] runs them over packed sequences, [`device`] moves them to a GPU, and [`Embedder`]
-//! turns raw text into embeddings for every surface.
+//! [`pull`] puts a Hugging Face directory where [`Encoder::load`] finds it, [`recipe`] reads how its makers meant it,
+//! [`config`] its sizes, [`weights`] reads and checks its tensors, [`transformer`] packs its layers, [`forward`] runs them over
+//! packed sequences, [`statics`] does without layers, [`device`] moves them to a GPU, [`pooling`] and [`head`] turn token states into one vector, and [`Embedder`] turns raw text into
+//! embeddings for every surface.
 
-mod bert;
+mod config;
 mod convolution;
 mod device;
 mod embedder;
 mod forward;
+mod head;
+mod hub;
 mod linear;
 mod package;
+mod pooling;
 mod precision;
 pub mod pull;
+mod recipe;
+mod service;
+mod statics;
 mod team;
 mod terms;
+mod transformer;
 mod weights;
 
 #[cfg(test)]
@@ -26,104 +34,105 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use kernels::{Backend, bf16};
 use rayon::prelude::*;
 
+pub use config::{Architecture, EncoderConfig};
 pub use convolution::{Convolution, WINDOW, windows};
 pub use device::Device;
-pub use embedder::{Embedder, EmbedderConfig};
+pub use embedder::{Embedder, EmbedderConfig, Role};
 pub use forward::Dropout;
+pub use head::Step;
+pub use pooling::{Pool, Pooling, PoolingChoice};
 pub use precision::Precision;
+pub use recipe::Recipe;
+pub use service::ServiceConfig;
 pub use terms::{Layer, NAME as TERMS, Terms, Vocabulary, Weighting, terms_of};
-pub use weights::EncoderConfig;
 
 use crate::progress::Progress;
 use crate::tokenizer::Tokenizer;
 use crate::{Error, Matrix, Result};
+use recipe::Kind;
 use team::Team;
-
-/// How token states become one vector.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Pooling {
-    /// The state of `[CLS]` after the last layer; the tanh pooler is not used.
-    Cls,
-    /// The mean over all tokens, `[CLS]` and `[SEP]` among them.
-    Mean,
-}
-
-impl std::fmt::Display for Pooling {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Pooling::Cls => "cls",
-            Pooling::Mean => "mean",
-        })
-    }
-}
-
-impl std::str::FromStr for Pooling {
-    type Err = Error;
-
-    fn from_str(name: &str) -> Result<Self> {
-        match name {
-            "cls" => Ok(Pooling::Cls),
-            "mean" => Ok(Pooling::Mean),
-            _ => Err(Error::config(format!("unknown pooling '{name}'; known: cls, mean"))),
-        }
-    }
-}
 
 /// With fewer tokens in a task, a product's weights are read for too few rows.
 const MIN_TASK_TOKENS: usize = 64;
+
+/// From token ids to token states.
+enum Network {
+    Transformer(transformer::Transformer),
+    Static(statics::Static),
+}
 
 /// A loaded encoder.
 pub struct Encoder {
     dir: PathBuf,
     config: EncoderConfig,
+    recipe: Recipe,
     sha256: String,
     tokenizer: Tokenizer,
     precision: Precision,
-    bert: bert::Bert,
+    network: Network,
     gpu: Option<device::Gpu>,
     // Batches on the CPU at this moment.
     calls: AtomicUsize,
 }
 
 impl Encoder {
-    /// Loads a Hugging Face directory: `config.json`, `model.safetensors`, `tokenizer.json` or `vocab.txt`.
+    /// Loads a directory of Hugging Face, sentence-transformers or model2vec: `config.json`, `model.safetensors`,
+    /// `tokenizer.json` or `vocab.txt`, and `modules.json` with what it names.
     pub fn load(dir: &Path) -> Result<Self> {
         Encoder::load_in(dir, Precision::F32)
     }
 
     /// [`Encoder::load`] with matrix products in another precision.
     pub fn load_in(dir: &Path, precision: Precision) -> Result<Self> {
-        let config = EncoderConfig::read(dir)?;
-        let tokenizer = Tokenizer::load(dir)?;
-        if tokenizer.vocabulary() > config.vocab_size {
+        let recipe = Recipe::read(dir)?;
+        let place = &recipe.network;
+        let config = EncoderConfig::read(&recipe)?;
+        let mut tokenizer = Tokenizer::load(place)?;
+        if recipe.kind == Kind::Static {
+            tokenizer = tokenizer.of_words(place, recipe.drop_unknown)?;
+        }
+        if let Some((id, token)) = tokenizer.beyond(config.vocab_size) {
             return Err(Error::format(
-                dir,
+                place,
                 format!(
-                    "its tokenizer knows {} ids, its weights {}: tokenizer and weights belong to different encoders",
-                    tokenizer.vocabulary(),
+                    "its tokenizer has token \"{token}\" with id {id}, its weights have {} tokens: tokenizer and weights belong to different encoders; fetch it again",
                     config.vocab_size
                 ),
             ));
         }
-        let weights = weights::Weights::open(dir)?;
-        let bert = bert::Bert::new(&config, &weights, precision)?;
-        let sha256 = weights.sha256(dir)?;
+        let weights = weights::Weights::open(place)?;
+        let sha256 = weights.sha256()?;
+        let network = match recipe.kind {
+            Kind::Transformer => Network::Transformer(transformer::Transformer::new(&config, weights, precision)?),
+            Kind::Static => Network::Static(statics::Static::new(place, &weights)?),
+        };
         Ok(Encoder {
             dir: dir.to_path_buf(),
             config,
+            recipe,
             sha256,
             tokenizer,
             precision,
-            bert,
+            network,
             gpu: None,
             calls: AtomicUsize::new(0),
         })
     }
 
-    /// Moves it to `device`. [`Device::Auto`] takes a GPU that works, and notes why a GPU that is there does not.
+    /// Moves it to `device`. [`Device::Auto`] takes a GPU that works, and notes why a GPU that is there does not. Only BERT runs on
+    /// a GPU: others stay on the CPU, and say so where a GPU was asked for.
     pub fn on(mut self, device: Device, progress: &dyn Progress) -> Result<Self> {
-        self.gpu = device::Gpu::open(device, &self.dir, &self.config, progress)?;
+        let architecture = self.config.architecture;
+        if architecture != Architecture::Bert {
+            if matches!(device, Device::Cuda(_)) {
+                progress.note(&format!(
+                    "encoding on the CPU: {} does not run on a GPU, only BERT does",
+                    architecture.name()
+                ));
+            }
+            return Ok(self);
+        }
+        self.gpu = device::Gpu::open(device, &self.recipe.network, &self.config, progress)?;
         Ok(self)
     }
 
@@ -137,6 +146,8 @@ impl Encoder {
         let pairs = || bf16::Unit::of(Backend::active()).order() == bf16::Order::Pairs;
         match self.precision {
             _ if self.gpu.is_some() => device::ARITHMETIC,
+            // Its sums are f32 whatever the precision.
+            _ if self.recipe.kind == Kind::Static => "f32",
             Precision::F32 => "f32",
             // A CPU with `vdpbf16ps` and no AMX sums in another order, and the last bits differ. The names `bf16` and `int8`
             // are those of older caches, from before the heads were `bf16` in both.
@@ -159,7 +170,17 @@ impl Encoder {
         &self.config
     }
 
-    /// Values in an embedding.
+    /// What its directory says about embeddings.
+    pub fn recipe(&self) -> &Recipe {
+        &self.recipe
+    }
+
+    /// Default maximum of tokens per text, with `[CLS]` and `[SEP]`.
+    pub fn default_length(&self) -> usize {
+        self.recipe.max_tokens.unwrap_or(usize::MAX).min(self.config.max_tokens())
+    }
+
+    /// Values of a token state, and of a pooled vector.
     pub fn width(&self) -> usize {
         self.config.hidden_size
     }
@@ -184,11 +205,11 @@ impl Encoder {
     pub fn encode(
         &self,
         sequences: &[impl AsRef<[u32]> + Sync],
-        pooling: Pooling,
+        pool: impl Into<Pool>,
         dropout: Option<Dropout>,
         progress: &dyn Progress,
     ) -> Result<Matrix> {
-        let views = self.encode_views(sequences, pooling, &[dropout], progress)?;
+        let views = self.encode_views(sequences, pool, &[dropout], progress)?;
         Ok(views.into_iter().next().expect("one view was requested"))
     }
 
@@ -196,32 +217,54 @@ impl Encoder {
     pub fn encode_views(
         &self,
         sequences: &[impl AsRef<[u32]> + Sync],
-        pooling: Pooling,
+        pool: impl Into<Pool>,
         views: &[Option<Dropout>],
         progress: &dyn Progress,
     ) -> Result<Vec<Matrix>> {
+        let pool = pool.into();
         self.check(sequences)?;
         for view in views.iter().flatten() {
             assert_eq!(view.len(), sequences.len(), "a number for every sequence");
         }
-        match &self.gpu {
-            Some(gpu) => gpu.encode(sequences, pooling, views, self.width(), progress),
-            None => self.encode_on_cpu(sequences, pooling, views, progress),
+        match (&self.gpu, device::pooling(pool)) {
+            (Some(gpu), Some(pooling)) => gpu.encode(sequences, pooling, views, self.width(), progress),
+            (Some(_), None) => views.iter().map(|view| self.pool_states(sequences, pool, *view, progress)).collect(),
+            (None, _) => self.encode_on_cpu(sequences, pool, views, progress),
         }
+    }
+
+    /// Pools on the CPU what the GPU does not pool itself.
+    fn pool_states(
+        &self,
+        sequences: &[impl AsRef<[u32]> + Sync],
+        pool: Pool,
+        view: Option<Dropout>,
+        progress: &dyn Progress,
+    ) -> Result<Matrix> {
+        let mut out = Matrix::zeros(sequences.len(), self.width());
+        let rows = out.as_mut_slice().chunks_exact_mut(self.width()).collect();
+        self.reduce(sequences, view, rows, |states, row| pool.apply(states, row), progress)?;
+        Ok(out)
     }
 
     fn encode_on_cpu(
         &self,
         sequences: &[impl AsRef<[u32]> + Sync],
-        pooling: Pooling,
+        pool: Pool,
         views: &[Option<Dropout>],
         progress: &dyn Progress,
     ) -> Result<Vec<Matrix>> {
+        let transformer = match &self.network {
+            Network::Transformer(transformer) => transformer,
+            Network::Static(_) => {
+                return views.iter().map(|view| self.pool_states(sequences, pool, *view, progress)).collect();
+            }
+        };
         let mut out: Vec<Matrix> = views.iter().map(|_| Matrix::zeros(sequences.len(), self.width())).collect();
         let threads = rayon::current_num_threads();
         let total: usize = sequences.iter().map(|s| s.as_ref().len()).sum();
         // Few texts become smaller tasks, so that no core waits for another.
-        let max_tokens = (total / (4 * threads)).clamp(MIN_TASK_TOKENS, self.bert.task_tokens());
+        let max_tokens = (total / (4 * threads)).clamp(MIN_TASK_TOKENS, transformer.task_tokens());
         let mut tasks = Vec::new();
         let mut rest: Vec<&mut [f32]> = out.iter_mut().map(Matrix::as_mut_slice).collect();
         for range in forward::groups(sequences, max_tokens) {
@@ -232,14 +275,14 @@ impl Encoder {
         }
         // All cores share a lone query. With other queries at the same time each gets one core, and none waits for another.
         let call = Call::begin(&self.calls);
-        let share = if tasks.len() == 1 && call.only { self.bert.team_size(total, threads) } else { 1 };
+        let share = if tasks.len() == 1 && call.only { transformer.team_size(total, threads) } else { 1 };
         tasks.into_par_iter().try_for_each_init(forward::Scratch::default, |scratch, (range, mut rows)| {
             if progress.interrupted() {
                 return Err(Error::Interrupted);
             }
             let batch: Vec<&[u32]> = sequences[range.clone()].iter().map(AsRef::as_ref).collect();
             let parts: Vec<Option<Dropout>> = views.iter().map(|view| view.map(|d| d.part(range.clone()))).collect();
-            Team::run(share, |team| self.bert.forward_views(&batch, &parts, pooling, scratch, team, &mut rows));
+            Team::run(share, |team| transformer.forward_views(&batch, &parts, pool, scratch, team, &mut rows));
             progress.advance((batch.len() * views.len()) as u64);
             Ok(())
         })?;
@@ -249,10 +292,11 @@ impl Encoder {
     fn check(&self, sequences: &[impl AsRef<[u32]>]) -> Result<()> {
         for (i, sequence) in sequences.iter().enumerate() {
             let ids = sequence.as_ref();
-            if ids.is_empty() || ids.len() > self.config.max_position_embeddings {
+            let (min, max) = (usize::from(self.recipe.kind == Kind::Transformer), self.config.max_tokens());
+            if !(min..=max).contains(&ids.len()) {
                 return Err(Error::input(
                     format!("sequence {i}"),
-                    format!("has {} tokens, the encoder takes 1 to {}", ids.len(), self.config.max_position_embeddings),
+                    format!("has {} tokens, the encoder takes {min} to {max}", ids.len()),
                 ));
             }
             if let Some(id) = ids.iter().find(|&&id| id as usize >= self.config.vocab_size) {
@@ -261,7 +305,10 @@ impl Encoder {
                     format!("holds token {id}, the encoder's vocabulary ends at {}", self.config.vocab_size - 1),
                 ));
             }
-            ids.iter().try_for_each(|&id| self.bert.check_token(id))?;
+            ids.iter().try_for_each(|&id| match &self.network {
+                Network::Transformer(transformer) => transformer.check_token(id),
+                Network::Static(table) => table.check_token(id),
+            })?;
         }
         Ok(())
     }

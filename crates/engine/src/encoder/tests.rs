@@ -51,10 +51,16 @@ fn goldens(name: &str) {
         worst = worst.max(error(cls.row(i), &f32s(&file, &format!("{i}.cls"))));
         worst = worst.max(error(mean.row(i), &f32s(&file, &format!("{i}.mean"))));
         let expected = f32s(&file, &format!("{i}.layer_cls"));
-        encoder.bert.forward(&[sequence], None, &mut forward::Scratch::default(), &Team::alone(), |layer, states| {
-            let width = encoder.width();
-            worst = worst.max(error(&states[..width], &expected[layer * width..(layer + 1) * width]));
-        });
+        encoder.transformer().forward(
+            &[sequence],
+            None,
+            &mut forward::Scratch::default(),
+            &Team::alone(),
+            |layer, states| {
+                let width = encoder.width();
+                worst = worst.max(error(&states[..width], &expected[layer * width..(layer + 1) * width]));
+            },
+        );
     }
     println!("{name}: largest error {worst:.1e} of the vector's norm");
     assert!(worst < 1e-4, "{worst}");
@@ -260,6 +266,13 @@ impl Tiny {
     }
 }
 
+impl Encoder {
+    fn transformer(&self) -> &transformer::Transformer {
+        let Network::Transformer(transformer) = &self.network else { panic!("it has layers") };
+        transformer
+    }
+}
+
 const TEXTS: [&str; 4] = ["the price of oil", "Tea.", "", "Japan oil oil oil prices of the tea unknownword"];
 
 #[test]
@@ -347,16 +360,18 @@ fn grouping_and_shared_products_do_not_change_a_bit() {
         let numbers: Vec<u64> = (0..40).collect();
         for dropout in [None, Some(Dropout::new(0.3, 1, 2, &numbers))] {
             let mut scratch = forward::Scratch::default();
-            let together = encoder.bert.forward(&all, dropout, &mut scratch, &Team::alone(), |_, _| {}).to_vec();
+            let together =
+                encoder.transformer().forward(&all, dropout, &mut scratch, &Team::alone(), |_, _| {}).to_vec();
             for share in [2, 3, 7] {
-                let shared =
-                    Team::run(share, |team| encoder.bert.forward(&all, dropout, &mut scratch, team, |_, _| {}));
+                let shared = Team::run(share, |team| {
+                    encoder.transformer().forward(&all, dropout, &mut scratch, team, |_, _| {})
+                });
                 assert_eq!(shared, together, "{precision} shared by {share}");
             }
             let mut alone = Vec::new();
             for (i, sequence) in all.iter().enumerate() {
                 let dropout = dropout.map(|d| d.part(i..i + 1));
-                alone.extend_from_slice(encoder.bert.forward(
+                alone.extend_from_slice(encoder.transformer().forward(
                     &[sequence],
                     dropout,
                     &mut scratch,
@@ -374,7 +389,7 @@ fn dropout_keeps_the_expected_value_of_the_embeddings() {
     let encoder = Tiny::new().load().unwrap();
     let ids: &[u32] = &[2, 7, 5, 8, 4, 3];
     let mut clean = Vec::new();
-    encoder.bert.forward(&[ids], None, &mut forward::Scratch::default(), &Team::alone(), |l, s| {
+    encoder.transformer().forward(&[ids], None, &mut forward::Scratch::default(), &Team::alone(), |l, s| {
         if l == 0 {
             clean = s.to_vec()
         }
@@ -383,11 +398,17 @@ fn dropout_keeps_the_expected_value_of_the_embeddings() {
     let n = 4000;
     for seed in 0..n {
         let dropout = Some(Dropout::new(0.3, seed, 1, &[0]));
-        encoder.bert.forward(&[ids], dropout, &mut forward::Scratch::default(), &Team::alone(), |l, states| {
-            if l == 0 {
-                sum.iter_mut().zip(states).for_each(|(s, v)| *s += f64::from(*v));
-            }
-        });
+        encoder.transformer().forward(
+            &[ids],
+            dropout,
+            &mut forward::Scratch::default(),
+            &Team::alone(),
+            |l, states| {
+                if l == 0 {
+                    sum.iter_mut().zip(states).for_each(|(s, v)| *s += f64::from(*v));
+                }
+            },
+        );
     }
     for (s, c) in sum.iter().zip(&clean) {
         // A value that is not dropped is c / 0.7: standard deviation c sqrt(0.3 / 0.7), over 4,000 draws 1 % of c.
@@ -457,7 +478,7 @@ fn damaged_encoders_are_refused_and_the_tensor_is_named() {
 
     for (field, value, expected) in [
         ("num_attention_heads", serde_json::json!(3), "not a multiple"),
-        ("model_type", serde_json::json!("t5"), "model_type is t5, expected bert"),
+        ("model_type", serde_json::json!("t5"), "model_type is t5, which is not read"),
         ("hidden_act", serde_json::json!("swish"), "hidden_act is swish"),
         ("position_embedding_type", serde_json::json!("relative_key"), "expected absolute"),
         ("vocab_size", serde_json::json!(11), "different encoders"),

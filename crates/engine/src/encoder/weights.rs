@@ -1,119 +1,32 @@
-//! `config.json` and `model.safetensors` of a BERT-family encoder, read and checked.
+//! `model.safetensors`, whole or in parts, read and checked.
 
+use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use safetensors::tensor::{Dtype, SafeTensors};
-use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
 use crate::mmap::Map;
 use crate::{Error, Result};
 
-/// The configuration of a `BertModel`, as in `config.json`.
-#[derive(Clone, Debug, Deserialize)]
-pub struct EncoderConfig {
-    /// Only `bert` is supported.
-    pub model_type: String,
-    /// Width of a token state.
-    pub hidden_size: usize,
-    pub num_hidden_layers: usize,
-    pub num_attention_heads: usize,
-    /// Width between the two dense layers of a feed-forward block.
-    pub intermediate_size: usize,
-    /// Number of token ids.
-    pub vocab_size: usize,
-    /// Maximum tokens of a sequence.
-    pub max_position_embeddings: usize,
-    /// Token types; only the first is used.
-    pub type_vocab_size: usize,
-    /// `gelu`, `gelu_new` or `relu`.
-    pub hidden_act: String,
-    pub layer_norm_eps: f32,
-    /// `absolute`; anything else is refused.
-    #[serde(default = "absolute")]
-    pub position_embedding_type: String,
-    /// Maximum tokens during training, from `sentence_bert_config.json`.
-    #[serde(skip)]
-    pub trained_length: Option<usize>,
-}
+/// The weight file of an encoder, and the list of its parts where it has several.
+pub(super) const WEIGHTS: &str = "model.safetensors";
+pub(super) const PARTS: &str = "model.safetensors.index.json";
 
-fn absolute() -> String {
-    "absolute".into()
-}
-
-impl EncoderConfig {
-    /// Reads and checks `config.json`.
-    pub fn read(dir: &Path) -> Result<Self> {
-        let path = dir.join("config.json");
-        let text = std::fs::read_to_string(&path).map_err(|source| {
-            if source.kind() == std::io::ErrorKind::NotFound {
-                Error::format(
-                    dir,
-                    "is not an encoder: it has no config.json; \"micpq encoder pull\" fetches one, \"micpq encoder list\" shows what is there",
-                )
-            } else {
-                Error::io(&path)(source)
-            }
-        })?;
-        let bad = |problem: String| Error::format(&path, problem);
-        let json: serde_json::Value =
-            serde_json::from_str(&text).map_err(|e| bad(format!("is not valid JSON: {e}; fetch the encoder again")))?;
-        let family = json.get("model_type").and_then(serde_json::Value::as_str).unwrap_or("nothing");
-        if family != "bert" {
-            return Err(bad(format!(
-                "model_type is {family}, expected bert: only the BERT family (BertModel) can be read"
-            )));
-        }
-        let mut config: EncoderConfig =
-            serde_json::from_value(json).map_err(|e| bad(format!("{e}; fetch the encoder again")))?;
-        if config.position_embedding_type != "absolute" {
-            return Err(bad(format!(
-                "position_embedding_type is {}, expected absolute",
-                config.position_embedding_type
-            )));
-        }
-        if !matches!(config.hidden_act.as_str(), "gelu" | "gelu_new" | "relu") {
-            return Err(bad(format!("hidden_act is {}, expected gelu, gelu_new or relu", config.hidden_act)));
-        }
-        let (heads, hidden) = (config.num_attention_heads, config.hidden_size);
-        if heads == 0 || hidden == 0 || !hidden.is_multiple_of(heads) {
-            return Err(bad(format!("hidden_size {hidden} is not a multiple of num_attention_heads {heads}")));
-        }
-        for (name, value) in [
-            ("num_hidden_layers", config.num_hidden_layers),
-            ("intermediate_size", config.intermediate_size),
-            ("vocab_size", config.vocab_size),
-            ("max_position_embeddings", config.max_position_embeddings),
-            ("type_vocab_size", config.type_vocab_size),
-        ] {
-            if value == 0 {
-                return Err(bad(format!("{name} is 0")));
-            }
-        }
-        config.trained_length = std::fs::read_to_string(dir.join("sentence_bert_config.json"))
-            .ok()
-            .and_then(|text| serde_json::from_str::<serde_json::Value>(&text).ok())
-            .and_then(|json| json.get("max_seq_length")?.as_u64())
-            .map(|n| n as usize);
-        Ok(config)
-    }
-
-    /// Default maximum of tokens per text, with `[CLS]` and `[SEP]`.
-    pub fn default_length(&self) -> usize {
-        self.trained_length.unwrap_or(usize::MAX).min(self.max_position_embeddings)
-    }
-}
-
-/// An open weight file. Tensors are looked up with and without the `bert.` prefix.
+/// Open weight files: `model.safetensors`, or the parts that `model.safetensors.index.json` lists. Tensors are looked up with and
+/// without the prefix of their architecture.
 pub struct Weights {
+    // The file that errors name: the only one, or the list of parts.
     path: PathBuf,
-    map: Arc<Map>,
-    tensors: Vec<(String, Tensor)>,
+    files: Vec<(PathBuf, Arc<Map>)>,
+    tensors: HashMap<String, Tensor>,
+    prefix: &'static str,
 }
 
 #[derive(Clone)]
 struct Tensor {
+    file: usize,
     shape: Vec<usize>,
     dtype: Dtype,
     start: usize,
@@ -121,46 +34,54 @@ struct Tensor {
 }
 
 impl Weights {
-    /// Maps `model.safetensors` and reads its header.
+    /// Maps the files and reads their headers.
     pub fn open(dir: &Path) -> Result<Self> {
-        let path = dir.join("model.safetensors");
-        if !path.exists() {
-            return Err(Error::format(dir, "has no model.safetensors; weights in other formats are not read"));
+        let (single, list) = (dir.join(WEIGHTS), dir.join(PARTS));
+        let (path, names) = if single.exists() {
+            (single, vec![WEIGHTS.to_owned()])
+        } else if list.exists() {
+            let names = parts(&list)?;
+            (list, names)
+        } else {
+            return Err(Error::format(
+                dir,
+                "has no model.safetensors; weights in other formats are not read, and safetensors has a program that converts them",
+            ));
+        };
+        let (mut files, mut tensors) = (Vec::new(), HashMap::new());
+        for name in names {
+            let path = dir.join(name);
+            let map = Arc::new(Map::open(&path)?);
+            headers(&path, &map, files.len(), &mut tensors)?;
+            files.push((path, map));
         }
-        let map = Arc::new(Map::open(&path)?);
-        let file = SafeTensors::deserialize(&map).map_err(|e| {
-            let problem = match first_cut(&map) {
-                Some((tensor, missing)) => {
-                    format!("is cut short: tensor \"{tensor}\" lacks its last {missing} bytes; fetch the encoder again")
-                }
-                None => format!("not a whole safetensors file: {e}; it may be cut short, fetch the encoder again"),
-            };
-            Error::format(&path, problem)
-        })?;
-        let base = map.as_ptr() as usize;
-        let tensors = file
-            .iter()
-            .map(|(name, view)| {
-                let start = view.data().as_ptr() as usize - base;
-                let end = start + view.data().len();
-                let name = name.strip_prefix("bert.").unwrap_or(name).to_owned();
-                (name, Tensor { shape: view.shape().to_vec(), dtype: view.dtype(), start, end })
-            })
-            .collect();
-        Ok(Weights { path, map, tensors })
+        Ok(Weights { path, files, tensors, prefix: "" })
     }
 
-    /// Refuses a `config.json` with more layers, or larger ones, than the file has, before memory is allocated for them.
-    pub fn check(&self, config: &EncoderConfig) -> Result<()> {
-        let last = config.num_hidden_layers - 1;
-        let shape = [config.hidden_size, config.intermediate_size];
-        self.find(&format!("encoder.layer.{last}.output.dense.weight"), &shape).map(drop)
+    /// Looks tensors up with `prefix` in front too: that of a model with a task head, such as `bert.`.
+    pub fn prefixed(mut self, prefix: &'static str) -> Self {
+        self.prefix = prefix;
+        self
+    }
+
+    /// The shape of a tensor, where there is one.
+    pub fn shape(&self, name: &str) -> Option<&[usize]> {
+        self.get(name).map(|tensor| &tensor.shape[..])
+    }
+
+    fn get(&self, name: &str) -> Option<&Tensor> {
+        self.tensors.get(name).or_else(|| self.tensors.get(&format!("{}{name}", self.prefix)))
+    }
+
+    /// Refuses a tensor that is missing or has another shape, before memory is allocated for it.
+    pub fn expect(&self, name: &str, shape: &[usize]) -> Result<()> {
+        self.find(name, shape).map(drop)
     }
 
     fn find(&self, name: &str, shape: &[usize]) -> Result<&Tensor> {
         let bad = |problem: String| Error::format(&self.path, problem);
-        let (_, tensor) = self.tensors.iter().find(|(n, _)| n == name).ok_or_else(|| {
-            bad(format!("has no tensor \"{name}\" (nor \"bert.{name}\"); it is not a whole BertModel"))
+        let tensor = self.get(name).ok_or_else(|| {
+            bad(format!("has no tensor \"{name}\" (nor \"{}{name}\"); fetch the encoder again", self.prefix))
         })?;
         if tensor.shape != shape {
             return Err(bad(format!(
@@ -177,11 +98,12 @@ impl Weights {
     /// A tensor as `f32`. Values that are not finite are refused.
     pub fn read(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>> {
         let tensor = self.find(name, shape)?;
-        let values = decode(&self.map[tensor.start..tensor.end], tensor.dtype);
+        let (path, map) = &self.files[tensor.file];
+        let values = decode(&map[tensor.start..tensor.end], tensor.dtype);
         match values.iter().position(|v| !v.is_finite()) {
             None => Ok(values),
             Some(i) => Err(Error::format(
-                &self.path,
+                path,
                 format!(
                     "tensor \"{name}\" holds {} at position {i}; the file is damaged, fetch the encoder again",
                     values[i]
@@ -194,15 +116,55 @@ impl Weights {
     /// are not checked here; [`Embedding::check_row`] checks a row before it is used.
     pub fn embedding(&self, name: &str, rows: usize, width: usize) -> Result<Embedding> {
         let tensor = self.find(name, &[rows, width])?.clone();
-        let (path, name) = (self.path.clone(), name.to_owned());
-        Ok(Embedding { path, name, map: self.map.clone(), dtype: tensor.dtype, start: tensor.start, rows, width })
+        let (path, map) = self.files[tensor.file].clone();
+        Ok(Embedding { path, name: name.to_owned(), map, dtype: tensor.dtype, start: tensor.start, rows, width })
     }
 
-    /// SHA-256 of the whole file. It is cached with the file's size and modification time, because a query should not wait for
-    /// 90 MB to be hashed.
-    pub fn sha256(&self, dir: &Path) -> Result<String> {
-        super::pull::remembered_hash(&dir.join("model.safetensors"), || hex::encode(&Sha256::digest(&self.map[..])))
+    /// SHA-256 of the whole file; of the checksums of the parts, where there are several. They are cached with a file's size and
+    /// modification time, because a query should not wait for 90 MB to be hashed.
+    pub fn sha256(&self) -> Result<String> {
+        let hash = |(path, map): &(PathBuf, Arc<Map>)| {
+            super::pull::remembered_hash(path, || hex::encode(Sha256::digest(&map[..])))
+        };
+        let hashes = self.files.iter().map(hash).collect::<Result<Vec<_>>>()?;
+        Ok(match &hashes[..] {
+            [only] => only.clone(),
+            several => hex::encode(Sha256::digest(several.join("\n"))),
+        })
     }
+}
+
+/// The names of the parts, sorted.
+pub(super) fn parts(list: &Path) -> Result<Vec<String>> {
+    let bad = |problem: &str| Error::format(list, format!("{problem}; fetch the encoder again"));
+    let text = std::fs::read_to_string(list).map_err(Error::io(list))?;
+    let json: serde_json::Value = serde_json::from_str(&text).map_err(|e| bad(&format!("is not valid JSON: {e}")))?;
+    let map = json["weight_map"].as_object().ok_or_else(|| bad("has no weight_map"))?;
+    let names: BTreeSet<&str> = map.values().filter_map(|name| name.as_str()).collect();
+    if names.is_empty() || names.iter().any(|name| name.contains(['/', '\\']) || !name.ends_with(".safetensors")) {
+        return Err(bad("its weight_map does not name files of this directory"));
+    }
+    Ok(names.into_iter().map(str::to_owned).collect())
+}
+
+/// Adds the tensors of file number `file`.
+fn headers(path: &Path, map: &Map, file: usize, tensors: &mut HashMap<String, Tensor>) -> Result<()> {
+    let read = SafeTensors::deserialize(map).map_err(|e| {
+        let problem = match first_cut(map) {
+            Some((tensor, missing)) => {
+                format!("is cut short: tensor \"{tensor}\" lacks its last {missing} bytes; fetch the encoder again")
+            }
+            None => format!("not a whole safetensors file: {e}; it may be cut short, fetch the encoder again"),
+        };
+        Error::format(path, problem)
+    })?;
+    let base = map.as_ptr() as usize;
+    for (name, view) in read.iter() {
+        let start = view.data().as_ptr() as usize - base;
+        let end = start + view.data().len();
+        tensors.insert(name.to_owned(), Tensor { file, shape: view.shape().to_vec(), dtype: view.dtype(), start, end });
+    }
+    Ok(())
 }
 
 /// The first tensor, in the order of the file, that its header places beyond the end, and the number of missing bytes.

@@ -203,10 +203,7 @@ fn features_of(
 /// Whether both models take vectors of the same encoder. For user vectors, only the width can be compared.
 fn same_vectors(old: &Model, new: &Model) -> bool {
     match (&old.config.embedding, &new.config.embedding) {
-        (Some(old), Some(new)) => {
-            (&old.encoder_sha256, old.pooling, old.unit_length, &old.terms, &old.convolution)
-                == (&new.encoder_sha256, new.pooling, new.unit_length, &new.terms, &new.convolution)
-        }
+        (Some(old), Some(new)) => old.same_vectors(new),
         (None, None) => old.inputs() == new.inputs(),
         _ => false,
     }

@@ -24,9 +24,19 @@ pub(super) fn write(model: &Model, metrics: &serde_json::Value) -> String {
             let terms = f.terms.as_ref().expect("it was looked at");
             line(format!("| input | {} terms, weighted by {} |", terms.vocabulary().len(), terms.weighting));
         }
+        Some(f) if f.service.is_some() => {
+            let service = f.service.as_ref().expect("it was looked at");
+            line(format!("| encoder | {} of {} |", service.model, f.encoder));
+            line(format!("| cleaning | {} |", f.clean));
+        }
         Some(f) => {
             line(format!("| encoder | {} (`{}`) |", f.encoder, f.encoder_sha256));
             line(format!("| pooling | {} |", f.pooling));
+            for (name, prompt) in [("queries", &f.query_prompt), ("documents", &f.document_prompt)] {
+                if let Some(prompt) = prompt {
+                    line(format!("| prompt of {name} | `{prompt}` |"));
+                }
+            }
             line(format!("| maximum tokens per text | {} |", f.max_tokens));
             line(format!("| cleaning | {} |", f.clean));
         }

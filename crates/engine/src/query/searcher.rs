@@ -9,7 +9,7 @@ use super::ask::{Embedded, Like, Point, Query};
 use super::config::{Rerank, SearchConfig};
 use super::request::{Request, each};
 use super::{fetch, rank};
-use crate::encoder::Embedder;
+use crate::encoder::{Embedder, Role};
 use crate::index::{Index, Reader};
 use crate::model::{DistanceTable, EmbeddingConfig};
 use crate::search::TopKRequest;
@@ -69,9 +69,9 @@ impl Searcher {
         } else {
             let embedder = self.embedder(progress)?;
             let begun = Instant::now();
-            let tokens = embedder.tokens(&texts)?;
+            let tokens = embedder.tokens_of(Role::Query, &texts)?;
             tokenise = begun.elapsed();
-            let vectors = embedder.encode_tokens(&tokens, None, progress)?;
+            let vectors = embedder.encode_tokens_of(Role::Query, &tokens, progress)?;
             encode = begun.elapsed() - tokenise;
             vectors
         };

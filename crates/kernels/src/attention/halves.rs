@@ -7,7 +7,7 @@
 
 use crate::Backend;
 use crate::aligned::Aligned;
-use crate::attention::{Arithmetic, Mask, Operand, QUERY_TILE, Scratch, Shape, heads_body, narrow};
+use crate::attention::{Arithmetic, Mask, Operand, QUERY_TILE, Scores, Scratch, Shape, heads_body, narrow};
 use crate::bf16::{HalfRows, STEP, Unit, round, widen};
 use crate::dispatch::per_backend;
 use crate::dropout::Rate;
@@ -38,17 +38,19 @@ pub fn attend_rounded(
     qkv: &mut [f32],
     out: &mut [f32],
     shape: Shape,
+    scores: Scores,
     dropout: Option<(Rate, u64)>,
     scratch: &mut HalfScratch,
 ) {
     let hidden = shape.heads * shape.width;
     assert!(hidden > 0 && qkv.len() == 3 * out.len() && out.len().is_multiple_of(hidden));
     let stride = (out.len() / hidden).next_multiple_of(LANES);
+    scores.check(shape.heads, out.len() / hidden);
     scratch.plain.keys.space(shape.width * stride).fill(0.0);
     scratch.plain.scores.space(QUERY_TILE * stride);
     let backend = narrow(backend);
     round_all(backend, qkv);
-    heads(backend, qkv, out, shape, dropout, &mut scratch.plain);
+    heads(backend, qkv, out, shape, scores, dropout, &mut scratch.plain);
 }
 
 per_backend! {
@@ -65,7 +67,7 @@ fn round_all_body(values: &mut [f32]) {
 
 per_backend! {
     /// All heads of a sequence of rounded values; `attend_rounded` has checked the lengths.
-    fn heads(qkv: &[f32], out: &mut [f32], shape: Shape, dropout: Option<(Rate, u64)>, scratch: &mut Scratch) => heads_body::<Steps>;
+    fn heads(qkv: &[f32], out: &mut [f32], shape: Shape, scores: Scores, dropout: Option<(Rate, u64)>, scratch: &mut Scratch) => heads_body::<Steps>;
 }
 
 /// `bf16`: the order of AMX tiles.
@@ -355,6 +357,7 @@ mod tests {
                             &mut qkv.clone(),
                             &mut out,
                             shape,
+                            Scores::Plain,
                             dropout,
                             &mut HalfScratch::default(),
                         );
@@ -389,7 +392,15 @@ mod tests {
         qkv[(length - 1) * 3 * hidden + 2 * hidden + 5] = f32::INFINITY;
         let run = |backend| {
             let mut out = vec![f32::NAN; length * hidden];
-            attend_rounded(backend, &mut qkv.clone(), &mut out, shape, None, &mut HalfScratch::default());
+            attend_rounded(
+                backend,
+                &mut qkv.clone(),
+                &mut out,
+                shape,
+                Scores::Plain,
+                None,
+                &mut HalfScratch::default(),
+            );
             out
         };
         let expected = run(Backend::Reference);
@@ -414,8 +425,9 @@ mod tests {
         let (shape, length, hidden) = (Shape { heads: 2, width: 32 }, 45, 64);
         let qkv: Vec<f32> = noise(length * 3 * hidden).iter().map(|v| v / 3.0).collect();
         let (mut exact, mut got) = (vec![0.0; length * hidden], vec![0.0; length * hidden]);
-        attend(Backend::active(), &qkv, &mut exact, shape, None, &mut Scratch::default());
-        attend_rounded(Backend::active(), &mut qkv.clone(), &mut got, shape, None, &mut HalfScratch::default());
+        attend(Backend::active(), &qkv, &mut exact, shape, Scores::Plain, None, &mut Scratch::default());
+        let mut scratch = HalfScratch::default();
+        attend_rounded(Backend::active(), &mut qkv.clone(), &mut got, shape, Scores::Plain, None, &mut scratch);
         // bf16 has eight bits of mantissa, and scores of about 10 go into an exponential.
         let error = exact.iter().zip(&got).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
         assert!(error > 0.0 && error < 0.02, "{error}");

@@ -19,6 +19,45 @@ pub struct Shape {
     pub width: usize,
 }
 
+/// What an architecture changes in the scores of a sequence.
+#[derive(Clone, Copy, Debug, Default)]
+pub enum Scores<'a> {
+    #[default]
+    Plain,
+    /// A token sees only those that are at most this many tokens away.
+    Window(usize),
+    /// `[heads, 2 * reach + 1]`, added to scaled scores: the bias of a key `d` tokens after its query is at `reach + d`.
+    ByDistance { bias: &'a [f32], reach: usize },
+}
+
+impl Scores<'_> {
+    fn check(self, heads: usize, length: usize) {
+        if let Scores::ByDistance { bias, reach } = self {
+            assert!(bias.len() == heads * (2 * reach + 1) && length <= reach + 1, "a bias for every distance");
+        }
+    }
+
+    /// Changes the scores of one query, before they are scaled by `1 / sqrt(width)`.
+    #[inline(always)]
+    fn apply(self, scores: &mut [f32], head: usize, query: usize, width: usize) {
+        match self {
+            Scores::Plain => {}
+            Scores::Window(window) => {
+                scores[..query.saturating_sub(window)].fill(f32::NEG_INFINITY);
+                let end = (query + window + 1).min(scores.len());
+                scores[end..].fill(f32::NEG_INFINITY);
+            }
+            Scores::ByDistance { bias, reach } => {
+                let from = head * (2 * reach + 1) + reach - query;
+                let scale = (width as f32).sqrt();
+                for (score, bias) in scores.iter_mut().zip(&bias[from..]) {
+                    *score = bias.mul_add(scale, *score);
+                }
+            }
+        }
+    }
+}
+
 /// Memory for one head, reused between calls.
 #[derive(Default)]
 pub struct Scratch {
@@ -30,7 +69,7 @@ pub struct Scratch {
 }
 
 /// `out[length, heads * width] = softmax(Q K^T / sqrt(width)) V` for one sequence, with `qkv` as
-/// `[length, 3 * heads * width]` (queries, keys, values side by side). `dropout`, a rate and a key, applies to the
+/// `[length, 3 * heads * width]` (queries, keys, values side by side). `scores` changes what is in the softmax; `dropout`, a rate and a key, applies to the
 /// probabilities.
 ///
 /// # Panics
@@ -40,6 +79,7 @@ pub fn attend(
     qkv: &[f32],
     out: &mut [f32],
     shape: Shape,
+    scores: Scores,
     dropout: Option<(Rate, u64)>,
     scratch: &mut Scratch,
 ) {
@@ -49,7 +89,8 @@ pub fn attend(
     let stride = length.next_multiple_of(LANES);
     scratch.keys.space(shape.width * stride).fill(0.0);
     scratch.scores.space(QUERY_TILE * stride);
-    heads(narrow(backend), qkv, out, shape, dropout, scratch);
+    scores.check(shape.heads, length);
+    heads(narrow(backend), qkv, out, shape, scores, dropout, scratch);
 }
 
 /// Replaces AVX-512 by AVX2. With AVX-512 the compiler gathers and scatters across queries, which took 16 us per token and
@@ -60,7 +101,7 @@ fn narrow(backend: Backend) -> Backend {
 
 per_backend! {
     /// All heads of a sequence; `attend` has checked the lengths.
-    fn heads(qkv: &[f32], out: &mut [f32], shape: Shape, dropout: Option<(Rate, u64)>, scratch: &mut Scratch) => heads_body::<Single>;
+    fn heads(qkv: &[f32], out: &mut [f32], shape: Shape, scores: Scores, dropout: Option<(Rate, u64)>, scratch: &mut Scratch) => heads_body::<Single>;
 }
 
 /// The difference between attention in `f32` and in `bf16`: the order of sums, and the weights of the values.
@@ -167,6 +208,7 @@ fn heads_body<A: Arithmetic>(
     qkv: &[f32],
     out: &mut [f32],
     shape: Shape,
+    change: Scores,
     dropout: Option<(Rate, u64)>,
     scratch: &mut Scratch,
 ) {
@@ -184,7 +226,7 @@ fn heads_body<A: Arithmetic>(
             }
         }
         let mask = dropout.map(|dropout| Mask::new(dropout, head, length));
-        let head = Head { qkv, keys, shape, head, length, mask };
+        let head = Head { qkv, keys, shape, change, head, length, mask };
         let whole = length / QUERY_TILE * QUERY_TILE;
         for i in (0..whole).step_by(QUERY_TILE) {
             head.queries::<A, QUERY_TILE>(i, scores, out);
@@ -201,6 +243,7 @@ struct Head<'a> {
     // [width, length rounded up to whole lanes]
     keys: &'a [f32],
     shape: Shape,
+    change: Scores<'a>,
     head: usize,
     length: usize,
     mask: Option<Mask>,
@@ -226,6 +269,7 @@ impl Head<'_> {
         for (r, scores) in scores.chunks_exact_mut(stride).take(Q).enumerate() {
             // Positions beyond the sequence get no weight, so that the softmax runs over whole lanes.
             scores[length..].fill(f32::NEG_INFINITY);
+            self.change.apply(&mut scores[..length], self.head, first + r, width);
             let inverse = exponentials(scores.as_chunks_mut().0, 1.0 / (width as f32).sqrt());
             factors[r] = A::weigh(scores, inverse, self.mask, first + r);
         }
@@ -262,7 +306,7 @@ mod tests {
             let qkv: Vec<f32> = (0..length * 72).map(|i| ((i * 71 % 113) as f32 - 56.0) / 20.0).collect();
             let run = |backend, dropout| {
                 let mut out = vec![f32::NAN; length * hidden];
-                attend(backend, &qkv, &mut out, shape, dropout, &mut Scratch::default());
+                attend(backend, &qkv, &mut out, shape, Scores::Plain, dropout, &mut Scratch::default());
                 out
             };
             let expected = run(Backend::Reference, None);
@@ -283,6 +327,47 @@ mod tests {
                         let exact = (0..length).map(|j| scores[j] * at(j, 2, d)).sum::<f64>() / total;
                         assert!((f64::from(expected[i * 24 + h * 8 + d]) - exact).abs() < 2e-5);
                     }
+                }
+            }
+        }
+    }
+
+    /// The change of scores equals its formula, in `f32` and rounded, on every backend.
+    #[test]
+    fn windows_and_biases_equal_their_formulas_on_every_backend() {
+        let shape = Shape { heads: 2, width: 8 };
+        let (length, hidden, reach) = (21, 16, 24);
+        let qkv: Vec<f32> = (0..length * 48).map(|i| ((i * 71 % 113) as f32 - 56.0) / 32.0).collect();
+        let bias: Vec<f32> = (0..2 * (2 * reach + 1)).map(|i| ((i * 37 % 41) as f32 - 20.0) / 8.0).collect();
+        for scores in [Scores::Window(3), Scores::Window(40), Scores::ByDistance { bias: &bias, reach }] {
+            let run = |backend| {
+                let (mut exact, mut rounded) = (vec![f32::NAN; length * hidden], vec![f32::NAN; length * hidden]);
+                attend(backend, &qkv, &mut exact, shape, scores, None, &mut Scratch::default());
+                let mut halves = HalfScratch::default();
+                attend_rounded(backend, &mut qkv.clone(), &mut rounded, shape, scores, None, &mut halves);
+                (exact, rounded)
+            };
+            let expected = run(Backend::Reference);
+            for backend in Backend::available() {
+                assert_eq!(run(backend), expected, "{}", backend.name());
+            }
+            for (i, h) in (0..length).flat_map(|i| [(i, 0), (i, 1)]) {
+                let at = |j: usize, part: usize, d: usize| f64::from(qkv[j * 48 + part * 16 + h * 8 + d]);
+                let weight = |j: usize| {
+                    let score = (0..8).map(|d| at(i, 0, d) * at(j, 1, d)).sum::<f64>() / 8f64.sqrt();
+                    match scores {
+                        Scores::Window(window) if i.abs_diff(j) > window => 0.0,
+                        Scores::ByDistance { bias, .. } => {
+                            (score + f64::from(bias[h * (2 * reach + 1) + reach + j - i])).exp()
+                        }
+                        _ => score.exp(),
+                    }
+                };
+                let total: f64 = (0..length).map(weight).sum();
+                for d in 0..8 {
+                    let exact = (0..length).map(|j| weight(j) * at(j, 2, d)).sum::<f64>() / total;
+                    assert!((f64::from(expected.0[i * hidden + h * 8 + d]) - exact).abs() < 2e-5, "{scores:?}");
+                    assert!((f64::from(expected.1[i * hidden + h * 8 + d]) - exact).abs() < 2e-2, "{scores:?}");
                 }
             }
         }

@@ -216,7 +216,9 @@ def train(
     :param options: ``method`` ("micpq" by default; "opq" has a higher recall of float search, see docs/methods.md), ``input``
         ("encoder", or "tfidf" for methods that take keywords), ``encoder`` (a name, a Hugging Face directory, or a function
         from texts to vectors), ``precision`` ("auto" by default, which is int8; "f32", "bf16"), ``device`` ("auto", "cpu",
-        "cuda:0"), ``pooling``, ``max_tokens``, ``clean``, ``unit_length``, ``dropout``, ``preset``, ``sample``, ``cache``, ``seed``,
+        "cuda:0"), ``pooling`` ("auto" by default: as the encoder's directory says, with its dense layers, normalisation and
+        prompts; "cls", "mean", "max", "mean_sqrt_len" or "lasttoken" for raw token states), ``dimensions`` (use only the first
+        values of a vector), ``query_prompt``, ``document_prompt``, ``max_tokens``, ``clean``, ``unit_length``, ``dropout``, ``preset``, ``sample``, ``cache``, ``seed``,
         ``epochs``, ``patience``, and every other option of the method by its name in ``config.json``; and the options of
         reading a corpus: ``text_field``, ``id_field``, ``label_field``, ``on_error``, ...
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use base64::Engine;
+use engine::encoder::Role;
 use engine::{Error, Matrix, NoProgress, Progress};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -16,21 +17,41 @@ use crate::extract::{Body, MayRead, some_whole};
 use crate::problem::{Answer, Code, Problem};
 use crate::server::Server;
 
-/// One text or several.
+/// One text or several, or their token ids.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Input {
     One(String),
     Several(Vec<String>),
+    Tokens(Vec<u32>),
+    SeveralTokens(Vec<Vec<u32>>),
 }
 
 described!(Input, {
-    "description": "One text or several.",
+    "description": "One text or several, or the token ids of one text or several, with the tokens that mark its ends.",
     "oneOf": [
         { "type": "string", "minLength": 1 },
         { "type": "array", "minItems": 1, "maxItems": 1000, "items": { "type": "string", "minLength": 1 } },
+        { "type": "array", "minItems": 1, "maxItems": 65536, "items": { "type": "integer", "minimum": 0, "maximum": 4294967295u32 } },
+        { "type": "array", "minItems": 1, "maxItems": 1000, "items":
+            { "type": "array", "minItems": 1, "maxItems": 65536, "items": { "type": "integer", "minimum": 0, "maximum": 4294967295u32 } } },
     ],
 });
+
+/// What a text is: encoders with prompts put another one in front of queries than of documents.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum InputType {
+    #[default]
+    Document,
+    Query,
+}
+
+/// Texts, or the tokens of texts.
+enum Texts {
+    Raw(Vec<String>),
+    Tokens(Vec<Vec<u32>>),
+}
 
 /// Format of vectors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -53,6 +74,9 @@ pub struct Embed {
     /// Name of an index, for embeddings of its encoder. With the suffix `/code`: codes, a codeword number per codebook.
     #[schema(example = "news")]
     model: String,
+    /// What the texts are: documents (default) or queries.
+    #[serde(default)]
+    input_type: InputType,
     /// Format of vectors.
     #[serde(default)]
     encoding_format: Encoding,
@@ -108,6 +132,9 @@ pub struct Embedded {
     usage: Usage,
 }
 
+/// Token sequences between two looks at whether the caller is still there.
+const TOKEN_SLICE: usize = 32;
+
 /// Encode texts
 ///
 /// Compatible with OpenAI's `POST /v1/embeddings`. The model is an index: its embeddings, or its codes.
@@ -115,17 +142,28 @@ pub struct Embedded {
     request_body = Embed, responses((status = 200, description = "Embeddings or codes", body = Embedded), Refusals))]
 pub async fn embed(_: MayRead, State(server): State<Arc<Server>>, Body(body): Body<Embed>) -> Answer<Json<Embedded>> {
     let texts = match body.input {
-        Input::One(text) => vec![text],
-        Input::Several(texts) => texts,
+        Input::One(text) => Texts::Raw(vec![text]),
+        Input::Several(texts) => Texts::Raw(texts),
+        Input::Tokens(tokens) => Texts::Tokens(vec![tokens]),
+        Input::SeveralTokens(tokens) => Texts::Tokens(tokens),
     };
     let max_texts = server.config.max_queries;
-    if !(1..=max_texts).contains(&texts.len()) || texts.iter().any(String::is_empty) {
+    let (count, empty) = match &texts {
+        Texts::Raw(texts) => (texts.len(), texts.iter().any(String::is_empty)),
+        Texts::Tokens(tokens) => (tokens.len(), tokens.iter().any(Vec::is_empty)),
+    };
+    if !(1..=max_texts).contains(&count) || empty {
         return Err(Problem::bad_request(format!(
-            "input has {} texts; send 1 to {max_texts}, none of them empty",
-            texts.len()
+            "input has {count} texts; send 1 to {max_texts}, none of them empty"
         )));
     }
-    texts.iter().try_for_each(|text| check_text(text, server.config.max_text_bytes))?;
+    if let Texts::Raw(texts) = &texts {
+        texts.iter().try_for_each(|text| check_text(text, server.config.max_text_bytes))?;
+    }
+    let role = match body.input_type {
+        InputType::Document => Role::Document,
+        InputType::Query => Role::Query,
+    };
     let (name, code) = match body.model.strip_suffix("/code") {
         Some(name) => (name.to_owned(), true),
         None => (body.model.clone(), false),
@@ -147,14 +185,20 @@ pub async fn embed(_: MayRead, State(server): State<Arc<Server>>, Body(body): Bo
     let (data, tokens) = super::blocking(move || -> engine::Result<(Vec<Values>, usize)> {
         let _turn = turn;
         let embedder = searcher.embedder(&NoProgress)?;
-        let (mut rows, mut count) = (Vec::with_capacity(texts.len() * embedder.width()), 0);
-        for slice in slices(&texts) {
+        let (mut rows, mut count) = (Vec::new(), 0);
+        let mut encode = |tokens: &[Vec<u32>]| -> engine::Result<()> {
             if cancel.interrupted() {
                 return Err(Error::Interrupted);
             }
-            let tokens = embedder.tokens(slice)?;
             count += tokens.iter().map(Vec::len).sum::<usize>();
-            rows.extend_from_slice(embedder.encode_tokens(&tokens, None, &cancel)?.as_slice());
+            rows.extend_from_slice(embedder.encode_tokens_of(role, tokens, &cancel)?.as_slice());
+            Ok(())
+        };
+        match &texts {
+            Texts::Raw(texts) => {
+                slices(texts).try_for_each(|slice| encode(&embedder.tokens_of(role, slice)?))?;
+            }
+            Texts::Tokens(tokens) => tokens.chunks(TOKEN_SLICE).try_for_each(encode)?,
         }
         let vectors = Matrix::from_vec(embedder.width(), rows);
         let base64 = |bytes: &[u8]| Values::Packed(base64::engine::general_purpose::STANDARD.encode(bytes));

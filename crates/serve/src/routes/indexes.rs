@@ -284,8 +284,7 @@ impl Create {
             .indexes()
             .iter()
             .any(|h| h.index().model().config.embedding.as_ref().is_some_and(|e| e.encoder == name));
-        let pulled = pull::models_dir().is_ok_and(|dir| dir.join(name).join("config.json").is_file());
-        if !known && !pulled {
+        if !known && !pull::is_pulled(name) {
             return Err(Problem::refused(
                 Code::UnknownModel,
                 format!("encoder \"{name}\" is not on this server; download it there with \"micpq encoder pull\""),

@@ -2,7 +2,7 @@
 
 use cuda::{Activation, Dropout, Pooling, Shape};
 use kernels::Backend;
-use kernels::attention::{Scratch, Shape as Heads, attend};
+use kernels::attention::{Scores, Scratch, Shape as Heads, attend};
 use kernels::dropout::{Rate, drop_row, mix};
 use kernels::gemm::{Epilogue, PackedWeight};
 use kernels::rows::{add_layer_norm, layer_norm};
@@ -114,7 +114,8 @@ impl Reference {
             let wide = apply(qkv, &states, None);
             let mut context = vec![0.0; length * hidden];
             let mask = dropout.map(|(rate, document)| (rate, mix(document, site)));
-            attend(backend, &wide, &mut context, Heads { heads, width: hidden / heads }, mask, &mut Scratch::default());
+            let shape = Heads { heads, width: hidden / heads };
+            attend(backend, &wide, &mut context, shape, Scores::Plain, mask, &mut Scratch::default());
             let mut update = apply(attention, &context, None);
             drop(&mut update, site + 1);
             add_layer_norm(backend, &mut states, &update, &layer.norms[0][0], &layer.norms[0][1], epsilon);
