@@ -9,8 +9,8 @@ PYTHON := $(CURDIR)/.venv/python-tests/bin/python
 MICPQ_SHARED ?= $(abspath ../shared)
 export MICPQ_SHARED
 
-.PHONY: help build demo test steps fmt lint words figures unit contract page python arm encoders rustdoc package deny \
-  bench-search bench-encode bench-serve encoder-goldens clean
+.PHONY: help build demo test steps fmt lint words figures unit contract page python ray ray-wheel arm encoders rustdoc package deny \
+  bench-search bench-encode bench-serve bench-ray encoder-goldens clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 22
@@ -28,7 +28,7 @@ test:  ## check format, lints, words and figures, run every test, and list what 
 	scripts/skipped target/test.log; exit $$status
 
 # One after the other, quick checks first.
-steps: fmt lint words figures unit arm contract page python
+steps: fmt lint words figures unit arm contract page python ray
 
 fmt:  ## check the format of the Rust code
 	$(CARGO) fmt --all --check
@@ -114,6 +114,25 @@ python: .venv/python  ## test the Python package: wheel, types, tests, every com
 	python3 -m venv .venv/python-tests
 	$(PYTHON) -m pip install --quiet --disable-pip-version-check -r $<
 	@touch $@
+
+# The wheel in an environment of its own with Ray: two nodes of real processes on this machine.
+RAY_PYTHON := $(CURDIR)/.venv-ray/bin/python
+ray: ray-wheel  ## test micpq.ray with real Ray processes
+	cd crates/python/tests_ray && MICPQ_BINARY=$(CURDIR)/$(MICPQ) $(RAY_PYTHON) -m pytest -q -W ignore -p no:cacheprovider
+
+ray-wheel: .venv-ray/made
+	rm -rf target/wheels
+	$(RAY_PYTHON) -m maturin build --quiet --release --manifest-path crates/python/Cargo.toml --out target/wheels
+	$(RAY_PYTHON) -m pip install --quiet --disable-pip-version-check --no-deps --force-reinstall target/wheels/micpq-*.whl
+
+.venv-ray/made: crates/python/tests_ray/requirements.txt
+	python3 -m venv .venv-ray
+	.venv-ray/bin/pip install --quiet --disable-pip-version-check -r $<
+	@touch $@
+
+# ARGS go to the harness: make bench-ray ARGS="--documents 20000".
+bench-ray: encoders ray-wheel  ## measure Ray against the plain program, into benchmarks/results/ray.md
+	$(RAY_PYTHON) benchmarks/ray/bench.py $(ARGS)
 
 # ARGS go to the harness: make bench-search ARGS="scan --bits 64 --documents 1000000"; ARGS=--help lists the stages.
 bench-search: .venv/peers build  ## measure search against FAISS and others, into benchmarks/results/search.md

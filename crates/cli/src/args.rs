@@ -466,7 +466,7 @@ Examples:
   micpq search news.micpq --queries questions.txt --json
   micpq search news.micpq                              reads queries from standard input")]
 pub struct Search {
-    /// Index directory
+    /// Index directory, or a folder of shards
     pub index: PathBuf,
     /// Query texts. Without a query, micpq reads them from standard input, one per line
     pub query: Vec<String>,

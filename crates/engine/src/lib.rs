@@ -57,6 +57,7 @@ pub mod index;
 pub mod model;
 pub mod query;
 pub mod search;
+pub mod shards;
 pub mod text;
 pub mod tokenizer;
 

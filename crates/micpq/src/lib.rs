@@ -33,7 +33,7 @@
 #![deny(unsafe_code)]
 
 pub use engine::{Error, Matrix, NoProgress, Progress, Result};
-pub use engine::{corpus, encoder, formats, index, model, query, search, text};
+pub use engine::{corpus, encoder, formats, index, model, query, search, shards, text};
 pub use {methods, train};
 
 pub mod pipeline;

@@ -5,12 +5,13 @@ use std::path::PathBuf;
 use arrow::array::RecordBatchReader;
 use arrow::ffi_stream::RecordBatchStreamReader;
 use arrow_pyarrow::FromPyArrow;
-use engine::corpus::{Corpus, CorpusConfig, Document};
+use engine::corpus::{Corpus, CorpusConfig, Document, from_wire, to_wire};
 use engine::index::Index;
+use engine::shards::ShardManifest;
 use engine::{Error, Progress, Result};
 use micpq::pipeline::{BuildConfig, Embeddings, Filled, fill, report_skipped};
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyList, PyMapping, PyString, PyTuple};
+use pyo3::types::{PyBool, PyBytes, PyDict, PyFloat, PyInt, PyList, PyMapping, PyString, PyTuple};
 use serde_json::{Map, Value};
 use train::dataset::{Dataset, LabelNames};
 
@@ -74,6 +75,25 @@ impl Documents {
         })
     }
 
+    /// Documents of another process, from the bytes of `to_bytes`.
+    #[staticmethod]
+    fn from_bytes(bytes: &[u8]) -> PyResult<Self> {
+        Ok(Documents { source: Source::Memory(from_wire(bytes).map_err(raise)?), skipped: Vec::new() })
+    }
+
+    /// The documents at these positions, as bytes.
+    fn to_bytes<'py>(&self, py: Python<'py>, positions: Vec<usize>) -> PyResult<Bound<'py, PyBytes>> {
+        let documents = self.in_memory().map_err(raise)?;
+        let chosen: Vec<&Document> = positions.iter().filter_map(|&i| documents.get(i)).collect();
+        Ok(PyBytes::new(py, &to_wire(chosen.into_iter())))
+    }
+
+    /// The shard of each document.
+    fn routes(&self, shards: usize) -> PyResult<Vec<usize>> {
+        let documents = self.in_memory().map_err(raise)?;
+        Ok(documents.iter().map(|document| ShardManifest::route(&document.id, shards.max(1))).collect())
+    }
+
     /// The number of documents, or None if it is not known before reading.
     fn count(&self) -> Option<usize> {
         match &self.source {
@@ -100,6 +120,16 @@ impl Documents {
 }
 
 impl Documents {
+    /// Documents that are in memory; those of a path are not.
+    pub fn in_memory(&self) -> Result<&[Document]> {
+        match &self.source {
+            Source::Memory(documents) => Ok(documents),
+            Source::Files { path, .. } => {
+                Err(Error::config(format!("{} is read when it is needed; pass rows or a table", path.display())))
+            }
+        }
+    }
+
     fn read(mut corpus: Corpus, progress: &dyn Progress) -> Result<Documents> {
         let mut documents = Vec::new();
         for document in corpus.by_ref() {

@@ -65,7 +65,7 @@ impl Drop for Index {
 }
 
 /// A query of examples `(kind, value, weight)`, where kind is `text`, `vector` or `document`.
-fn query(examples: &Bound<'_, PyAny>, keywords: Option<String>) -> PyResult<Query> {
+pub fn query(examples: &Bound<'_, PyAny>, keywords: Option<String>) -> PyResult<Query> {
     let mut like = Vec::new();
     for example in examples.try_iter()? {
         let (kind, value, weight): (String, Bound<'_, PyAny>, f32) = example?.extract()?;

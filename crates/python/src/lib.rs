@@ -15,6 +15,7 @@ mod index;
 mod methods;
 mod model;
 mod options;
+mod shards;
 mod training;
 mod work;
 
@@ -32,6 +33,8 @@ mod _micpq {
     use crate::methods::{paper, register_method};
     #[pymodule_export]
     use crate::model::{Flat, Model};
+    #[pymodule_export]
+    use crate::shards::{Chunks, Merger, Shard, read_manifest, route, write_manifest};
     #[pymodule_export]
     use crate::training::{build, train, train_vectors};
     #[pymodule_export]

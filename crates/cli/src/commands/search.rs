@@ -6,7 +6,7 @@ use std::sync::Arc;
 use anyhow::Result;
 use engine::corpus::{Corpus, DocId, Value};
 use engine::encoder::{Device, Embedder};
-use engine::index::{Index, RerankVectors};
+use engine::index::RerankVectors;
 use engine::model::Model;
 use engine::query::{Answer, Hit, Like, Query, Rerank, SearchConfig, Searcher, Snippet};
 use engine::{Error, Progress, npy};
@@ -74,9 +74,17 @@ fn with_embedder(
     embedder: fn(&Model, ComputingArgs, &dyn Progress) -> Result<Embedder>,
     progress: &TerminalProgress,
 ) -> Result<Searcher> {
-    let index = Index::open(&args.index, progress)?;
-    let embedder = embedder(index.model(), args.computing, progress)?;
-    Ok(Searcher::new(index, Some(Arc::new(embedder)))?)
+    // The searcher's errors are the engine's; those of choosing an encoder keep their own kind.
+    let mut failed = None;
+    let load = |model: &Model| match embedder(model, args.computing, progress) {
+        Ok(embedder) => Ok(Some(Arc::new(embedder))),
+        Err(error) => {
+            failed = Some(error);
+            Err(Error::Interrupted)
+        }
+    };
+    let opened = Searcher::open_with(&args.index, load, progress);
+    failed.map_or_else(|| Ok(opened?), Err)
 }
 
 /// The examples on the command line, each with a name to show.
@@ -121,7 +129,7 @@ impl Session<'_> {
 
     fn ask(&self, queries: &[Query]) -> Result<Vec<Answer>> {
         let answers = self.searcher.search(queries, &self.config, self.progress)?;
-        self.searcher.index().warnings().iter().for_each(|warning| self.progress.note(warning));
+        self.searcher.warnings().iter().for_each(|warning| self.progress.note(warning));
         Ok(answers)
     }
 
@@ -130,7 +138,7 @@ impl Session<'_> {
         self.searcher.embedder(self.progress)?;
         let terminal = std::io::stdin().is_terminal();
         if terminal {
-            let documents = self.searcher.index().len();
+            let documents = self.searcher.documents();
             output::line(format!("{documents} documents. Type a query; an empty line or Ctrl-D ends."))?;
         }
         let mut input = std::io::stdin().lock();

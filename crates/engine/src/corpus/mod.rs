@@ -51,6 +51,7 @@ mod parquet;
 mod source;
 mod table;
 mod unique;
+pub(crate) mod wire;
 
 #[cfg(test)]
 mod tests;
@@ -65,6 +66,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 pub use config::{CorpusConfig, Format, OnError};
 pub use document::{DocId, Document, Value};
+#[doc(hidden)]
+pub use wire::{from_wire, to_wire};
 
 use arrow::array::RecordBatchReader;
 
@@ -97,10 +100,17 @@ impl From<Error> for Fault {
 }
 
 /// Bad rows that were skipped.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Skipped {
     count: u64,
     reasons: Vec<String>,
+    most_reasons: usize,
+}
+
+impl Default for Skipped {
+    fn default() -> Self {
+        Skipped { count: 0, reasons: Vec::new(), most_reasons: Skipped::KEPT }
+    }
 }
 
 impl Skipped {
@@ -112,14 +122,14 @@ impl Skipped {
         self.count
     }
 
-    /// Place and problem of the first ten.
+    /// Place and problem of the first ten, or of all after [`Corpus::keep_all_reasons`].
     pub fn reasons(&self) -> &[String] {
         &self.reasons
     }
 
     fn add(&mut self, reason: Error) {
         self.count += 1;
-        if self.reasons.len() < Self::KEPT {
+        if self.reasons.len() < self.most_reasons {
             self.reasons.push(reason.to_string());
         }
     }
@@ -297,6 +307,26 @@ impl Corpus {
     /// Bad rows skipped so far.
     pub fn skipped(&self) -> &Skipped {
         &self.skipped
+    }
+
+    /// Stores the reason of every bad row. The caller takes them with [`Corpus::take_reasons`], so that they do not pile up.
+    pub fn keep_all_reasons(&mut self) {
+        self.skipped.most_reasons = usize::MAX;
+    }
+
+    /// Place and problem of the bad rows skipped since the last call.
+    pub fn take_reasons(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.skipped.reasons)
+    }
+
+    /// Rows seen, good and bad. It is the id of the next row if that has none.
+    pub fn rows(&self) -> u64 {
+        self.row
+    }
+
+    /// Numbers the rows from here on, for one of several files of a corpus.
+    pub fn number_rows_from(&mut self, row: u64) {
+        self.row = row;
     }
 
     /// Bytes read so far, before decompression.

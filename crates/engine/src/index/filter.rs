@@ -257,6 +257,10 @@ impl Bitmap {
         self.blocks[i as usize / 64] |= 1 << (i % 64);
     }
 
+    pub fn contains(&self, i: u32) -> bool {
+        self.blocks[i as usize / 64] >> (i % 64) & 1 == 1
+    }
+
     pub fn count(&self) -> usize {
         self.blocks.iter().map(|w| w.count_ones() as usize).sum()
     }

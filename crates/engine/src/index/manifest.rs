@@ -105,6 +105,10 @@ impl Manifest {
     pub fn read(dir: &Path) -> Result<Manifest> {
         let path = Manifest::path(dir);
         let text = std::fs::read_to_string(&path).map_err(|source| match source.kind() {
+            std::io::ErrorKind::NotFound if crate::shards::ShardManifest::is_at(dir) => Error::format(
+                dir,
+                "is a folder of shards, not one index; \"micpq search\" and micpq.ray read it, other commands take one shard",
+            ),
             std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory => {
                 Error::format(dir, "is not an index: it has no index.json; \"micpq build\" makes one")
             }

@@ -38,16 +38,18 @@ mod verify;
 mod walk;
 mod writer;
 
-use parking_lot::{Mutex, RwLock};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+use parking_lot::{Mutex, RwLock};
 
 pub use backup::{Copied, CopyConfig, backup, restore};
 pub use claim::Claim;
 pub use facets::Facet;
 pub(crate) use filter::Filter;
 pub use info::{Bytes, Info};
-pub(crate) use keywords::Keywords;
+pub(crate) use keywords::{KeywordStatistics, Keywords};
 pub use manifest::{FORMAT, OLDEST_FORMAT, Store};
 pub use migrate::{MigrateConfig, Migrated, migrate};
 pub use nesting::{MAX_FILTER_BYTES, MAX_FILTER_DEPTH};
@@ -366,7 +368,11 @@ impl Inner {
     fn parse_filter(&self, text: &str, snapshot: Option<&Snapshot>) -> Result<Filter> {
         // An empty index knows no attributes, so no name can be refused.
         let filled = snapshot.filter(|snapshot| snapshot.searcher().num_docs() > 0);
-        let known = filled.map(Snapshot::attributes).transpose()?;
+        self.parse_filter_of(text, filled.map(Snapshot::attributes).transpose()?)
+    }
+
+    /// Parses a filter. If the known attributes are given, refuses any other.
+    fn parse_filter_of(&self, text: &str, known: Option<&BTreeSet<String>>) -> Result<Filter> {
         filter::parse(&self.tantivy, &self.fields, self.manifest.store(), text, known)
     }
 }

@@ -1,16 +1,17 @@
 //! A reader holds one commit while a request is answered.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use tantivy::DocAddress;
 use tantivy::snippet::SnippetGenerator;
 
 use super::files::Part;
-use super::filter::Filter;
-use super::keywords::Keywords;
+use super::filter::{Filter, matching};
+use super::keywords::{self, KeywordStatistics, Keywords, Scored};
 use super::schema::Stored;
 use super::snapshot::{Candidate, Scanned, Snapshot};
-use super::{Index, Inner, RerankVectors, STORE, Store, guarded, guarded_ours};
+use super::{Index, Inner, STORE, guarded, guarded_ours};
 use crate::Result;
 use crate::corpus::DocId;
 use crate::model::{DistanceTable, Model};
@@ -33,21 +34,24 @@ impl Reader {
         &self.inner.model
     }
 
-    pub fn rerank_vectors(&self) -> RerankVectors {
-        self.inner.manifest.rerank_vectors()
-    }
-
-    pub fn store(&self) -> Store {
-        self.inner.manifest.store()
-    }
-
     /// Changes with every commit and merge.
     pub fn number(&self) -> u64 {
         self.snapshot.number()
     }
 
-    pub fn filter(&self, text: &str) -> Result<Filter> {
-        guarded_ours(&self.inner.dir.join(STORE), || self.inner.parse_filter(text, Some(&self.snapshot)))
+    /// Number of living documents.
+    pub fn documents(&self) -> u64 {
+        self.snapshot.searcher().num_docs()
+    }
+
+    /// Names of the attributes that some document has.
+    pub fn attributes(&self) -> Result<&BTreeSet<String>> {
+        guarded_ours(&self.inner.dir.join(STORE), || self.snapshot.attributes())
+    }
+
+    /// Parses a filter. If the known attributes are given, any other name is refused.
+    pub fn filter(&self, text: &str, known: Option<&BTreeSet<String>>) -> Result<Filter> {
+        guarded_ours(&self.inner.dir.join(STORE), || self.inner.parse_filter_of(text, known))
     }
 
     /// Address of the document with this id; deleted ones are not found.
@@ -87,34 +91,66 @@ impl Reader {
         })
     }
 
-    /// The keywords of a text; `None` if it has none or the index stores no texts.
-    pub fn keywords(&self, text: &str) -> Option<Keywords> {
-        let fields = self.inner.fields.documents.as_ref()?;
-        Keywords::new(fields.text, text)
-    }
-
-    /// The best documents by BM25, best first. Ties are ordered by insertion.
-    pub fn by_keywords(
-        &self,
-        keywords: &Keywords,
-        table: &DistanceTable,
-        filter: Option<&Filter>,
-        limit: usize,
-    ) -> Result<Vec<Candidate>> {
-        let store = self.inner.dir.join(STORE);
+    /// What BM25 needs to know of these stems; nothing if the index stores no texts.
+    pub fn statistics<'a>(&self, stems: impl Iterator<Item = &'a String> + Clone) -> Result<KeywordStatistics> {
+        let Some(fields) = self.inner.fields.documents else { return Ok(KeywordStatistics::default()) };
         self.snapshot.require(Part::Terms)?;
-        let found = guarded(&store, || keywords.best(self.snapshot.searcher(), filter.map(Filter::query), limit))?;
-        guarded_ours(&store, || {
-            let mut scored: Vec<(f32, Candidate)> =
-                found.iter().map(|&(address, score)| (score, self.snapshot.near(table, address))).collect();
-            scored.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.sequence.cmp(&b.1.sequence)));
-            Ok(scored.into_iter().map(|(_, near)| near).collect())
+        let readers = self.snapshot.searcher().segment_readers();
+        guarded(&self.inner.dir.join(STORE), || {
+            let mut statistics = KeywordStatistics { documents: self.documents(), ..KeywordStatistics::default() };
+            for (segment, reader) in self.snapshot.segments().iter().zip(readers) {
+                statistics.tokens += segment.tokens(|| keywords::tokens(reader, fields.text))?;
+                for stem in stems.clone() {
+                    let frequency = keywords::frequency(reader, fields.text, stem)?;
+                    *statistics.frequencies.entry(stem.clone()).or_default() += frequency;
+                }
+            }
+            Ok(statistics)
         })
     }
 
-    pub fn snippets(&self, keywords: &Keywords, most_chars: usize) -> Result<SnippetGenerator> {
+    /// The best documents by BM25, best first, with their scores. Ties are ordered by insertion.
+    pub fn by_keywords(
+        &self,
+        keywords: &Keywords,
+        statistics: &KeywordStatistics,
+        table: &DistanceTable,
+        filter: Option<&Filter>,
+        limit: usize,
+    ) -> Result<Vec<(f32, Candidate)>> {
+        let Some(fields) = self.inner.fields.documents else { return Ok(Vec::new()) };
+        let store = self.inner.dir.join(STORE);
         self.snapshot.require(Part::Terms)?;
-        guarded(&self.inner.dir.join(STORE), || keywords.snippets(self.snapshot.searcher(), most_chars))
+        let searcher = self.snapshot.searcher();
+        let mut found: Vec<(Scored, u32)> = Vec::new();
+        for (ordinal, (segment, reader)) in self.snapshot.segments().iter().zip(searcher.segment_readers()).enumerate()
+        {
+            let only = filter.map(|f| guarded_ours(&store, || matching(searcher, reader, f.query()))).transpose()?;
+            let sequence = |document| segment.columns.sequence.get_val(document);
+            let best = guarded(&store, || {
+                keywords::best(reader, fields.text, keywords, statistics, only.as_ref(), limit, sequence)
+            })?;
+            found.extend(best.into_iter().map(|scored| (scored, ordinal as u32)));
+        }
+        found.sort_unstable_by(|a, b| a.0.cmp(&b.0));
+        found.truncate(limit);
+        let candidate = |(scored, ordinal): (Scored, u32)| {
+            (scored.score, self.snapshot.near(table, DocAddress::new(ordinal, scored.document)))
+        };
+        guarded_ours(&store, || Ok(found.into_iter().map(candidate).collect()))
+    }
+
+    /// `None` if the index stores no texts.
+    pub fn snippets(
+        &self,
+        keywords: &Keywords,
+        statistics: &KeywordStatistics,
+        most_chars: usize,
+    ) -> Result<Option<SnippetGenerator>> {
+        let Some(fields) = self.inner.fields.documents else { return Ok(None) };
+        let searcher = self.snapshot.searcher();
+        guarded(&self.inner.dir.join(STORE), || keywords.snippets(searcher, fields.text, statistics, most_chars))
+            .map(Some)
     }
 
     pub fn id(&self, address: DocAddress) -> Result<DocId> {

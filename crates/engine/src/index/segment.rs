@@ -130,6 +130,8 @@ pub(super) struct Segment {
     pub columns: Columns,
     pub blocks: Arc<CodeBlocks>,
     alive: Option<Arc<Alive>>,
+    /// Sum of the lengths of the living documents, once a hybrid search needed it.
+    tokens: Arc<OnceLock<u64>>,
     delete_opstamp: Option<u64>,
     /// Result of checking every byte of the packed codes; empty before the check. Shared with later states of the
     /// segment.
@@ -158,16 +160,26 @@ impl Segment {
             }
         };
         let delete_opstamp = reader.delete_opstamp();
-        let alive = match earlier {
-            Some(segment) if segment.delete_opstamp == delete_opstamp => segment.alive.clone(),
-            _ => Alive::new(reader),
+        let (alive, tokens) = match earlier {
+            Some(segment) if segment.delete_opstamp == delete_opstamp => {
+                (segment.alive.clone(), segment.tokens.clone())
+            }
+            _ => (Alive::new(reader), Arc::default()),
         };
-        Ok(Segment { id: reader.segment_id(), columns, blocks, alive, delete_opstamp, checked })
+        Ok(Segment { id: reader.segment_id(), columns, blocks, alive, tokens, delete_opstamp, checked })
     }
 
     /// The documents that are not deleted; `None` if nothing is deleted.
     pub fn alive(&self) -> Option<Arc<Selection<'static>>> {
         self.alive.as_ref().map(|alive| alive.selection(&self.blocks))
+    }
+
+    /// Sum of the lengths of the living documents; `count` is called once.
+    pub fn tokens(&self, count: impl FnOnce() -> tantivy::Result<u64>) -> tantivy::Result<u64> {
+        match self.tokens.get() {
+            Some(&tokens) => Ok(tokens),
+            None => count().map(|tokens| *self.tokens.get_or_init(|| tokens)),
+        }
     }
 
     /// Checks every byte of the packed codes, once. Opening an index reads none of them, so it takes milliseconds for

@@ -87,6 +87,23 @@ impl Walk {
         self.inner.vector(&self.snapshot, self.order[i])
     }
 
+    /// The id of the `i`-th document; reads nothing else.
+    pub(super) fn id(&self, i: usize) -> Result<DocId> {
+        guarded_ours(&self.inner.dir.join(STORE), || self.snapshot.id(self.order[i]))
+    }
+
+    /// The rerank vector of the `i`-th document as it is stored; empty if the index stores none.
+    pub(super) fn packed_vector(&self, i: usize) -> Result<Vec<u64>> {
+        if self.inner.manifest.rerank_vectors() == RerankVectors::None {
+            return Ok(Vec::new());
+        }
+        let (mut packed, mut vector) = (Vec::new(), vec![0.0; self.inner.model.inputs()]);
+        guarded_ours(&self.inner.dir.join(STORE), || {
+            self.snapshot.rerank_vector(self.order[i], &mut packed, &mut vector)
+        })?;
+        Ok(packed)
+    }
+
     /// Refuses an index that cannot be encoded again: it has documents without text and stores no vectors.
     pub fn expect_texts_or_vectors(&self) -> Result<()> {
         match self.inner.manifest.rerank_vectors() {

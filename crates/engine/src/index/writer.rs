@@ -13,7 +13,7 @@ use super::directory::{StoreDirectory, segment_of};
 use super::schema::id_text;
 use super::segment::codes_path;
 use super::snapshot::Snapshot;
-use super::{CODES, Inner, RerankVectors, SEGMENTS, STORE, guarded_ours, tantivy_error};
+use super::{CODES, Index, Inner, RerankVectors, SEGMENTS, STORE, guarded_ours, tantivy_error};
 use crate::corpus::{DocId, Document};
 use crate::disk::{self, TEMPORARY};
 use crate::{Error, Matrix, Progress, Result};
@@ -99,6 +99,31 @@ impl IndexWriter {
     /// Adds documents by their embeddings `[documents, inputs]`, or replaces those with the same ids. The index's own
     /// model computes the codes, and the embeddings are stored as the index is configured.
     pub fn add_embeddings(&mut self, documents: &[Document], embeddings: &Matrix) -> Result<()> {
+        self.add_numbered(documents, embeddings, None)
+    }
+
+    /// The same with the insertion sequence of each document, for a shard, whose sequences are those of all shards
+    /// together. They must rise, and begin no lower than [`IndexWriter::next_sequence`].
+    pub fn add_embeddings_at(&mut self, documents: &[Document], embeddings: &Matrix, sequences: &[u64]) -> Result<()> {
+        let next = self.next_sequence()?;
+        let first = sequences.first().copied().unwrap_or(next);
+        if sequences.len() != documents.len() || first < next || !sequences.is_sorted_by(|a, b| a < b) {
+            return Err(Error::config(format!(
+                "{} documents came with {} insertion sequences; give one for each, rising, from {next} up",
+                documents.len(),
+                sequences.len()
+            )));
+        }
+        self.add_numbered(documents, embeddings, Some(sequences))
+    }
+
+    /// The insertion sequence of the next document.
+    pub fn next_sequence(&mut self) -> Result<u64> {
+        self.ready()?;
+        Ok(self.next)
+    }
+
+    fn add_numbered(&mut self, documents: &[Document], embeddings: &Matrix, sequences: Option<&[u64]>) -> Result<()> {
         let (rerank_vectors, inputs) = (self.inner.manifest.rerank_vectors(), self.inner.model.inputs());
         if embeddings.rows() != documents.len() || embeddings.rows() > 0 && embeddings.cols() != inputs {
             return Err(Error::config(format!(
@@ -113,12 +138,59 @@ impl IndexWriter {
         }
         let codes = self.inner.model.encode(embeddings)?;
         let width = self.inner.model.shape().code_bytes();
-        for ((document, embedding), code) in documents.iter().zip(embeddings.iter()).zip(codes.chunks_exact(width)) {
+        let rows = documents.iter().zip(embeddings.iter()).zip(codes.chunks_exact(width));
+        for (i, ((document, embedding), code)) in rows.enumerate() {
+            if let Some(sequences) = sequences {
+                self.ready()?;
+                self.next = sequences[i];
+            }
             let packed =
                 rerank_vectors.pack(embedding).map_err(|problem| Error::input(id_text(&document.id), problem))?;
             self.insert(document, code, &packed)?;
         }
         Ok(())
+    }
+
+    /// Adds the documents of another index of the same model whose ids `keep` accepts, with their codes, rerank vectors
+    /// and insertion sequences as they are. Returns their number.
+    pub fn copy_from(&mut self, from: &Index, keep: impl Fn(&DocId) -> bool, progress: &dyn Progress) -> Result<usize> {
+        let kind = |inner: &Inner| (inner.manifest.store(), inner.manifest.rerank_vectors());
+        from.expect_model(&self.inner.model)?;
+        if kind(&from.inner) != kind(&self.inner) {
+            return Err(Error::config(format!(
+                "{} stores other parts of documents or other rerank vectors than {}",
+                from.dir().display(),
+                self.inner.dir.display()
+            )));
+        }
+        self.ready()?;
+        let walk = from.walk()?;
+        let mut copied = 0;
+        let mut next = self.next;
+        for i in 0..walk.len() {
+            if progress.interrupted() {
+                return Err(Error::Interrupted);
+            }
+            if !keep(&walk.id(i)?) {
+                continue;
+            }
+            let record = walk.get(i)?;
+            let document = Document {
+                id: record.id,
+                text: record.text.unwrap_or_default(),
+                labels: record.labels,
+                attributes: record.attributes,
+            };
+            self.next = record.sequence;
+            let inserted = self.insert(&document, &record.code, &walk.packed_vector(i)?);
+            // Several indexes may follow each other whose sequences interleave.
+            next = next.max(record.sequence + 1);
+            self.next = next;
+            inserted?;
+            copied += 1;
+            progress.advance(1);
+        }
+        Ok(copied)
     }
 
     fn insert(&mut self, document: &Document, code: &[u8], embedding: &[u64]) -> Result<()> {
@@ -348,6 +420,13 @@ impl IndexWriter {
             }
         }
         Ok(())
+    }
+}
+
+impl Index {
+    /// The insertion sequence after those of the last commit of any process.
+    pub fn next_sequence(&self) -> Result<u64> {
+        next_sequence(&self.inner)
     }
 }
 

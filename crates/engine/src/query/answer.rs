@@ -101,7 +101,7 @@ pub struct Explanation {
 }
 
 /// How a segment was searched.
-#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+#[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct SegmentPlan {
     pub segment: String,
     /// Deleted ones included.

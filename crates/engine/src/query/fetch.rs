@@ -3,8 +3,6 @@
 use tantivy::snippet::{SnippetGenerator, collapse_overlapped_ranges};
 
 use super::answer::{Hit, SegmentPlan, Snippet};
-use super::config::SearchConfig;
-use super::rank::Ranked;
 use crate::Result;
 use crate::index::{Candidate, Reader, Scanned, Stored};
 use crate::model::DistanceTable;
@@ -12,37 +10,36 @@ use crate::model::DistanceTable;
 /// Characters of a snippet.
 pub(super) const SNIPPET: usize = 240;
 
-/// The hit of a ranked candidate.
+/// The hit of a candidate, scored by its distance. It has codebook distances if a table is given.
 pub(super) fn hit(
     reader: &Reader,
-    ranked: &Ranked,
-    table: &DistanceTable,
+    candidate: Candidate,
+    table: Option<&DistanceTable>,
     snippets: Option<&SnippetGenerator>,
-    config: &SearchConfig,
+    documents: bool,
 ) -> Result<Hit> {
-    let Candidate { address, distance, .. } = ranked.candidate;
+    let Candidate { address, distance, .. } = candidate;
     let mut stored = Stored::default();
-    if config.documents || snippets.is_some() {
+    if documents || snippets.is_some() {
         stored = reader.stored(address)?;
     }
     let snippet = match (snippets, stored.text.as_deref()) {
         (Some(generator), Some(text)) => Some(snippet(generator, text)),
         _ => None,
     };
-    if !config.documents {
+    if !documents {
         stored = Stored::default();
     }
     Ok(Hit {
         id: reader.id(address)?,
         distance,
-        score: ranked.score,
+        score: -distance,
         text: stored.text,
         labels: stored.labels,
         attributes: stored.attributes,
         snippet,
-        codebook_distances: config
-            .explain
-            .then(|| reader.code(address).map(|code| table.codebook_distances(&code)))
+        codebook_distances: table
+            .map(|table| reader.code(address).map(|code| table.codebook_distances(&code)))
             .transpose()?,
     })
 }

@@ -15,16 +15,22 @@ mod answer;
 mod ask;
 mod config;
 mod cursor;
+mod embed;
 mod fetch;
 mod rank;
 mod request;
 mod searcher;
+mod shard;
+#[cfg(test)]
+mod shard_tests;
 #[cfg(test)]
 mod tests;
+mod wire;
 
 pub use answer::{Answer, Explanation, Hit, SegmentPlan, Snippet, Timings};
 pub use ask::{Embedded, Like, Query};
 pub use config::{MOST, Rerank, SearchConfig};
 pub use cursor::Cursor;
-pub use searcher::Searcher;
 pub(crate) use searcher::by_tables;
+pub use searcher::{RemoteSearcher, Searcher};
+pub use shard::{Delivery, ShardView};

@@ -2,48 +2,55 @@
 
 use std::collections::HashMap;
 
-use tantivy::DocAddress;
-
+use super::shard::{Aim, Near};
 use crate::Result;
 use crate::index::{Candidate, Reader};
+
+/// A candidate and its shard.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Placed {
+    pub shard: usize,
+    pub near: Near,
+    /// Where it was among the first of its shard, which are re-ranked.
+    pub cosine: Option<f32>,
+}
 
 /// A candidate with its score.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Ranked {
-    pub candidate: Candidate,
+    pub candidate: Placed,
     pub score: f32,
 }
 
-/// A query's embeddings with their weights, which add up to 1.
-pub(super) type WeightedEmbeddings = Vec<(Vec<f32>, f32)>;
-
 /// Candidates in the order of their codes.
-pub(super) fn by_code(near: &[Candidate]) -> Vec<Ranked> {
-    near.iter().map(|&candidate| Ranked { candidate, score: -candidate.distance }).collect()
+pub(super) fn by_code(near: &[Placed]) -> Vec<Ranked> {
+    near.iter().map(|&candidate| Ranked { candidate, score: -candidate.near.distance }).collect()
 }
 
 /// The first `first` candidates ordered by cosine, equal ones as they were; the others stay behind them, their scores
 /// shifted below every cosine.
-pub(super) fn rerank(
-    reader: &Reader,
-    near: &[Candidate],
-    first: usize,
-    aims: &WeightedEmbeddings,
-) -> Result<Vec<Ranked>> {
+pub(super) fn rerank(near: &[Placed], first: usize) -> Vec<Ranked> {
     let (head, tail) = near.split_at(first.min(near.len()));
-    let lengths: Vec<f32> = aims.iter().map(|(aim, _)| dot(aim, aim).sqrt()).collect();
-    let mut ranked = Vec::with_capacity(near.len());
-    let mut next = head.iter();
-    reader.read_rerank_vectors(head.iter().map(|n| n.address), |embedding| {
-        let length = dot(embedding, embedding).sqrt();
-        let cosines =
-            aims.iter().zip(&lengths).map(|((aim, weight), own)| weight * cosine(aim, embedding, own * length));
-        let candidate = *next.next().expect("a rerank vector for every candidate");
-        ranked.push(Ranked { candidate, score: cosines.sum() });
-    })?;
+    let cosine =
+        |candidate: &Placed| candidate.cosine.expect("the first of all shards are among the first of their own");
+    let mut ranked: Vec<Ranked> =
+        head.iter().map(|candidate| Ranked { candidate: *candidate, score: cosine(candidate) }).collect();
     ranked.sort_by(|a, b| b.score.total_cmp(&a.score));
-    ranked.extend(tail.iter().map(|&candidate| Ranked { candidate, score: -1.0 - candidate.distance }));
-    Ok(ranked)
+    ranked.extend(tail.iter().map(|&candidate| Ranked { candidate, score: -1.0 - candidate.near.distance }));
+    ranked
+}
+
+/// The weighted cosines of candidates' rerank vectors with a query's embeddings.
+pub(super) fn cosines(reader: &Reader, near: &[Candidate], aims: &[Aim]) -> Result<Vec<f32>> {
+    let lengths: Vec<f32> = aims.iter().map(|aim| dot(&aim.embedding, &aim.embedding).sqrt()).collect();
+    let mut all = Vec::with_capacity(near.len());
+    reader.read_rerank_vectors(near.iter().map(|n| n.address), |embedding| {
+        let length = dot(embedding, embedding).sqrt();
+        let weighted = |(aim, own): (&Aim, &f32)| aim.weight * cosine(&aim.embedding, embedding, own * length);
+        let cosines = aims.iter().zip(&lengths).map(weighted);
+        all.push(cosines.sum());
+    })?;
+    Ok(all)
 }
 
 /// 0 where a vector is zero.
@@ -76,18 +83,20 @@ fn dot(a: &[f32], b: &[f32]) -> f32 {
 const RANK_OFFSET: f32 = 60.0;
 
 /// Two lists as one, by weighted reciprocal rank. Equal scores are ordered by distance, then by insertion.
-pub(super) fn fuse(codes: &[Ranked], keywords: &[Candidate], hybrid: f32) -> Vec<Ranked> {
-    let mut fused: HashMap<DocAddress, Ranked> = HashMap::with_capacity(codes.len() + keywords.len());
+pub(super) fn fuse(codes: &[Ranked], keywords: &[Placed], hybrid: f32) -> Vec<Ranked> {
+    let mut fused: HashMap<(usize, u32, u32), Ranked> = HashMap::with_capacity(codes.len() + keywords.len());
     let codes = codes.iter().map(|r| r.candidate).enumerate().map(|(i, near)| (i, near, 1.0 - hybrid));
     let keywords = keywords.iter().copied().enumerate().map(|(i, near)| (i, near, hybrid));
-    for (i, near, weight) in codes.chain(keywords).filter(|(_, _, weight)| *weight > 0.0) {
-        let entry = fused.entry(near.address).or_insert(Ranked { candidate: near, score: 0.0 });
+    for (i, candidate, weight) in codes.chain(keywords).filter(|(_, _, weight)| *weight > 0.0) {
+        let address = (candidate.shard, candidate.near.segment, candidate.near.document);
+        let entry = fused.entry(address).or_insert(Ranked { candidate, score: 0.0 });
         entry.score += weight / (RANK_OFFSET + 1.0 + i as f32);
     }
     let mut list: Vec<Ranked> = fused.into_values().collect();
     list.sort_by(|a, b| {
-        let order = b.score.total_cmp(&a.score).then(a.candidate.distance.total_cmp(&b.candidate.distance));
-        order.then(a.candidate.sequence.cmp(&b.candidate.sequence))
+        let (near, other) = (a.candidate.near, b.candidate.near);
+        let order = b.score.total_cmp(&a.score).then(near.distance.total_cmp(&other.distance));
+        order.then(near.sequence.cmp(&other.sequence))
     });
     list
 }
@@ -96,8 +105,9 @@ pub(super) fn fuse(codes: &[Ranked], keywords: &[Candidate], hybrid: f32) -> Vec
 mod tests {
     use super::*;
 
-    fn near(document: u32, distance: f32) -> Candidate {
-        Candidate { address: DocAddress::new(0, document), distance, sequence: u64::from(document) }
+    fn near(document: u32, distance: f32) -> Placed {
+        let near = Near { segment: 0, document, distance, sequence: u64::from(document) };
+        Placed { shard: 0, near, cosine: None }
     }
 
     #[test]
@@ -105,11 +115,11 @@ mod tests {
         let codes = by_code(&[near(1, 0.1), near(2, 0.2), near(3, 0.3)]);
         let keywords = [near(3, 0.3), near(9, 5.0)];
         let fused = fuse(&codes, &keywords, 0.25);
-        let order: Vec<u32> = fused.iter().map(|r| r.candidate.address.doc_id).collect();
+        let order: Vec<u32> = fused.iter().map(|r| r.candidate.near.document).collect();
         assert_eq!(order, [3, 1, 2, 9]);
         assert_eq!(fused[0].score, 0.75 / 63.0 + 0.25 / 61.0);
         assert_eq!(fused[3].score, 0.25 / 62.0);
-        let alone: Vec<u32> = fuse(&codes, &keywords, 1.0).iter().map(|r| r.candidate.address.doc_id).collect();
+        let alone: Vec<u32> = fuse(&codes, &keywords, 1.0).iter().map(|r| r.candidate.near.document).collect();
         assert_eq!(alone, [3, 9], "only documents with the keywords");
     }
 

@@ -1,33 +1,44 @@
 //! One batch of queries: distance tables, scan, re-ranking, fusion, page.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
-use rayon::prelude::*;
-use tantivy::DocAddress;
+use sha2::{Digest, Sha256};
 
-use super::answer::{Answer, Explanation, Hit, Timings};
+use super::answer::{Answer, Explanation, Hit, SegmentPlan, Timings};
 use super::ask::{Embedded, Point};
 use super::config::{Rerank, SearchConfig};
 use super::cursor::{Cursor, Place};
-use super::fetch;
-use super::rank::{self, Ranked, WeightedEmbeddings};
+use super::rank::{self, Placed, Ranked};
+use super::shard::{
+    Aim, Example, Fetch, FetchQuery, FilterText, Find, FindKeywords, FindQuery, Found, Gather, Gathered, Shards,
+};
 use crate::corpus::DocId;
-use crate::index::{Candidate, Filter, Keywords, Reader, RerankVectors, Scanned, Store};
-use crate::model::{CodeShape, DistanceTable};
+use crate::index::{KeywordStatistics, Keywords, RerankVectors, Store};
+use crate::model::{CodeShape, DistanceTable, Model};
 use crate::search::TopKRequest;
 use crate::{Error, Matrix, Result};
 
 /// A hybrid search fuses at least this many of each list. A deeper document adds less than 1 / 1,060.
 const MIN_FUSED: usize = 1000;
 
+/// What all shards of an index have in common.
+#[derive(Clone, Copy)]
+pub(crate) struct Common<'a> {
+    pub model: &'a Model,
+    pub rerank_vectors: RerankVectors,
+    pub store: Store,
+}
+
 /// A batch of queries with the same options.
 pub(super) struct Request<'a> {
-    reader: Reader,
+    shards: &'a dyn Shards,
     config: &'a SearchConfig,
     asked: Vec<Asked>,
-    filter: Option<Filter>,
+    filter: Option<FilterText>,
     /// Candidates to re-rank; 0 without re-ranking.
     first: usize,
+    statistics: KeywordStatistics,
     timings: Timings,
 }
 
@@ -35,10 +46,20 @@ pub(super) struct Request<'a> {
 struct Asked {
     table: DistanceTable,
     /// For re-ranking.
-    aims: WeightedEmbeddings,
+    aims: Vec<Aim>,
     /// Documents of the index that are examples of the query.
-    examples: Vec<DocAddress>,
+    examples: Vec<DocId>,
     keywords: Option<Keywords>,
+}
+
+/// The candidates of one query over all shards.
+#[derive(Default)]
+struct Merged {
+    /// In the order of codes.
+    near: Vec<Placed>,
+    /// In the order of BM25.
+    keywords: Vec<Placed>,
+    plans: Vec<SegmentPlan>,
 }
 
 /// A page before its documents are fetched.
@@ -51,20 +72,25 @@ struct Page {
 }
 
 impl<'a> Request<'a> {
-    pub fn new(reader: Reader, queries: &[Embedded], config: &'a SearchConfig) -> Result<Self> {
+    pub fn new(
+        common: Common<'a>,
+        shards: &'a dyn Shards,
+        queries: &[Embedded],
+        config: &'a SearchConfig,
+    ) -> Result<Self> {
         let begun = Instant::now();
         let first = match config.rerank {
             Rerank::Off => 0,
-            Rerank::Auto if reader.rerank_vectors() == RerankVectors::None => 0,
+            Rerank::Auto if common.rerank_vectors == RerankVectors::None => 0,
             Rerank::Auto => Rerank::DEFAULT,
-            Rerank::First(_) if reader.rerank_vectors() == RerankVectors::None => {
+            Rerank::First(_) if common.rerank_vectors == RerankVectors::None => {
                 return Err(Error::config(
                     "this index stores no rerank vectors; leave rerank out, or build the index with rerank_vectors int8",
                 ));
             }
             Rerank::First(n) => n,
         };
-        if reader.store() == Store::Codes && (config.hybrid > 0.0 || config.snippets) {
+        if common.store == Store::Codes && (config.hybrid > 0.0 || config.snippets) {
             return Err(Error::config(
                 "this index stores only ids and codes: it has no keywords to search or to mark; build it with store all",
             ));
@@ -72,9 +98,11 @@ impl<'a> Request<'a> {
         if config.after.is_some() && queries.len() > 1 {
             return Err(Error::config("a cursor belongs to one query; request the next page of one query at a time"));
         }
-        let filter = config.filter.as_deref().map(|text| reader.filter(text)).transpose()?;
-        let mut tables = tables(&reader, queries, config)?.into_iter();
-        let asked = queries.iter().map(|query| Asked::new(&reader, query, &mut tables, first, config));
+        let gathered = gather(shards, queries, first, config)?;
+        let filter = config.filter.as_ref().map(|text| FilterText { text: text.clone(), known: gathered.attributes });
+        let mut tables = tables(common.model, queries, config)?.into_iter();
+        let asked =
+            queries.iter().map(|query| Asked::new(common.model, query, &mut tables, &gathered.examples, config));
         let asked: Vec<Asked> = asked.collect::<Result<_>>()?;
         if config.hybrid > 0.0
             && let Some(i) = asked.iter().position(|a| a.keywords.is_none())
@@ -82,43 +110,39 @@ impl<'a> Request<'a> {
             return Err(Error::config(format!("query {i} has no keyword; give keywords, or set hybrid to 0")));
         }
         if let Some(cursor) = &config.after {
-            cursor.check(asked[0].question(first, config), reader.number())?;
+            cursor.check(asked[0].question(first, config), gathered.commit)?;
         }
         let (tokenise, encode) = (queries[0].tokenise, queries[0].encode);
         let timings = Timings { tokenise, encode, scan: begun.elapsed(), ..Timings::default() };
-        Ok(Request { reader, config, asked, filter, first, timings })
+        Ok(Request { shards, config, asked, filter, first, statistics: gathered.statistics, timings })
     }
 
     /// The answers, in the order of the queries.
     pub fn run(mut self) -> Result<Vec<Answer>> {
-        let begun = Instant::now();
         let request = self.request();
-        let tables: Vec<DistanceTable> = self.asked.iter().map(|a| a.table.clone()).collect();
-        let (found, scanned): (Vec<_>, Vec<_>) =
-            self.reader.nearest(&tables, &request, self.filter.as_ref())?.into_iter().unzip();
-        self.timings.scan += begun.elapsed();
+        let found = self.shards.find(&self.find(request))?;
+        // Shards work at the same time: the slowest counts.
+        let slowest = |time: fn(&Found) -> std::time::Duration| found.values().map(time).max().unwrap_or_default();
+        self.timings.scan += slowest(|found| found.scan);
+        self.timings.keywords = slowest(|found| found.keywords);
 
         let begun = Instant::now();
-        let by_keywords: Vec<Vec<Candidate>> = if self.config.hybrid > 0.0 {
-            each(&self.asked, |asked| self.by_keywords(asked, self.depth()))?
-        } else {
-            vec![Vec::new(); self.asked.len()]
-        };
-        self.timings.keywords = begun.elapsed();
+        let commits: BTreeMap<usize, u64> = found.iter().map(|(shard, found)| (*shard, found.commit)).collect();
+        let rerank = slowest(|found| found.rerank);
+        let commit = commit_number(commits.values());
+        let merged = self.merge(found, &request);
+        let work = self.asked.iter().zip(&merged);
+        let pages: Vec<Page> = work.map(|(_, merged)| self.page(merged, &request, commit)).collect();
+        self.timings.rerank = rerank + begun.elapsed();
 
         let begun = Instant::now();
-        let work: Vec<_> = self.asked.iter().zip(found.into_iter().zip(by_keywords)).collect();
-        let pages = each(&work, |(asked, (near, keywords))| self.page(asked, near, keywords, &request))?;
-        self.timings.rerank = begun.elapsed();
-
-        let begun = Instant::now();
-        let work: Vec<(&Asked, Page)> = self.asked.iter().zip(pages).collect();
-        let hits = each(&work, |(asked, page)| self.hits(asked, page))?;
+        let hits = self.hits(&pages, &commits)?;
         self.timings.fetch = begun.elapsed();
-        let answers = work.iter().zip(hits).zip(&scanned).map(|(((asked, page), hits), scanned)| Answer {
+        let parts = self.asked.iter().zip(pages).zip(hits).zip(merged);
+        let answers = parts.map(|(((asked, page), hits), merged)| Answer {
             hits,
             next: page.next.map(|place| Cursor { question: asked.question(self.first, self.config), place }),
-            explanation: self.config.explain.then(|| asked.explain(page, scanned)),
+            explanation: self.config.explain.then(|| asked.explain(&page, merged.plans)),
             timings: self.timings,
         });
         Ok(answers.collect())
@@ -140,11 +164,15 @@ impl<'a> Request<'a> {
         }
     }
 
+    /// The most examples of a query. They are requested too, since they are not among their own hits.
+    fn examples(&self) -> usize {
+        self.asked.iter().map(|a| a.examples.len()).max().unwrap_or(0)
+    }
+
     /// The request to the scan: one more than the page shows, to know whether there is a next page, and one more for every
-    /// example, which is not among its own hits.
+    /// example.
     fn request(&self) -> TopKRequest {
-        let examples = self.asked.iter().map(|a| a.examples.len()).max().unwrap_or(0);
-        let radius = self.config.radius;
+        let (examples, radius) = (self.examples(), self.config.radius);
         if self.config.hybrid > 0.0 {
             return TopKRequest { k: self.depth() + examples, radius, after: None };
         }
@@ -156,76 +184,183 @@ impl<'a> Request<'a> {
         }
     }
 
-    fn by_keywords(&self, asked: &Asked, depth: usize) -> Result<Vec<Candidate>> {
-        let Some(keywords) = &asked.keywords else { return Ok(Vec::new()) };
-        let limit = depth + asked.examples.len();
-        let mut near = self.reader.by_keywords(keywords, &asked.table, self.filter.as_ref(), limit)?;
-        near.retain(|n| !asked.examples.contains(&n.address) && self.config.radius.is_none_or(|r| n.distance <= r));
-        near.truncate(depth);
-        Ok(near)
+    fn find(&self, request: TopKRequest) -> Find {
+        let query = |asked: &Asked| FindQuery {
+            table: asked.table.values().to_vec(),
+            aims: asked.aims.clone(),
+            examples: asked.examples.clone(),
+            keywords: asked.keywords.clone(),
+        };
+        let hybrid = self.config.hybrid > 0.0;
+        Find {
+            queries: self.asked.iter().map(query).collect(),
+            k: request.k,
+            radius: request.radius.map(f32::to_bits),
+            after: request.after.map(|(distance, sequence)| (distance.to_bits(), sequence)),
+            filter: self.filter.clone(),
+            // A page that begins after a code has no re-ranked candidates.
+            first: if request.after.is_some() { 0 } else { self.first },
+            keywords: hybrid.then(|| FindKeywords { depth: self.depth(), statistics: self.statistics.clone() }),
+            explain: self.config.explain,
+        }
     }
 
-    fn page(&self, asked: &Asked, near: &[Candidate], keywords: &[Candidate], request: &TopKRequest) -> Result<Page> {
-        let (k, given) = (self.config.k, self.given());
-        let near: Vec<Candidate> = near.iter().filter(|n| !asked.examples.contains(&n.address)).copied().collect();
-        let list = |given: usize, depth: usize| Place::List {
-            commit: self.reader.number(),
-            given: given as u32,
-            depth: depth as u32,
-        };
+    /// The candidates of each query over all shards: the lists of one index that has all documents.
+    fn merge(&self, found: BTreeMap<usize, Found>, request: &TopKRequest) -> Vec<Merged> {
+        let mut all: Vec<Merged> = self.asked.iter().map(|_| Merged::default()).collect();
+        let mut by_keywords: Vec<Vec<(f32, Placed)>> = vec![Vec::new(); all.len()];
+        for (shard, found) in found {
+            for (q, found) in found.queries.into_iter().enumerate() {
+                let near = found.near.into_iter().enumerate();
+                let near = near.map(|(i, near)| Placed { shard, near, cosine: found.cosines.get(i).copied() });
+                all[q].near.extend(near);
+                let placed = |near| Placed { shard, near, cosine: None };
+                by_keywords[q].extend(found.scores.into_iter().zip(found.keywords.into_iter().map(placed)));
+                all[q].plans.extend(found.plans);
+            }
+        }
+        // Every shard gave `request.k`, less the examples; beyond that many the merged list may have gaps.
+        let complete = request.k - self.examples();
+        for (merged, mut keywords) in all.iter_mut().zip(by_keywords) {
+            merged.near.sort_by(|a, b| {
+                a.near.distance.total_cmp(&b.near.distance).then(a.near.sequence.cmp(&b.near.sequence))
+            });
+            merged.near.truncate(complete);
+            keywords.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.near.sequence.cmp(&b.1.near.sequence)));
+            keywords.truncate(self.depth());
+            keywords.retain(|(_, placed)| request.radius.is_none_or(|r| placed.near.distance <= r));
+            merged.keywords = keywords.into_iter().map(|(_, placed)| placed).collect();
+        }
+        all
+    }
+
+    fn page(&self, merged: &Merged, request: &TopKRequest, commit: u64) -> Page {
+        let (k, given, near) = (self.config.k, self.given(), &merged.near);
+        let list = |given: usize, depth: usize| Place::List { commit, given: given as u32, depth: depth as u32 };
         if self.config.hybrid > 0.0 {
             let depth = self.depth();
-            let near = &near[..near.len().min(depth)];
-            let codes = self.rank(asked, near)?;
-            let fused = rank::fuse(&codes, keywords, self.config.hybrid);
+            let fused = rank::fuse(&self.rank(near), &merged.keywords, self.config.hybrid);
             let hits: Vec<Ranked> = fused.iter().skip(given).take(k).copied().collect();
             let next = (fused.len() > given + k).then(|| list(given + k, depth));
             let reranked = self.first.min(near.len());
-            return Ok(Page { hits, next, candidates: near.len(), reranked, by_keywords: keywords.len() });
+            return Page { hits, next, candidates: near.len(), reranked, by_keywords: merged.keywords.len() };
         }
         if request.after.is_some() {
             // After the re-ranked candidates, if there are any, the order is that of codes.
             let shift = if self.first > 0 { 1.0 } else { 0.0 };
-            let hits: Vec<Ranked> =
-                near.iter().take(k).map(|&near| Ranked { candidate: near, score: -near.distance - shift }).collect();
+            let ranked = |&candidate: &Placed| Ranked { candidate, score: -candidate.near.distance - shift };
+            let hits: Vec<Ranked> = near.iter().take(k).map(ranked).collect();
             let next =
                 (near.len() > k).then(|| hits.last().map(|last| code_place(&last.candidate, shift > 0.0))).flatten();
-            return Ok(Page { hits, next, candidates: near.len(), reranked: 0, by_keywords: 0 });
+            return Page { hits, next, candidates: near.len(), reranked: 0, by_keywords: 0 };
         }
-        let ranked = self.rank(asked, &near)?;
+        let ranked = self.rank(near);
         let hits: Vec<Ranked> = ranked.iter().skip(given).take(k).copied().collect();
         let end = given + k;
         let next = (ranked.len() > end).then(|| {
             // After the re-ranked candidates the order is that of codes, which stays exact whatever is committed meanwhile.
             if end >= self.first { code_place(&near[end - 1], self.first > 0) } else { list(end, 0) }
         });
-        Ok(Page { hits, next, candidates: near.len(), reranked: self.first.min(near.len()), by_keywords: 0 })
+        Page { hits, next, candidates: near.len(), reranked: self.first.min(near.len()), by_keywords: 0 }
     }
 
-    fn rank(&self, asked: &Asked, near: &[Candidate]) -> Result<Vec<Ranked>> {
-        match self.first {
-            0 => Ok(rank::by_code(near)),
-            first => rank::rerank(&self.reader, near, first, &asked.aims),
+    fn rank(&self, near: &[Placed]) -> Vec<Ranked> {
+        if self.first == 0 { rank::by_code(near) } else { rank::rerank(near, self.first) }
+    }
+
+    /// The hits of all pages, fetched from their shards.
+    fn hits(&self, pages: &[Page], commits: &BTreeMap<usize, u64>) -> Result<Vec<Vec<Hit>>> {
+        let mut calls: BTreeMap<usize, Fetch> = BTreeMap::new();
+        for (q, page) in pages.iter().enumerate() {
+            for Ranked { candidate, .. } in &page.hits {
+                let new = || self.fetch(commits[&candidate.shard]);
+                calls.entry(candidate.shard).or_insert_with(new).queries[q].near.push(candidate.near);
+            }
         }
+        let fetched = if calls.is_empty() { BTreeMap::new() } else { self.shards.fetch(&calls)? };
+        let mut fetched: BTreeMap<usize, Vec<std::vec::IntoIter<Hit>>> = fetched
+            .into_iter()
+            .map(|(shard, queries)| (shard, queries.into_iter().map(Vec::into_iter).collect()))
+            .collect();
+        let mut hit = |q: usize, ranked: &Ranked| {
+            let hits = fetched.get_mut(&ranked.candidate.shard).and_then(|queries| queries.get_mut(q)?.next());
+            let missing = || Error::Busy(format!("shard {} gave no hits; ask again", ranked.candidate.shard));
+            Ok(Hit { score: ranked.score, ..hits.ok_or_else(missing)? })
+        };
+        pages.iter().enumerate().map(|(q, page)| page.hits.iter().map(|r| hit(q, r)).collect()).collect()
     }
 
-    fn hits(&self, asked: &Asked, page: &Page) -> Result<Vec<Hit>> {
-        let keywords = asked.keywords.as_ref().filter(|_| self.config.snippets);
-        let snippets = keywords.map(|keywords| self.reader.snippets(keywords, fetch::SNIPPET)).transpose()?;
-        page.hits
-            .iter()
-            .map(|ranked| fetch::hit(&self.reader, ranked, &asked.table, snippets.as_ref(), self.config))
-            .collect()
+    fn fetch(&self, commit: u64) -> Fetch {
+        let query = |asked: &Asked| FetchQuery {
+            near: Vec::new(),
+            keywords: asked.keywords.clone(),
+            table: if self.config.explain { asked.table.values().to_vec() } else { Vec::new() },
+        };
+        Fetch {
+            commit,
+            queries: self.asked.iter().map(query).collect(),
+            documents: self.config.documents,
+            snippets: self.config.snippets.then(|| self.statistics.clone()),
+        }
     }
 }
 
-fn code_place(near: &Candidate, tail: bool) -> Place {
-    Place::Code { distance: near.distance, sequence: near.sequence, tail }
+fn code_place(placed: &Placed, tail: bool) -> Place {
+    Place::Code { distance: placed.near.distance, sequence: placed.near.sequence, tail }
+}
+
+/// One number for the commits of all shards.
+fn commit_number<'a>(commits: impl ExactSizeIterator<Item = &'a u64>) -> u64 {
+    let commits: Vec<u64> = commits.copied().collect();
+    if let [one] = commits[..] {
+        return one;
+    }
+    let mut hash = Sha256::new();
+    commits.iter().for_each(|commit| hash.update(commit.to_le_bytes()));
+    u64::from_le_bytes(hash.finalize()[..8].try_into().expect("32 bytes"))
+}
+
+/// What all shards together know.
+#[derive(Default)]
+struct Known {
+    commit: u64,
+    examples: BTreeMap<DocId, Example>,
+    statistics: KeywordStatistics,
+    /// `None` where there is no document: an empty index knows no attributes, so no name can be refused.
+    attributes: Option<BTreeSet<String>>,
+}
+
+/// Asks the shards what the request must know. A plain search needs nothing.
+fn gather(shards: &dyn Shards, queries: &[Embedded], first: usize, config: &SearchConfig) -> Result<Known> {
+    let like = queries.iter().flat_map(|query| &query.like);
+    let examples = like.filter_map(|(point, _)| if let Point::Document(id) = point { Some(id.clone()) } else { None });
+    let keywords = queries.iter().filter(|_| config.hybrid > 0.0 || config.snippets);
+    let keywords = keywords.filter_map(|query| query.keywords.as_deref().and_then(Keywords::new));
+    let call = Gather {
+        examples: examples.collect(),
+        vectors: first > 0,
+        stems: keywords.flat_map(|keywords| keywords.stems().to_vec()).collect(),
+        attributes: config.filter.is_some(),
+    };
+    if call.examples.is_empty() && call.stems.is_empty() && !call.attributes && config.after.is_none() {
+        return Ok(Known::default());
+    }
+    let replies = shards.gather(&call)?;
+    let mut known = Known { commit: commit_number(replies.values().map(|r| &r.commit)), ..Known::default() };
+    let documents: u64 = replies.values().map(|reply| reply.documents).sum();
+    let mut attributes = BTreeSet::new();
+    for Gathered { examples, keywords, attributes: names, .. } in replies.into_values() {
+        let found = call.examples.iter().zip(examples);
+        known.examples.extend(found.filter_map(|(id, example)| Some((id.clone(), example?))));
+        known.statistics.add(&keywords);
+        attributes.extend(names);
+    }
+    known.attributes = (documents > 0).then_some(attributes);
+    Ok(known)
 }
 
 /// Distance tables of all embeddings of all queries, in order: one product for the whole batch.
-fn tables(reader: &Reader, queries: &[Embedded], config: &SearchConfig) -> Result<Vec<DistanceTable>> {
-    let model = reader.model();
+fn tables(model: &Model, queries: &[Embedded], config: &SearchConfig) -> Result<Vec<DistanceTable>> {
     let like = queries.iter().flat_map(|query| &query.like);
     let embeddings = like.filter_map(|(point, _)| if let Point::Embedding(f) = point { Some(f) } else { None });
     let rows: Vec<f32> = embeddings.flatten().copied().collect();
@@ -238,38 +373,35 @@ fn tables(reader: &Reader, queries: &[Embedded], config: &SearchConfig) -> Resul
 impl Asked {
     /// `built` holds the distance tables of the embeddings of this and later queries.
     fn new(
-        reader: &Reader,
+        model: &Model,
         query: &Embedded,
         built: &mut impl Iterator<Item = DistanceTable>,
-        first: usize,
+        known: &BTreeMap<DocId, Example>,
         config: &SearchConfig,
     ) -> Result<Asked> {
-        let model = reader.model();
         let distance = config.distance.unwrap_or(model.config.distance);
         let total: f32 = query.like.iter().map(|(_, weight)| weight).sum();
-        let (mut tables, mut aims, mut examples) = (Vec::new(), WeightedEmbeddings::new(), Vec::new());
+        let (mut tables, mut aims, mut examples) = (Vec::new(), Vec::new(), Vec::new());
         for (point, weight) in &query.like {
             let weight = weight / total;
             match point {
                 Point::Embedding(embedding) => {
                     tables.push((built.next().expect("a table for every embedding"), weight));
-                    aims.push((embedding.clone(), weight));
+                    aims.push(Aim { embedding: embedding.clone(), weight });
                 }
                 Point::Document(id) => {
-                    let address = reader.find(id)?.ok_or_else(|| unknown(id))?;
-                    tables.push((model.codebooks().symmetric_table(&reader.code(address)?, distance), weight));
-                    if first > 0 {
-                        reader.read_rerank_vectors([address].into_iter(), |embedding| {
-                            aims.push((embedding.to_vec(), weight))
-                        })?;
+                    let example = known.get(id).ok_or_else(|| unknown(id))?;
+                    tables.push((model.codebooks().symmetric_table(&example.code, distance), weight));
+                    if !example.vector.is_empty() {
+                        aims.push(Aim { embedding: example.vector.clone(), weight });
                     }
-                    examples.push(address);
+                    examples.push(id.clone());
                 }
             }
         }
         let table = fused(model.shape(), tables)?;
         let keywords = match config.hybrid > 0.0 || config.snippets {
-            true => query.keywords.as_deref().and_then(|text| reader.keywords(text)),
+            true => query.keywords.as_deref().and_then(Keywords::new),
             false => None,
         };
         Ok(Asked { table, aims, examples, keywords })
@@ -281,9 +413,9 @@ impl Asked {
         Cursor::question(&self.table, stems, first, config)
     }
 
-    fn explain(&self, page: &Page, scanned: &[Scanned]) -> Explanation {
+    fn explain(&self, page: &Page, segments: Vec<SegmentPlan>) -> Explanation {
         Explanation {
-            segments: fetch::plans(scanned),
+            segments,
             candidates: page.candidates,
             reranked: page.reranked,
             keywords: self.keywords.as_ref().map_or(Vec::new(), |keywords| keywords.stems().to_vec()),
@@ -308,9 +440,4 @@ fn fused(shape: CodeShape, tables: Vec<(DistanceTable, f32)>) -> Result<Distance
         sum.iter_mut().zip(table.values()).for_each(|(s, v)| *s += weight * v);
     }
     DistanceTable::new(shape, sum)
-}
-
-/// In parallel where there are several.
-pub(super) fn each<T: Sync, U: Send>(items: &[T], work: impl Fn(&T) -> Result<U> + Sync + Send) -> Result<Vec<U>> {
-    if items.len() > 1 { items.par_iter().map(work).collect() } else { items.iter().map(work).collect() }
 }

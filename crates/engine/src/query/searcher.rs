@@ -1,93 +1,84 @@
 //! From queries to answers.
 
+use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
 
 use super::answer::{Answer, Hit};
-use super::ask::{Embedded, Like, Point, Query};
+use super::ask::{Embedded, Query};
 use super::config::{Rerank, SearchConfig};
-use super::request::{Request, each};
-use super::{fetch, rank};
-use crate::encoder::{Embedder, Role};
-use crate::index::{Index, Reader};
-use crate::model::{DistanceTable, EmbeddingConfig};
+use super::embed::LazyEmbedder;
+use super::fetch;
+use super::request::{Common, Request};
+use super::shard::{Delivery, LocalShards, RemoteShards, ShardView, Shards, each};
+use crate::encoder::Embedder;
+use crate::index::{Index, Reader, RerankVectors, Store};
+use crate::model::{DistanceTable, Model};
 use crate::search::TopKRequest;
-use crate::{Error, Matrix, Progress, Result};
-use parking_lot::Mutex;
+use crate::shards::ShardManifest;
+use crate::{Error, Progress, Result};
 
-/// An index with its encoder. Any number of threads may search.
+/// An index, or the shards of one, with its encoder. Any number of threads may search.
 pub struct Searcher {
-    index: Index,
-    embedder: OnceLock<Arc<Embedder>>,
-    // Held while the encoder is loaded, so that two queries at once load it once.
-    loading: Mutex<()>,
+    // At least one, all with the same model.
+    indexes: Vec<Index>,
+    embedder: LazyEmbedder,
 }
 
 impl Searcher {
     /// Takes an open index, and its encoder if it is loaded. Otherwise the first text loads it.
     pub fn new(index: Index, embedder: Option<Arc<Embedder>>) -> Result<Self> {
-        let searcher = Searcher { index, embedder: OnceLock::new(), loading: Mutex::new(()) };
-        if let Some(embedder) = embedder {
-            expect_embedder(&searcher.index, &embedder)?;
-            let _ = searcher.embedder.set(embedder);
-        }
-        Ok(searcher)
+        let embedder = LazyEmbedder::new(index.model(), embedder)?;
+        Ok(Searcher { indexes: vec![index], embedder })
     }
 
-    /// Opens an index. The first text loads the encoder.
+    /// Opens an index, or a folder of shards. The first text loads the encoder.
     pub fn open(dir: &Path, progress: &dyn Progress) -> Result<Self> {
-        Searcher::new(Index::open(dir, progress)?, None)
+        Searcher::open_with(dir, |_| Ok(None), progress)
     }
 
+    /// Opens an index, or a folder of shards, with an encoder for its model.
+    pub fn open_with(
+        dir: &Path,
+        embedder: impl FnOnce(&Model) -> Result<Option<Arc<Embedder>>>,
+        progress: &dyn Progress,
+    ) -> Result<Self> {
+        let indexes = match ShardManifest::is_at(dir) {
+            true => ShardManifest::read(dir)?.open(dir, progress)?,
+            false => vec![Index::open(dir, progress)?],
+        };
+        let embedder = LazyEmbedder::new(indexes[0].model(), embedder(indexes[0].model())?)?;
+        Ok(Searcher { indexes, embedder })
+    }
+
+    /// The index; of several shards the first.
     pub fn index(&self) -> &Index {
-        &self.index
+        &self.indexes[0]
+    }
+
+    /// The shards, one for an index that has none.
+    pub fn indexes(&self) -> &[Index] {
+        &self.indexes
+    }
+
+    /// Number of documents of all shards.
+    pub fn documents(&self) -> usize {
+        self.indexes.iter().map(Index::len).sum()
+    }
+
+    /// See [`Index::warnings`].
+    pub fn warnings(&self) -> Vec<String> {
+        self.indexes.iter().flat_map(Index::warnings).collect()
     }
 
     /// The encoder the index's model was trained with. The first call loads it.
     pub fn embedder(&self, progress: &dyn Progress) -> Result<&Arc<Embedder>> {
-        if self.embedder.get().is_none() {
-            let _exclusive = self.loading.lock();
-            if self.embedder.get().is_none() {
-                let _ = self.embedder.set(Arc::new(Embedder::for_model(self.index.model(), None, progress)?));
-            }
-        }
-        Ok(self.embedder.get().expect("set above"))
+        self.embedder.get(self.index().model(), progress)
     }
 
     /// Encodes the texts of many queries in one pass.
     pub fn embed(&self, queries: &[Query], progress: &dyn Progress) -> Result<Vec<Embedded>> {
-        for (number, query) in queries.iter().enumerate() {
-            query.validate(number, self.index.model().inputs())?;
-        }
-        let like = || queries.iter().flat_map(|q| q.like.iter().map(|(like, _)| like));
-        let texts: Vec<&str> =
-            like().filter_map(|l| if let Like::Text(t) = l { Some(t.as_str()) } else { None }).collect();
-        let (mut tokenise, mut encode) = (Duration::ZERO, Duration::ZERO);
-        let vectors = if texts.is_empty() {
-            Matrix::default()
-        } else {
-            let embedder = self.embedder(progress)?;
-            let begun = Instant::now();
-            let tokens = embedder.tokens_of(Role::Query, &texts)?;
-            tokenise = begun.elapsed();
-            let vectors = embedder.encode_tokens_of(Role::Query, &tokens, progress)?;
-            encode = begun.elapsed() - tokenise;
-            vectors
-        };
-        let mut encoded = vectors.iter();
-        let mut point = |like: &Like| match like {
-            Like::Text(_) => Point::Embedding(encoded.next().expect("a vector for every text").to_vec()),
-            Like::Vector(vector) => Point::Embedding(vector.clone()),
-            Like::Document(id) => Point::Document(id.clone()),
-        };
-        let embedded = queries.iter().map(|query| Embedded {
-            like: query.like.iter().map(|(like, weight)| (point(like), *weight)).collect(),
-            keywords: query.all_keywords(),
-            tokenise,
-            encode,
-        });
-        Ok(embedded.collect())
+        self.embedder.embed(self.index().model(), queries, progress)
     }
 
     /// Answers queries, in their order.
@@ -110,25 +101,53 @@ impl Searcher {
         if progress.interrupted() {
             return Err(Error::Interrupted);
         }
-        Request::new(self.index.reader()?, queries, config)?.run()
+        let index = self.index();
+        let common = Common { model: index.model(), rerank_vectors: index.rerank_vectors(), store: index.store() };
+        let shards = LocalShards(self.indexes.iter().map(ShardView::new).collect::<Result<_>>()?);
+        Request::new(common, &shards, queries, config)?.run()
     }
 }
 
-/// Refuses another encoder than the one the model was trained with, or the same with other settings.
-fn expect_embedder(index: &Index, embedder: &Embedder) -> Result<()> {
-    let Some(expected) = &index.model().config.embedding else {
-        return Err(Error::config("the model of this index was trained on user vectors; it has no encoder"));
-    };
-    let given = embedder.config();
-    // The hash decides, not the name. The user may choose another precision.
-    let same = EmbeddingConfig { encoder: expected.encoder.clone(), precision: expected.precision, ..given.clone() };
-    if same != *expected {
-        return Err(Error::config(format!(
-            "the encoder given is {} ({given:?}), the model of this index was trained with {} ({expected:?})",
-            given.encoder, expected.encoder
-        )));
+/// A model with its encoder, for shards that other processes have open.
+pub struct RemoteSearcher {
+    model: Model,
+    rerank_vectors: RerankVectors,
+    store: Store,
+    embedder: LazyEmbedder,
+}
+
+impl RemoteSearcher {
+    /// Takes what all shards have in common.
+    pub fn new(model: Model, rerank_vectors: RerankVectors, store: Store) -> RemoteSearcher {
+        RemoteSearcher { model, rerank_vectors, store, embedder: LazyEmbedder::default() }
     }
-    Ok(())
+
+    pub fn model(&self) -> &Model {
+        &self.model
+    }
+
+    pub fn rerank_vectors(&self) -> RerankVectors {
+        self.rerank_vectors
+    }
+
+    /// Answers queries as one index with the documents of all shards does. `deliver` hands calls to shards and returns
+    /// their replies.
+    pub fn search<F: Fn(Vec<Delivery>) -> Result<BTreeMap<usize, String>> + Sync>(
+        &self,
+        deliver: F,
+        queries: &[Query],
+        config: &SearchConfig,
+        progress: &dyn Progress,
+    ) -> Result<Vec<Answer>> {
+        config.validate()?;
+        if queries.is_empty() {
+            return Ok(Vec::new());
+        }
+        let embedded = self.embedder.embed(&self.model, queries, progress)?;
+        let common = Common { model: &self.model, rerank_vectors: self.rerank_vectors, store: self.store };
+        let shards = RemoteShards::new(deliver);
+        Request::new(common, &shards as &dyn Shards, &embedded, config)?.run()
+    }
 }
 
 /// Answers distance tables, by code only.
@@ -139,12 +158,16 @@ pub(crate) fn by_tables(reader: &Reader, tables: &[DistanceTable], config: &Sear
             "a distance table has no keywords, no embedding and no page; search with a query for hybrid, rerank, snippets or a cursor",
         ));
     }
-    let filter = config.filter.as_deref().map(|text| reader.filter(text)).transpose()?;
+    let parse = |text: &str| {
+        let known = if reader.documents() > 0 { Some(reader.attributes()?) } else { None };
+        reader.filter(text, known)
+    };
+    let filter = config.filter.as_deref().map(parse).transpose()?;
     let request = TopKRequest { k: config.k, radius: config.radius, after: None };
     let found = reader.nearest(tables, &request, filter.as_ref())?;
     let pages: Vec<_> = tables.iter().zip(found).collect();
     each(&pages, |(table, (near, _))| {
-        let ranked = rank::by_code(near);
-        ranked.iter().map(|ranked| fetch::hit(reader, ranked, table, None, config)).collect()
+        let table = config.explain.then_some(*table);
+        near.iter().map(|&candidate| fetch::hit(reader, candidate, table, None, config.documents)).collect()
     })
 }

@@ -12,14 +12,14 @@ use crate::model::{CodeShape, Codebooks, Dense, Distance, Model, ModelConfig, Pr
 use crate::{Error, Matrix, NoProgress};
 
 /// Width of an embedding.
-const WIDTH: usize = 20;
+pub(super) const WIDTH: usize = 20;
 const WORDS: [&str; 6] = ["grain", "ships", "money", "wheat", "cargo", "credit"];
 
 fn noise(n: usize, seed: u64) -> Vec<f32> {
     (0..n as u64).map(|i| (mix(seed, i) >> 40) as f32 / (1 << 23) as f32 - 1.0).collect()
 }
 
-fn model() -> Model {
+pub(super) fn model() -> Model {
     let shape = CodeShape::micpq(32).unwrap();
     let width = shape.width();
     let projection =
@@ -38,12 +38,12 @@ fn model() -> Model {
 }
 
 /// Near one of a few centres, so that equal codes are common.
-fn embedding(i: u64) -> Vec<f32> {
+pub(super) fn embedding(i: u64) -> Vec<f32> {
     let centre = noise(WIDTH, 100 + mix(9, i) % 12);
     centre.iter().zip(noise(WIDTH, 1000 + i)).map(|(c, n)| c + 0.15 * n).collect()
 }
 
-fn document(i: u64) -> Document {
+pub(super) fn document(i: u64) -> Document {
     let word = |salt: u64| WORDS[(mix(salt, i) % 6) as usize];
     Document {
         id: DocId::Int(i),

@@ -65,6 +65,8 @@ class Hits(Sequence[Hit]):
         self.explanation = explanation
         #: Seconds per stage.
         self.timings = timings
+        #: Numbers of the shards that a partial answer of :class:`micpq.ray.Searcher` lacks.
+        self.missing: list[int] = []
 
     @overload
     def __getitem__(self, at: int) -> Hit: ...

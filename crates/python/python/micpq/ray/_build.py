@@ -1,0 +1,283 @@
+"""Building an index in shards: read, encode with a pool of actors, write one index per shard.
+
+Two stages, each restartable. Encoding writes parts with fixed names; indexing writes shards with fixed names. Whatever exists
+is complete, so a killed build goes on where it was.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+import ray
+
+from .. import _inputs, _micpq
+from .._model import Model
+from ..errors import ConfigError, InputError
+from ._files import corpus_files, resolve, write_whole
+from ._manifest import Manifest, checksum, files_of, shard_name
+from ._parts import dead_letters, part_name, read_chunks, read_part, write_part
+
+#: Called with the documents encoded so far and the documents per second of each worker.
+Report = Callable[[int, dict[str, float]], None]
+
+
+@dataclass
+class Built:
+    """What a build did."""
+
+    documents: int
+    shards: int
+    #: Bad rows, listed in ``dead-letters.jsonl``.
+    bad_rows: int
+    seconds: float
+    #: Parts that an earlier, killed build had finished.
+    resumed_parts: int
+    #: Documents per second of each encoding worker while it encoded.
+    workers: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """Everything that decides the shards. A build goes on only with the same plan."""
+
+    files: list[tuple[str, int]]
+    shards: int
+    chunk: int
+    model: str
+    store: str
+    rerank_vectors: str
+    corpus: str
+
+    def text(self) -> str:
+        return json.dumps(asdict(self), indent=1, sort_keys=True)
+
+
+class _Encoder:
+    """An actor of the pool: embeds one chunk at a time and writes its part."""
+
+    def __init__(self, model: str, parts: str, shards: int, threads: int) -> None:
+        _micpq.set_threads(threads)
+        self.model = Model.load(model)
+        self.parts, self.shards = Path(parts), shards
+        self.name = f"{ray.get_runtime_context().get_node_id()[:8]}-{os.getpid()}"
+
+    def __call__(self, chunk: pa.Table) -> pa.Table:
+        begun = time.perf_counter()
+        row = chunk.to_pylist()[0]
+        documents = _micpq.Documents.from_bytes(row["documents"])
+        sequences = np.frombuffer(row["sequences"], dtype=np.uint64)
+        embeddings = np.zeros((0, self.model.inputs), dtype=np.float32)
+        if len(sequences):
+            embeddings = self.model._native.embeddings(documents)
+        write_part(self.parts / row["part"], self.shards, documents, embeddings, sequences, json.loads(row["dead"]))
+        seconds = time.perf_counter() - begun
+        return pa.table({"worker": [self.name], "documents": [len(sequences)], "seconds": [seconds]})
+
+
+@ray.remote(max_retries=-1, num_cpus=1)
+def _index_shard(build: str, out: str, name: str, shard: int, plan: _Plan, parts: list[str]) -> int:
+    """Writes one shard from its rows of all parts, in the order of insertion. A finished one is left as it is."""
+    folder, record = Path(build), Path(build) / f"{name}.json"
+    place, staged = Path(out) / name, Path(build) / name
+    if not place.exists():
+        shutil.rmtree(staged, ignore_errors=True)
+        model = Model.load(Path(out) / "model")
+        options = _inputs.options({"store": plan.store, "rerank_vectors": plan.rerank_vectors})
+        index = _micpq.Shard.create(staged, model._native, options)
+        for part in parts:
+            documents, embeddings, sequences = read_part(folder / "parts" / part, shard, model.inputs)
+            if sequences:
+                index.add(documents, embeddings, sequences)
+        count = index.commit()
+        index.close()
+        write_whole(record, json.dumps({"name": name, "documents": count, "checksum": checksum(files_of(staged))}).encode())
+        os.rename(staged, place)
+    recorded: int = json.loads(record.read_text())["documents"]
+    return recorded
+
+
+def build(
+    source: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    model: Model | str | os.PathLike[str] | None = None,
+    *,
+    shards: int = 1,
+    workers: int | None = None,
+    cpus_per_worker: int = 1,
+    gpus_per_worker: float = 0,
+    chunk: int = 4096,
+    filesystem: Any = None,
+    store: str = "all",
+    rerank_vectors: str = "int8",
+    train: dict[str, Any] | None = None,
+    progress: Report | None = None,
+    **corpus: Any,
+) -> Built:
+    """Builds an index in shards on a Ray cluster. A build that was killed goes on where it was when it is called again with
+    the same arguments; one that is finished is left as it is.
+
+    :param source: a file, a folder or a URL of Parquet, JSONL or CSV files; read in the order of their names.
+    :param out: a folder that all machines see. It gets ``manifest.json``, ``model/``, one directory per shard, and
+        ``dead-letters.jsonl`` with the bad rows.
+    :param model: a model or its directory. Default: trained on a sample of the source, see :func:`micpq.ray.train`.
+    :param shards: number of shards.
+    :param workers: encoding actors. Default: as many as the cluster's CPUs, or GPUs, allow.
+    :param cpus_per_worker: CPUs, and threads, of an encoding actor.
+    :param gpus_per_worker: GPUs of an encoding actor.
+    :param chunk: documents per part.
+    :param filesystem: an Arrow or fsspec file system that has the source.
+    :param store: ``"all"`` stores texts and attributes, ``"codes"`` only ids and codes.
+    :param rerank_vectors: ``"int8"``, ``"f16"`` or ``"none"``.
+    :param train: options of :func:`micpq.ray.train` where no model is given.
+    :param progress: called with the documents encoded so far and the documents per second of each worker.
+    :param corpus: options of reading, as of :func:`micpq.build`: ``text_field``, ``id_field``, ...
+    """
+    begun = time.perf_counter()
+    target = _inputs.path(out, "out").absolute()
+    _check(shards, chunk, corpus)
+    reader, path = resolve(source, filesystem)
+    files = corpus_files(reader, path)
+    folder = target / ".build"
+    if not Manifest.path(target).exists():
+        (folder / "parts").mkdir(parents=True, exist_ok=True)
+    fingerprint = _put_model(model, target, source, filesystem, train or {}, corpus)
+    # Bad rows become dead letters.
+    options = _inputs.options({"on_error": "skip", **corpus})
+    plan = _Plan(files, shards, chunk, fingerprint, store, rerank_vectors, options)
+    finished = _claim(target, folder, plan)
+    if finished is not None:
+        return finished
+
+    resumed = len(list((folder / "parts").glob("*.arrow")))
+    rates = _encode(reader, files, options, chunk, target, folder, shards, (workers, cpus_per_worker, gpus_per_worker), progress)
+    parts = sorted(p.name for p in (folder / "parts").glob("*.arrow"))
+    names = [shard_name(1, number, shards) for number in range(shards)]
+    tasks = [_index_shard.remote(str(folder), str(target), name, number, plan, parts) for number, name in enumerate(names)]
+    documents = sum(ray.get(tasks))
+    dead = [{"problem": reason} for part in parts for reason in dead_letters(folder / "parts" / part)]
+    write_whole(target / "dead-letters.jsonl", "".join(json.dumps(d, ensure_ascii=False) + "\n" for d in dead).encode())
+    built = Built(documents, shards, len(dead), time.perf_counter() - begun, resumed, rates)
+    write_whole(target / "build.json", json.dumps({"plan": json.loads(plan.text()), "built": asdict(built)}, indent=1).encode())
+    Manifest(fingerprint, [json.loads((folder / f"{name}.json").read_text()) for name in names]).write(target)
+    shutil.rmtree(folder, ignore_errors=True)
+    return built
+
+
+def _check(shards: int, chunk: int, corpus: dict[str, Any]) -> None:
+    for name, value in (("shards", shards), ("chunk", chunk)):
+        if _inputs.count(value, name) == 0:
+            raise ConfigError(f"{name} is 0; give at least 1")
+    for name in corpus:
+        if name not in _inputs.CORPUS_OPTIONS:
+            raise ConfigError(f"unknown option '{name}'; known: {', '.join(sorted(_inputs.CORPUS_OPTIONS))}")
+
+
+def _put_model(
+    model: Model | str | os.PathLike[str] | None, target: Path, source: Any, filesystem: Any, train: dict[str, Any], corpus: dict[str, Any]
+) -> str:
+    """Puts the model into the folder once, and returns its fingerprint."""
+    place = target / "model"
+    if isinstance(model, (str, os.PathLike)):
+        model = Model.load(model)
+    if place.exists():
+        present = Model.load(place)
+        if model is not None and model.fingerprint != present.fingerprint:
+            raise ConfigError(f"{place} is another model than the one given; name another out, or leave model out to go on")
+        return present.fingerprint
+    if model is None:
+        from ._train import train as train_model
+
+        model = train_model(source, filesystem=filesystem, **train, **corpus)
+    if not model.takes_text:
+        raise ConfigError("the model was trained on user vectors, so it cannot encode texts; give a model with an encoder")
+    target.mkdir(parents=True, exist_ok=True)
+    staged = target / f".model.{os.getpid()}"
+    shutil.rmtree(staged, ignore_errors=True)
+    model.save(staged)
+    os.rename(staged, place)
+    return model.fingerprint
+
+
+def _claim(target: Path, folder: Path, plan: _Plan) -> Built | None:
+    """Records the plan, or refuses another one. Returns the result of a finished build."""
+    if Manifest.path(target).exists():
+        record = target / "build.json"
+        done = json.loads(record.read_text()) if record.exists() else {}
+        if done.get("plan") == json.loads(plan.text()):
+            shutil.rmtree(folder, ignore_errors=True)
+            return Built(**done["built"])
+        raise ConfigError(f"{target} already holds shards of another build; name another out, or remove it")
+    recorded = folder / "plan.json"
+    if recorded.exists() and recorded.read_text() != plan.text():
+        raise ConfigError(
+            f"{folder} is of a build with other arguments or another source; call it with the same ones to go on, or remove it to start anew"
+        )
+    write_whole(recorded, plan.text().encode())
+    return None
+
+
+def _encode(
+    reader: Any,
+    files: list[tuple[str, int]],
+    options: str,
+    rows: int,
+    target: Path,
+    folder: Path,
+    shards: int,
+    pool: tuple[int | None, int, float],
+    progress: Report | None,
+) -> dict[str, float]:
+    """Reads and encodes every chunk whose part does not exist. Returns the documents per second of each worker."""
+    parts = folder / "parts"
+    finished = frozenset(p.name for p in parts.glob("*.arrow"))
+
+    def chunks(batch: dict[str, Any]) -> Iterator[pa.Table]:
+        file = (int(batch["number"][0]), str(batch["path"][0]))
+        for chunk, documents, sequences, dead in read_chunks(reader, file, options, rows):
+            name = part_name(file[0], chunk)
+            if name not in finished:
+                numbers = np.array(sequences, dtype=np.uint64).tobytes()
+                row = {"part": [name], "documents": [documents], "sequences": [numbers], "dead": [json.dumps(dead)]}
+                yield pa.table(row)
+
+    workers, cpus, gpus = pool
+    if workers is None:
+        total = ray.cluster_resources()
+        workers = max(1, int(total.get("GPU", 0) / gpus) if gpus else int(total.get("CPU", 1) / cpus) - 1)
+    context = ray.data.DataContext.get_current()
+    # A block is a few chunks: the streaming executor holds back the readers while so many wait for a worker.
+    context.target_max_block_size = 8 << 20
+    source = ray.data.from_items(
+        [{"number": number, "path": path} for number, (path, _) in enumerate(files)], override_num_blocks=len(files)
+    )
+    # Reading is light: it shares the CPUs that encode.
+    read = source.map_batches(chunks, batch_size=1, num_cpus=0.1)
+    strategy = ray.data.ActorPoolStrategy(size=workers, max_tasks_in_flight_per_actor=2)
+    settings = {"model": str(target / "model"), "parts": str(parts), "shards": shards, "threads": cpus}
+    encoded = read.map_batches(
+        _Encoder, fn_constructor_kwargs=settings, batch_size=1, batch_format="pyarrow", compute=strategy, num_cpus=cpus, num_gpus=gpus or None
+    )
+    done, work = 0, dict[str, tuple[int, float]]()
+    for row in encoded.iter_rows():
+        documents, seconds = work.get(row["worker"], (0, 0.0))
+        work[row["worker"]] = (documents + row["documents"], seconds + row["seconds"])
+        done += row["documents"]
+        if progress is not None:
+            progress(done, _rates(work))
+    if not finished and not work:
+        raise InputError("the source has no rows")
+    return _rates(work)
+
+
+def _rates(work: dict[str, tuple[int, float]]) -> dict[str, float]:
+    return {worker: documents / seconds for worker, (documents, seconds) in work.items() if seconds > 0}

@@ -1,0 +1,97 @@
+"""Files of a corpus or a snapshot, on this machine or in an object store."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from pyarrow import fs
+
+from ..errors import InputError, StorageError
+
+#: Endings of the files that are read from a folder.
+ENDINGS = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet")
+PACKED = (".gz", ".zst")
+
+
+def resolve(place: str | os.PathLike[str], filesystem: Any = None) -> tuple[fs.FileSystem, str]:
+    """The file system and the path in it: of a local path, a URL, or a path in a given Arrow or fsspec file system."""
+    text = os.fspath(place)
+    if filesystem is not None:
+        if not isinstance(filesystem, fs.FileSystem):
+            filesystem = fs.PyFileSystem(fs.FSSpecHandler(filesystem))
+        return filesystem, text.split("://", 1)[-1]
+    if "://" not in text:
+        return fs.LocalFileSystem(), os.path.abspath(text)
+    try:
+        found: tuple[fs.FileSystem, str] = fs.FileSystem.from_uri(text)
+        return found
+    except (ValueError, NotImplementedError):
+        # A scheme that Arrow does not know; fsspec knows more.
+        import fsspec
+
+        inner, path = fsspec.core.url_to_fs(text)
+        return fs.PyFileSystem(fs.FSSpecHandler(inner)), path
+
+
+def corpus_files(filesystem: fs.FileSystem, path: str) -> list[tuple[str, int]]:
+    """The files of a corpus with their sizes, in the order of their names."""
+    try:
+        info = filesystem.get_file_info(path)
+        if info.type == fs.FileType.File:
+            return [(path, info.size)]
+        if info.type != fs.FileType.Directory:
+            raise InputError(f"{path}: there is no such file or folder; give a file, a folder or a URL")
+        entries = filesystem.get_file_info(fs.FileSelector(path, recursive=True))
+    except OSError as problem:
+        raise StorageError(f"{path}: {problem}") from None
+
+    def is_corpus(name: str) -> bool:
+        for ending in PACKED:
+            name = name.removesuffix(ending)
+        return name.lower().endswith(ENDINGS) and not PurePosixPath(name).name.startswith(("_", "."))
+
+    files = [(entry.path, entry.size) for entry in entries if entry.type == fs.FileType.File and is_corpus(entry.path)]
+    if not files:
+        raise InputError(f"{path}: holds no file that ends in {', '.join(ENDINGS)} (or these with .gz or .zst)")
+    return sorted(files)
+
+
+@contextlib.contextmanager
+def local_copy(filesystem: fs.FileSystem, path: str) -> Iterator[Path]:
+    """A file of any file system as a local file. A remote one is copied for as long as it is read."""
+    if isinstance(filesystem, fs.LocalFileSystem):
+        yield Path(path)
+        return
+    with tempfile.TemporaryDirectory(prefix="micpq-") as folder:
+        target = Path(folder) / PurePosixPath(path).name
+        download(filesystem, path, target)
+        yield target
+
+
+def download(filesystem: fs.FileSystem, path: str, target: Path) -> None:
+    """Copies a file of any file system to a local path."""
+    with filesystem.open_input_stream(path) as remote, target.open("wb") as local:
+        shutil.copyfileobj(remote, local, 1 << 20)
+
+
+def upload(source: Path, filesystem: fs.FileSystem, path: str) -> None:
+    """Copies a local file to any file system."""
+    filesystem.create_dir(str(PurePosixPath(path).parent), recursive=True)
+    with source.open("rb") as local, filesystem.open_output_stream(path) as remote:
+        shutil.copyfileobj(local, remote, 1 << 20)
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Writes a file beside its place, syncs it and renames it."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with temporary.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)

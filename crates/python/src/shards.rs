@@ -1,0 +1,291 @@
+//! Shards: reading a corpus in chunks, one open shard, and a search over shards of other processes.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use engine::corpus::{Corpus, DocId, Document, to_wire};
+use engine::index::{Index as Engine, IndexConfig, IndexWriter};
+use engine::query::{Delivery, Query, RemoteSearcher, ShardView};
+use engine::shards::ShardManifest;
+use engine::{Error, Matrix, NoProgress, Result};
+use numpy::PyReadonlyArray2;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict, PyTuple};
+
+use crate::answers::{answer, doc_id};
+use crate::arrays::floats;
+use crate::documents::{Documents, dictionary};
+use crate::errors::raise;
+use crate::index::query;
+use crate::model::Model;
+use crate::options;
+use crate::work;
+
+/// The number of the shard that owns an id.
+#[pyfunction]
+pub fn route(id: &Bound<'_, PyAny>, shards: usize) -> PyResult<usize> {
+    Ok(ShardManifest::route(&doc_id(id)?, shards.max(1)))
+}
+
+/// The manifest of a folder of shards, as JSON.
+#[pyfunction]
+pub fn read_manifest(dir: PathBuf) -> PyResult<String> {
+    let manifest = ShardManifest::read(&dir).map_err(raise)?;
+    Ok(serde_json::to_string(&manifest).expect("plain data has a JSON form"))
+}
+
+/// Checks a manifest and puts it in place in one step.
+#[pyfunction]
+pub fn write_manifest(dir: PathBuf, json: &str) -> PyResult<()> {
+    let manifest: ShardManifest = serde_json::from_str(json)
+        .map_err(|e| raise(Error::config(format!("this is not a manifest of shards: {e}"))))?;
+    manifest.write(&dir).map_err(raise)
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A corpus that is read chunk by chunk.
+#[pyclass(frozen, module = "micpq._micpq")]
+pub struct Chunks {
+    corpus: Mutex<Corpus>,
+    size: usize,
+}
+
+#[pymethods]
+impl Chunks {
+    /// `first_row` numbers the first row. `size` is the number of rows per chunk, good and bad.
+    #[staticmethod]
+    fn open(path: PathBuf, options: &str, first_row: u64, size: usize) -> PyResult<Self> {
+        let config = options::corpus(options).map_err(raise)?;
+        let mut corpus = Corpus::open(&path, &config).map_err(raise)?;
+        corpus.number_rows_from(first_row);
+        corpus.keep_all_reasons();
+        Ok(Chunks { corpus: Mutex::new(corpus), size: size.max(1) })
+    }
+
+    /// `(documents as bytes, row numbers, reasons of bad rows)`, or None after the last chunk. The rows of a chunk depend on
+    /// the corpus and the size alone.
+    #[allow(clippy::type_complexity)]
+    fn next<'py>(&self, py: Python<'py>) -> PyResult<Option<(Bound<'py, PyBytes>, Vec<u64>, Vec<String>)>> {
+        let chunk = work::quick(py, None, |_| {
+            let mut corpus = locked(&self.corpus);
+            let (mut documents, mut rows) = (Vec::<Document>::new(), Vec::new());
+            while documents.len() < self.size {
+                let Some(document) = corpus.next() else { break };
+                documents.push(document?);
+                rows.push(corpus.rows() - 1);
+            }
+            let reasons = corpus.take_reasons();
+            if documents.is_empty() && reasons.is_empty() {
+                return Ok(None);
+            }
+            Ok(Some((to_wire(documents.iter()), rows, reasons)))
+        })?;
+        Ok(chunk.map(|(documents, rows, reasons)| (PyBytes::new(py, &documents), rows, reasons)))
+    }
+}
+
+/// Time after which a view that no request came back for is dropped.
+const MAX_VIEW_AGE: Duration = Duration::from_secs(60);
+
+/// One open shard: its commits as requests see them, and its writer once something is written.
+#[pyclass(frozen, module = "micpq._micpq")]
+pub struct Shard {
+    index: Engine,
+    writer: Mutex<Option<IndexWriter>>,
+    // By the token of a request.
+    views: Mutex<HashMap<String, (Instant, Arc<ShardView>)>>,
+}
+
+impl Shard {
+    fn opened(index: Engine) -> Shard {
+        Shard { index, writer: Mutex::default(), views: Mutex::default() }
+    }
+
+    /// Runs work with the writer. After an error the changes since the last commit are discarded.
+    fn write<T: Send>(&self, py: Python<'_>, change: impl FnOnce(&mut IndexWriter) -> Result<T> + Send) -> PyResult<T> {
+        work::run(py, None, None, |_| {
+            let mut writer = locked(&self.writer);
+            if writer.is_none() {
+                *writer = Some(self.index.writer()?);
+            }
+            let open = writer.as_mut().expect("opened above");
+            let done = change(open);
+            if done.is_err() {
+                open.rollback()?;
+            }
+            done
+        })
+    }
+
+    /// The view of a request, which its first call takes.
+    fn view(&self, token: &str) -> Result<Arc<ShardView>> {
+        let mut views = locked(&self.views);
+        views.retain(|_, (taken, _)| taken.elapsed() < MAX_VIEW_AGE);
+        if let Some((_, view)) = views.get(token) {
+            return Ok(view.clone());
+        }
+        let view = Arc::new(ShardView::new(&self.index)?);
+        views.insert(token.to_owned(), (Instant::now(), view.clone()));
+        Ok(view)
+    }
+}
+
+#[pymethods]
+impl Shard {
+    #[staticmethod]
+    fn open(py: Python<'_>, dir: PathBuf) -> PyResult<Self> {
+        work::run(py, None, None, |progress| Ok(Shard::opened(Engine::open(&dir, progress)?)))
+    }
+
+    #[staticmethod]
+    fn create(py: Python<'_>, dir: PathBuf, model: &Model, options: &str) -> PyResult<Self> {
+        let options = options::Training::parse(options).map_err(raise)?;
+        work::run(py, None, None, |_| {
+            let config = IndexConfig {
+                store: options.store,
+                rerank_vectors: options.rerank_vectors,
+                replace: options.replace,
+                metrics: model.metrics_value().clone(),
+            };
+            Ok(Shard::opened(Engine::create(&dir, model.engine(), config)?))
+        })
+    }
+
+    fn __len__(&self) -> usize {
+        self.index.len()
+    }
+
+    #[getter]
+    fn store(&self) -> String {
+        self.index.store().to_string()
+    }
+
+    #[getter]
+    fn rerank_vectors(&self) -> String {
+        self.index.rerank_vectors().to_string()
+    }
+
+    /// The insertion sequence after those of the last commit of any process.
+    fn next_sequence(&self, py: Python<'_>) -> PyResult<u64> {
+        work::quick(py, None, |_| self.index.next_sequence())
+    }
+
+    /// Adds documents with their embeddings and insertion sequences. They are visible after `commit`.
+    fn add(
+        &self,
+        py: Python<'_>,
+        documents: &Documents,
+        vectors: PyReadonlyArray2<'_, f32>,
+        sequences: Vec<u64>,
+    ) -> PyResult<()> {
+        let (values, width) = floats(&vectors)?;
+        let documents = documents.in_memory().map_err(raise)?;
+        self.write(py, |writer| {
+            writer.add_embeddings_at(documents, &Matrix::from_vec(width, values.to_vec()), &sequences)
+        })
+    }
+
+    /// Deletes documents and returns how many there were.
+    fn delete(&self, py: Python<'_>, ids: Vec<Bound<'_, PyAny>>) -> PyResult<usize> {
+        let ids: Vec<DocId> = ids.iter().map(doc_id).collect::<PyResult<_>>()?;
+        self.write(py, |writer| {
+            let deleted = ids.iter().map(|id| writer.delete(id).map(usize::from));
+            deleted.sum()
+        })
+    }
+
+    /// Copies the documents that shard `number` of `shards` owns from another index.
+    fn copy_from(&self, py: Python<'_>, dir: PathBuf, number: usize, shards: usize) -> PyResult<usize> {
+        self.write(py, |writer| {
+            let from = Engine::open(&dir, &NoProgress)?;
+            writer.copy_from(&from, |id| ShardManifest::route(id, shards.max(1)) == number, &NoProgress)
+        })
+    }
+
+    /// Makes all changes durable and visible, and returns the number of documents.
+    fn commit(&self, py: Python<'_>) -> PyResult<usize> {
+        self.write(py, |writer| writer.commit(&NoProgress))
+    }
+
+    /// Ends the writer, after its merges. What is not committed is discarded.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        work::run(py, None, None, |progress| {
+            locked(&self.writer).take().map_or(Ok(()), |writer| writer.close(progress))
+        })
+    }
+
+    fn reload(&self, py: Python<'_>) -> PyResult<bool> {
+        work::quick(py, None, |progress| self.index.reload(progress))
+    }
+
+    fn get<'py>(&self, py: Python<'py>, id: &Bound<'_, PyAny>) -> PyResult<Option<Bound<'py, PyDict>>> {
+        let id = doc_id(id)?;
+        let record = work::quick(py, None, |_| self.index.get(&id))?;
+        record.map(|record| dictionary(py, &record)).transpose()
+    }
+
+    fn count(&self, py: Python<'_>, filter: Option<String>) -> PyResult<usize> {
+        work::quick(py, None, |_| filter.map_or_else(|| Ok(self.index.len()), |filter| self.index.count(&filter)))
+    }
+
+    /// Answers one call of a request. All calls with one token see the same commit.
+    fn call(&self, py: Python<'_>, token: &str, call: &str) -> PyResult<String> {
+        work::quick(py, None, |_| self.view(token)?.answer(call))
+    }
+
+    /// Drops the view of a request.
+    fn release(&self, token: &str) {
+        locked(&self.views).remove(token);
+    }
+}
+
+/// A model that searches shards of other processes.
+#[pyclass(frozen, module = "micpq._micpq")]
+pub struct Merger {
+    searcher: RemoteSearcher,
+}
+
+#[pymethods]
+impl Merger {
+    #[new]
+    fn new(model: &Model, rerank_vectors: &str, store: &str) -> PyResult<Self> {
+        let parsed = || Ok((rerank_vectors.parse()?, store.parse()?));
+        let (rerank_vectors, store) = parsed().map_err(raise)?;
+        Ok(Merger { searcher: RemoteSearcher::new(model.engine().clone(), rerank_vectors, store) })
+    }
+
+    /// Answers queries like `Index.search`. `deliver` gets a list of calls `(shard or None for all, call)` and returns a
+    /// dictionary of replies by shard.
+    fn search<'py>(
+        &self,
+        py: Python<'py>,
+        queries: Vec<(Bound<'py, PyAny>, Option<String>)>,
+        options: &str,
+        deliver: Py<PyAny>,
+    ) -> PyResult<Vec<Bound<'py, PyTuple>>> {
+        let config = options::search(options).map_err(raise)?;
+        let queries: Vec<Query> =
+            queries.into_iter().map(|(like, keywords)| query(&like, keywords)).collect::<PyResult<_>>()?;
+        // An exception of `deliver` is raised as it is.
+        let raised: Mutex<Option<PyErr>> = Mutex::default();
+        let answers = work::quick(py, None, |progress| {
+            let deliver = |calls: Vec<Delivery>| -> Result<BTreeMap<usize, String>> {
+                let replies = Python::attach(|py| deliver.call1(py, (calls,)).and_then(|replies| replies.extract(py)));
+                replies.map_err(|problem| {
+                    *locked(&raised) = Some(problem);
+                    Error::Interrupted
+                })
+            };
+            self.searcher.search(deliver, &queries, &config, progress)
+        });
+        if let Some(problem) = locked(&raised).take() {
+            return Err(problem);
+        }
+        answers?.iter().map(|a| answer(py, a)).collect()
+    }
+}

@@ -1,0 +1,123 @@
+"""Real Ray processes on this machine, with a tiny encoder and generated news."""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+os.environ.setdefault("RAY_DEDUP_LOGS", "0")
+os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
+
+
+@pytest.fixture(scope="session")
+def workspace(tmp_path_factory):
+    from bench import write_encoder
+
+    folder = tmp_path_factory.mktemp("micpq-ray")
+    os.environ["MICPQ_MODELS"] = str(folder / "models")
+    write_encoder(folder / "models" / "tiny")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def cluster(workspace):
+    """Two nodes, each a real raylet with its own workers and object store."""
+    import ray
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster(
+        initialize_head=True, head_node_args={"num_cpus": 2, "object_store_memory": 100 << 20, "include_dashboard": False}
+    )
+    cluster.add_node(num_cpus=2, object_store_memory=100 << 20)
+    ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
+    ray.data.DataContext.get_current().enable_progress_bars = False
+    yield cluster
+    ray.shutdown()
+    cluster.shutdown()
+
+
+@pytest.fixture(scope="session")
+def documents():
+    from bench import news
+
+    return news(0, 600)
+
+
+@pytest.fixture(scope="session")
+def model(workspace, documents):
+    import micpq
+
+    return micpq.train(documents, bits=16, encoder=str(workspace / "models" / "tiny"), epochs=2, hidden=32)
+
+
+@pytest.fixture(scope="session")
+def corpus(workspace, documents):
+    """Three files of three formats, in the order of their names, with two bad rows."""
+    import pyarrow as pa
+    import pyarrow.csv
+    import pyarrow.parquet
+
+    folder = workspace / "corpus"
+    folder.mkdir()
+    with (folder / "a.jsonl").open("w") as file:
+        for number, row in enumerate(documents[:250]):
+            file.write(json.dumps(row) + "\n")
+            if number in (7, 100):
+                file.write("{ this is no document\n")
+    pa.parquet.write_table(pa.Table.from_pylist(documents[250:450]), folder / "b.parquet")
+    pa.csv.write_csv(pa.Table.from_pylist(documents[450:]), folder / "c.csv")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def one(workspace, documents, model):
+    """The single index that all shards are compared with."""
+    import micpq
+
+    with micpq.build(documents, workspace / "one.micpq", model=model) as built:
+        yield built
+
+
+@pytest.fixture()
+def shards(cluster, corpus, model, tmp_path):
+    import micpq.ray
+
+    out = tmp_path / "out"
+    micpq.ray.build(corpus, out, model, shards=3, workers=1, chunk=64)
+    return out
+
+
+#: Every kind of search, as options of ``search``.
+SEARCHES = [
+    {"query": "crude oil barrel", "k": 15},
+    {"query": "wheat harvest", "k": 7, "rerank": False},
+    {"query": "bank loan", "k": 9, "filter": "year:[1987 TO 1988]"},
+    {"query": "port strike", "k": 12, "hybrid": 0.4, "snippets": True},
+    {"query": "grain price", "k": 10, "hybrid": 1.0},
+    {"query": "oil", "k": 20, "radius": 30.0, "rerank": False},
+    {"like": {5: 2.0, 9: 1.0}, "query": "tanker", "k": 8},
+    {"like": 17, "k": 6, "explain": True},
+]
+
+
+def pages(index, search, most=3):
+    """The hits of the first pages."""
+    found, after = [], None
+    for _ in range(most):
+        hits = index.search(**search, after=after)
+        found.append(list(hits))
+        after = hits.next
+        if after is None:
+            break
+    return found
+
+
+def assert_equal(index, other, searches=SEARCHES):
+    assert len(index) == len(other)
+    for search in searches:
+        assert pages(index, search) == pages(other, search), search

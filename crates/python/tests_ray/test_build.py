@@ -1,0 +1,171 @@
+"""Building in shards: equality with one index, resumption, bad rows, object stores."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import micpq
+import pytest
+from conftest import SEARCHES, assert_equal
+
+import micpq.ray
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def state(out):
+    """Ids, codes and texts of all shards, in the order of insertion."""
+    return sorted(
+        (row["id"], row["text"]) for d in micpq.ray.Manifest.read(out).directories(out) for row in micpq.open(d).to_arrow().to_pylist()
+    )
+
+
+def test_shards_are_ordinary_indexes_and_answer_as_one(shards, one, documents):
+    manifest = micpq.ray.Manifest.read(shards)
+    assert len(manifest.shards) == 3 and sum(s["documents"] for s in manifest.shards) == 600
+    for directory in manifest.directories(shards):
+        assert micpq.open(directory).verify() == []
+    assert state(shards) == sorted((d["id"], d["text"]) for d in documents)
+    dead = [json.loads(line)["problem"] for line in (shards / "dead-letters.jsonl").read_text().splitlines()]
+    assert len(dead) == 2 and all("a.jsonl" in problem for problem in dead)
+    with micpq.ray.Searcher(shards) as searcher:
+        assert_equal(one, searcher)
+        assert searcher.get(5)["text"] == documents[5]["text"] and searcher.get("nobody") is None
+        together = searcher.search_many(["crude oil", "bank loan"], k=4)
+        assert together == one.search_many(["crude oil", "bank loan"], k=4)
+        for wrong in ({"query": "x", "filter": "yaer:1987"}, {"query": "x", "k": 0}, {"like": 12345}):
+            with pytest.raises(micpq.Error) as refused:
+                one.search(**wrong)
+            with pytest.raises(type(refused.value)) as same:
+                searcher.search(**wrong)
+            assert str(same.value) == str(refused.value)
+
+
+def test_the_plain_program_searches_a_folder_of_shards(shards, one):
+    binary = Path(os.environ.get("MICPQ_BINARY", ROOT / "target" / "release" / "micpq"))
+    if not binary.is_file():
+        pytest.skip(f"no {binary}")
+    for search in SEARCHES[:5]:
+        flags = ["-k", str(search["k"]), "--json"]
+        flags += ["--rerank", "off"] if search.get("rerank") is False else []
+        flags += ["--hybrid", str(search["hybrid"])] if "hybrid" in search else []
+        flags += ["--filter", search["filter"]] if "filter" in search else []
+        done = subprocess.run([binary, "search", shards, search["query"], *flags], text=True, capture_output=True)
+        assert done.returncode == 0, done.stderr
+        found = [json.loads(line)["id"] for line in done.stdout.splitlines()]
+        expected = {name: value for name, value in search.items() if name != "snippets"}
+        assert found == one.search(**expected).ids, search
+
+
+def test_a_finished_build_is_left_as_it_is_and_another_refused(shards, corpus, model):
+    before = {path: path.stat().st_mtime_ns for path in shards.rglob("*") if path.is_file()}
+    built = micpq.ray.build(corpus, shards, model, shards=3, workers=1, chunk=64)
+    assert built.documents == 600 and built.bad_rows == 2
+    assert before == {path: path.stat().st_mtime_ns for path in shards.rglob("*") if path.is_file()}
+    with pytest.raises(micpq.ConfigError, match="another build"):
+        micpq.ray.build(corpus, shards, model, shards=4, chunk=64)
+
+
+def test_bad_arguments_are_refused(cluster, corpus, model, tmp_path):
+    for wrong, message in (({"shards": 0}, "shards is 0"), ({"colour": 1}, "unknown option 'colour'")):
+        with pytest.raises(micpq.ConfigError, match=message):
+            micpq.ray.build(corpus, tmp_path / "out", model, **wrong)
+    with pytest.raises(micpq.InputError, match="no such file"):
+        micpq.ray.build(tmp_path / "nowhere", tmp_path / "out", model)
+
+
+def test_an_encoding_worker_killed_on_the_way_loses_and_doubles_nothing(cluster, corpus, model, one, tmp_path):
+    killed = []
+
+    def kill(done, rates):
+        if not killed and done > 64:
+            for name in rates:
+                pid = int(name.rsplit("-", 1)[1])
+                os.kill(pid, signal.SIGKILL)
+                killed.append(pid)
+
+    out = tmp_path / "out"
+    built = micpq.ray.build(corpus, out, model, shards=2, workers=1, chunk=32, progress=kill)
+    assert killed and built.documents == 600
+    with micpq.ray.Searcher(out) as searcher:
+        assert_equal(one, searcher, SEARCHES[:4])
+
+
+DRIVER = """
+import os, sys, ray, micpq.ray
+ray.init(address=sys.argv[1], log_to_driver=False, logging_level="ERROR")
+print("begun", flush=True)
+micpq.ray.build(sys.argv[2], sys.argv[3], sys.argv[4], shards=2, workers=1, chunk=8, progress=lambda done, _: print(done, flush=True))
+"""
+
+
+def test_a_killed_driver_goes_on_where_it_was(cluster, corpus, model, one, tmp_path):
+    model.save(tmp_path / "model")
+    out = tmp_path / "out"
+    arguments = [sys.executable, "-c", DRIVER, cluster.address, str(corpus), str(out), str(tmp_path / "model")]
+    driver = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    for line in driver.stdout:
+        if line.strip().isdigit() and int(line) >= 80:
+            break
+    os.kill(driver.pid, signal.SIGKILL)
+    driver.wait()
+    assert not (out / "manifest.json").exists()
+    parts = sorted((out / ".build" / "parts").glob("*.arrow"))
+    assert parts
+    before = {part.name: part.read_bytes() for part in parts}
+    built = micpq.ray.build(corpus, out, model, shards=2, workers=1, chunk=8)
+    assert built.resumed_parts >= len(before) and built.documents == 600 and not (out / ".build").exists()
+    with micpq.ray.Searcher(out) as searcher:
+        assert_equal(one, searcher, SEARCHES[:4])
+
+
+def test_a_model_is_trained_on_the_cluster_when_none_is_given(cluster, corpus, workspace, tmp_path):
+    options = {"encoder": str(workspace / "models" / "tiny"), "epochs": 1, "hidden": 32, "bits": 16, "sample": 200, "cpus": 1}
+    built = micpq.ray.build(corpus, tmp_path / "out", shards=2, workers=1, train=options)
+    assert built.documents == 600
+    again = micpq.ray.train(corpus, **options)
+    assert micpq.ray.Manifest.read(tmp_path / "out").model == again.fingerprint, "one seed, one sample, one model"
+
+
+@pytest.fixture(scope="session")
+def object_store(workspace):
+    """moto's server on this machine, as an S3 file system."""
+    import boto3
+    from moto.server import ThreadedMotoServer
+    from pyarrow import fs
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    keys = {"access_key": "test", "secret_key": "test"}
+    boto3.client(
+        "s3", endpoint_url=f"http://{host}:{port}", region_name="us-east-1", aws_access_key_id="test", aws_secret_access_key="test"
+    ).create_bucket(Bucket="news")
+    yield fs.S3FileSystem(endpoint_override=f"{host}:{port}", scheme="http", region="us-east-1", **keys)
+    server.stop()
+
+
+def test_a_corpus_and_a_snapshot_in_an_object_store(cluster, corpus, model, one, object_store, tmp_path):
+    from micpq.ray._files import upload
+
+    for path in sorted(corpus.iterdir()):
+        upload(path, object_store, f"news/corpus/{path.name}")
+    out = tmp_path / "out"
+    built = micpq.ray.build("s3://news/corpus", out, model, shards=2, workers=1, filesystem=object_store)
+    assert built.documents == 600 and built.bad_rows == 2
+    micpq.ray.snapshot(out, "news/snapshot", filesystem=object_store)
+    with pytest.raises(micpq.ConfigError, match="already holds a snapshot"):
+        micpq.ray.snapshot(out, "news/snapshot", filesystem=object_store)
+    micpq.ray.restore("news/snapshot", tmp_path / "back", filesystem=object_store)
+    with micpq.ray.Searcher(tmp_path / "back") as searcher:
+        assert_equal(one, searcher, SEARCHES[:4])
+    # A damaged object is refused.
+    name = next(i.path for i in object_store.get_file_info(__import__("pyarrow").fs.FileSelector("news/snapshot", recursive=True)) if i.path.endswith(".store"))
+    with object_store.open_output_stream(name) as stream:
+        stream.write(b"damage")
+    with pytest.raises(micpq.FormatError, match="damaged"):
+        micpq.ray.restore("news/snapshot", tmp_path / "again", filesystem=object_store)
+    assert not (tmp_path / "again" / "manifest.json").exists()
