@@ -10,6 +10,9 @@ use std::time::Duration;
 
 use crate::{Error, Result};
 
+mod staged_file;
+pub use staged_file::StagedFile;
+
 /// Writes a whole file and syncs it. Not atomic: for files inside a directory that is itself renamed into place.
 pub fn write_synced(path: &Path, bytes: &[u8]) -> Result<()> {
     let mut file = File::create(path).map_err(Error::io(path))?;
@@ -78,11 +81,6 @@ pub fn clear_temporary(path: &Path) -> Result<()> {
         Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(Error::io(path)(e)),
         _ => Ok(()),
     }
-}
-
-/// A name beside `path` that no other process uses.
-pub fn temporary_name(path: &Path) -> PathBuf {
-    beside(path, &format!(".{}.tmp", std::process::id()))
 }
 
 /// The path with `suffix` after its whole name: `news.micpq` and `.partial` give `news.micpq.partial`.

@@ -28,7 +28,7 @@ pub(crate) fn header(dtype: &str, shape: &[usize]) -> Vec<u8> {
 /// Writes a `.npy` file in blocks of rows. The file appears under its name only when finished.
 pub struct NpyWriter {
     path: PathBuf,
-    temporary: PathBuf,
+    staged: disk::StagedFile,
     out: BufWriter<File>,
     dtype: &'static str,
     size: usize,
@@ -38,11 +38,10 @@ pub struct NpyWriter {
 
 impl NpyWriter {
     fn create(path: &Path, dtype: &'static str, size: usize, cols: usize) -> Result<Self> {
-        let temporary = disk::beside(path, ".partial");
-        let file = File::create(&temporary).map_err(Error::io(&temporary))?;
-        let mut out = BufWriter::with_capacity(1 << 20, file);
-        out.write_all(&header(dtype, &[0, cols])).map_err(Error::io(&temporary))?;
-        Ok(NpyWriter { path: path.to_path_buf(), temporary, out, dtype, size, cols, bytes: 0 })
+        let staged = disk::StagedFile::create(path)?;
+        let mut out = BufWriter::with_capacity(1 << 20, staged.file()?);
+        out.write_all(&header(dtype, &[0, cols])).map_err(Error::io(path))?;
+        Ok(NpyWriter { path: path.to_path_buf(), staged, out, dtype, size, cols, bytes: 0 })
     }
 
     /// A file of `f32` rows.
@@ -57,7 +56,7 @@ impl NpyWriter {
 
     fn write(&mut self, bytes: &[u8]) -> Result<()> {
         self.bytes += bytes.len();
-        self.out.write_all(bytes).map_err(Error::io(&self.temporary))
+        self.out.write_all(bytes).map_err(Error::io(&self.path))
     }
 
     pub fn rows_f32(&mut self, rows: &Matrix) -> Result<()> {
@@ -76,13 +75,11 @@ impl NpyWriter {
     pub fn finish(mut self) -> Result<usize> {
         use std::io::Seek;
         let rows = self.bytes / (self.size * self.cols);
-        let temporary = self.temporary.clone();
-        let fail = || Error::io(&temporary);
+        let fail = || Error::io(&self.path);
         self.out.seek(std::io::SeekFrom::Start(0)).map_err(fail())?;
         self.out.write_all(&header(self.dtype, &[rows, self.cols])).map_err(fail())?;
-        let file = self.out.into_inner().map_err(|e| fail()(e.into_error()))?;
-        file.sync_all().map_err(fail())?;
-        std::fs::rename(&self.temporary, &self.path).map_err(Error::io(&self.path))?;
+        self.out.flush().map_err(fail())?;
+        self.staged.finish()?;
         Ok(rows)
     }
 }

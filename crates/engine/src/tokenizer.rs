@@ -29,7 +29,9 @@ impl Tokenizer {
     pub fn load(dir: &Path) -> Result<Self> {
         let (json, vocab) = (dir.join("tokenizer.json"), dir.join("vocab.txt"));
         let mut inner = if json.exists() {
-            tokenizers::Tokenizer::from_file(&json)
+            // The library panics on some files that are no tokenizer.
+            std::panic::catch_unwind(|| tokenizers::Tokenizer::from_file(&json))
+                .unwrap_or_else(|_| Err("its parts do not fit together".into()))
                 .map_err(|e| Error::format(&json, format!("not a readable tokenizer: {e}; fetch the encoder again")))?
         } else if vocab.exists() {
             from_vocabulary(dir, &vocab)?

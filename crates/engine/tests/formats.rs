@@ -63,3 +63,31 @@ fn every_format_that_is_claimed_readable_answers_as_the_program_that_wrote_it() 
         assert!(verify(&path, &NoProgress).unwrap().is_empty(), "format {format} after a change");
     }
 }
+
+#[test]
+fn a_directory_of_a_newer_program_is_refused_and_left_as_it_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("index");
+    copy(&data().join(format!("index-{FORMAT}")), &path);
+    for (file, model) in [("index.json", false), ("model/config.json", true)] {
+        let file = path.join(file);
+        let text = std::fs::read_to_string(&file).unwrap();
+        let mut newer: serde_json::Value = serde_json::from_str(&text).unwrap();
+        newer["format"] = 1000.into();
+        newer["unheard_of"] = serde_json::json!({ "x": 1 });
+        std::fs::write(&file, newer.to_string()).unwrap();
+        let said = if model {
+            engine::model::Model::load(&path.join("model")).unwrap_err()
+        } else {
+            Searcher::open(&path, &NoProgress).map(drop).unwrap_err()
+        };
+        let said = said.to_string();
+        assert!(
+            said.contains("has format 1000, this program reads") && said.contains("use the micpq that wrote it"),
+            "{said}"
+        );
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), newer.to_string());
+        std::fs::write(&file, text).unwrap();
+    }
+    assert!(verify(&path, &NoProgress).unwrap().is_empty());
+}

@@ -102,7 +102,8 @@ fn wrong_exports_and_imports_are_refused_and_leave_nothing() {
     std::fs::write(bench.path("bad.npy"), b"\x93NUMPY\x01\x00\x10\x00{'descr': '<f4'}").unwrap();
     std::fs::write(bench.path("other.qrels"), "nobody 0 d 1\n").unwrap();
     std::fs::write(bench.path("r.run"), "q Q0 d 1 2.0 t\n").unwrap();
-    std::fs::create_dir(bench.path("empty")).unwrap();
+    std::fs::create_dir(bench.path("mine")).unwrap();
+    std::fs::write(bench.path("mine/letter.txt"), "dear").unwrap();
     bench.ok("index create codes news.jsonl --model i/model --store codes --rerank-vectors none");
     for (line, code, word) in [
         ("export i -o x", 2, "--to"),
@@ -111,7 +112,7 @@ fn wrong_exports_and_imports_are_refused_and_leave_nothing() {
         ("export i --to trec -o x", 2, "--queries"),
         ("export i --to faiss --queries news.jsonl -o x", 2, "--queries"),
         ("export i --to trec --queries news.jsonl -k 0 -o x", 2, "at least one"),
-        ("export i --to beir -o empty", 2, "exists"),
+        ("export i --to beir -o mine", 1, "is taken: it holds letter.txt"),
         ("export codes --to beir -o x", 2, "texts"),
         ("export i --to parquet -o no/where.parquet", 1, "no/where"),
         ("import text.txt -o x", 1, "FAISS"),

@@ -68,22 +68,18 @@ impl Beir {
 
 /// Writes a BEIR folder. The folder appears only when it is complete.
 pub struct BeirWriter {
-    dir: PathBuf,
-    temporary: tempfile::TempDir,
+    staged: disk::StagedDirectory,
     corpus: BufWriter<File>,
 }
 
 impl BeirWriter {
-    /// Begins a folder. An existing folder is refused.
+    /// Begins a folder. A path that holds anything is refused.
     pub fn create(dir: &Path) -> Result<BeirWriter> {
-        if dir.exists() {
-            return Err(Error::config(format!("{} exists; name another place", dir.display())));
-        }
-        let parent = dir.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let temporary = tempfile::Builder::new().prefix(".micpq-beir").tempdir_in(parent).map_err(Error::io(parent))?;
-        let path = temporary.path().join("corpus.jsonl");
+        let staged = disk::StagedDirectory::begin(dir, disk::Replaces::Nothing)?;
+        std::fs::create_dir(staged.path()).map_err(Error::io(dir))?;
+        let path = staged.path().join("corpus.jsonl");
         let corpus = BufWriter::with_capacity(1 << 20, File::create(&path).map_err(Error::io(&path))?);
-        Ok(BeirWriter { dir: dir.to_path_buf(), temporary, corpus })
+        Ok(BeirWriter { staged, corpus })
     }
 
     /// Adds a document. Labels and attributes go into `metadata`. The title stays empty, because readers join it to the text.
@@ -96,15 +92,14 @@ impl BeirWriter {
         let row = json!({
             "_id": record.id.to_string(), "title": "", "text": record.text.as_deref().unwrap_or(""), "metadata": metadata,
         });
-        writeln!(self.corpus, "{row}").map_err(Error::io(self.temporary.path()))
+        writeln!(self.corpus, "{row}").map_err(Error::io(self.staged.folder()))
     }
 
     /// Writes the queries and their judgements under `split`, and renames the folder to its final path.
     pub fn finish(mut self, queries: &[Document], qrels: &Qrels, split: &str) -> Result<()> {
-        let place = self.temporary.path();
+        let place = &self.staged.path();
         let fail = || Error::io(place);
         self.corpus.flush().map_err(fail())?;
-        self.corpus.get_ref().sync_all().map_err(fail())?;
         let text: String = queries
             .iter()
             .map(|q| format!("{}\n", json!({ "_id": q.id.to_string(), "text": q.text, "metadata": {} })))
@@ -112,9 +107,7 @@ impl BeirWriter {
         disk::write_synced(&place.join("queries.jsonl"), text.as_bytes())?;
         std::fs::create_dir(place.join("qrels")).map_err(fail())?;
         qrels.write_beir(&place.join("qrels").join(format!("{split}.tsv")))?;
-        std::fs::rename(place, &self.dir).map_err(Error::io(&self.dir))?;
-        let _ = self.temporary.keep();
-        disk::sync_directory(self.dir.parent().unwrap_or(Path::new(".")))
+        self.staged.finish()
     }
 }
 

@@ -111,13 +111,10 @@ impl ProductIndex {
         if self.ids.as_ref().is_some_and(|ids| ids.len() != self.len()) {
             return Err(Error::config("an export needs an id for every code"));
         }
-        let temporary = disk::temporary_name(path);
-        let file = File::create(&temporary).map_err(Error::io(&temporary))?;
-        let mut out = BufWriter::with_capacity(1 << 20, file);
-        let written = self.write_to(&mut out, layout).and_then(|()| out.into_inner().map_err(|e| e.into_error()));
-        written.and_then(|file| file.sync_all()).map_err(Error::io(&temporary))?;
-        std::fs::rename(&temporary, path).map_err(Error::io(path))?;
-        disk::sync_directory(path.parent().unwrap_or(Path::new(".")))
+        let staged = disk::StagedFile::create(path)?;
+        let mut out = BufWriter::with_capacity(1 << 20, staged.file()?);
+        self.write_to(&mut out, layout).and_then(|()| out.flush()).map_err(Error::io(path))?;
+        staged.finish()
     }
 
     fn write_to(&self, out: &mut impl Write, layout: Layout) -> std::io::Result<()> {

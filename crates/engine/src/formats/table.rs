@@ -238,7 +238,7 @@ enum Out {
 /// Writes documents to a file, which appears only when it is complete.
 pub struct TableWriter {
     path: PathBuf,
-    temporary: PathBuf,
+    staged: disk::StagedFile,
     columns: Columns,
     out: Out,
     waiting: Vec<Record>,
@@ -247,8 +247,8 @@ pub struct TableWriter {
 impl TableWriter {
     /// Begins a file with these columns.
     pub fn create(path: &Path, format: TableFormat, columns: Columns) -> Result<TableWriter> {
-        let temporary = disk::temporary_name(path);
-        let file = File::create(&temporary).map_err(Error::io(&temporary))?;
+        let staged = disk::StagedFile::create(path)?;
+        let file = staged.file()?;
         let bad = |e: &dyn std::fmt::Display| Error::format(path, format!("cannot be begun: {e}"));
         let out = match format {
             TableFormat::Parquet => {
@@ -264,7 +264,7 @@ impl TableWriter {
             }
             TableFormat::Jsonl => Out::Jsonl(BufWriter::with_capacity(1 << 20, file)),
         };
-        Ok(TableWriter { path: path.to_path_buf(), temporary, columns, out, waiting: Vec::new() })
+        Ok(TableWriter { path: path.to_path_buf(), staged, columns, out, waiting: Vec::new() })
     }
 
     pub fn add(&mut self, record: Record) -> Result<()> {
@@ -274,13 +274,13 @@ impl TableWriter {
 
     fn flush(&mut self) -> Result<()> {
         let records = std::mem::take(&mut self.waiting);
-        let bad = |e: &dyn std::fmt::Display| Error::format(&self.temporary, format!("cannot be written: {e}"));
+        let bad = |e: &dyn std::fmt::Display| Error::format(&self.path, format!("cannot be written: {e}"));
         match &mut self.out {
             Out::Parquet(writer) => writer.write(&self.columns.batch(&records)?).map_err(|e| bad(&e)),
             Out::Arrow(writer) => writer.write(&self.columns.batch(&records)?).map_err(|e| bad(&e)),
             Out::Jsonl(writer) => records.iter().try_for_each(|record| {
                 let row = json_row(record, self.columns.code_bytes.is_some());
-                writeln!(writer, "{row}").map_err(Error::io(&self.temporary))
+                writeln!(writer, "{row}").map_err(Error::io(&self.path))
             }),
         }
     }
@@ -288,18 +288,15 @@ impl TableWriter {
     /// Finishes the file and renames it to its final path.
     pub fn finish(mut self) -> Result<()> {
         self.flush()?;
-        let bad = |e: &dyn std::fmt::Display| Error::format(&self.temporary, format!("cannot be ended: {e}"));
-        let file = match self.out {
-            Out::Parquet(writer) => writer.into_inner().map_err(|e| bad(&e))?,
+        let bad = |e: &dyn std::fmt::Display| Error::format(&self.path, format!("cannot be ended: {e}"));
+        match self.out {
+            Out::Parquet(writer) => drop(writer.into_inner().map_err(|e| bad(&e))?),
             Out::Arrow(writer) => {
-                let buffered = writer.into_inner().map_err(|e| bad(&e))?;
-                buffered.into_inner().map_err(|e| Error::io(&self.temporary)(e.into_error()))?
+                writer.into_inner().map_err(|e| bad(&e))?.flush().map_err(Error::io(&self.path))?;
             }
-            Out::Jsonl(writer) => writer.into_inner().map_err(|e| Error::io(&self.temporary)(e.into_error()))?,
-        };
-        file.sync_all().map_err(Error::io(&self.temporary))?;
-        std::fs::rename(&self.temporary, &self.path).map_err(Error::io(&self.path))?;
-        disk::sync_directory(self.path.parent().unwrap_or(Path::new(".")))
+            Out::Jsonl(mut writer) => writer.flush().map_err(Error::io(&self.path))?,
+        }
+        self.staged.finish()
     }
 }
 

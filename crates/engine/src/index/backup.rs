@@ -10,7 +10,7 @@ use tantivy::directory::META_LOCK;
 use super::directory::segment_of;
 use super::files::{damaged, footer};
 use super::manifest::Manifest;
-use super::{Claim, Index, SEGMENTS, STORE, tantivy_error, verify};
+use super::{CODES, Claim, Index, SEGMENTS, STORE, tantivy_error, verify};
 use crate::disk::{sync_directory, sync_file, write_synced};
 use crate::mmap::Map;
 use crate::{Error, Progress, Result};
@@ -89,7 +89,9 @@ fn copy_once(from: &Path, to: &Path, own_files: bool, progress: &dyn Progress) -
     let store = from.join(STORE);
     let manifest = Manifest::read(from)?;
     let index = Index::open_store(from, None)?;
-    std::fs::create_dir_all(to.join(STORE)).map_err(Error::io(to))?;
+    for name in [STORE, CODES] {
+        std::fs::create_dir_all(to.join(name)).map_err(Error::io(to))?;
+    }
 
     // tantivy takes this lock before it removes files, so the files of the commit stay until they are linked or opened.
     let locked = index.directory().acquire_lock(&META_LOCK);

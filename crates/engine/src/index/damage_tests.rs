@@ -243,6 +243,39 @@ fn a_commit_that_cannot_be_opened_yet_is_acknowledged_and_a_retry_adds_no_duplic
 }
 
 #[test]
+fn verify_finds_an_id_that_two_documents_have() {
+    let dir = scratch();
+    let path = dir.path().join("index");
+    let index = Index::create(&path, &model(CodeShape::micpq(32).unwrap(), 1), IndexConfig::default()).unwrap();
+    let mut writer = index.writer().unwrap();
+    for i in 0..5 {
+        writer.add(&document(i), &code(index.model(), i)).unwrap();
+    }
+    writer.commit(&NoProgress).unwrap();
+    writer.close(&NoProgress).unwrap();
+    // As a program would that does not look ids up.
+    let mut raw: tantivy::IndexWriter = index.inner.tantivy.writer_with_num_threads(1, 15_000_000).unwrap();
+    let again = index.inner.fields.document(&document(2), &code(index.model(), 9), &[], 5).unwrap();
+    raw.add_document(again).unwrap();
+    let mut prepared = raw.prepare_commit().unwrap();
+    let payload = super::writer::Payload { next: 6, opstamp: prepared.opstamp() };
+    prepared.set_payload(&payload.to_json());
+    prepared.commit().unwrap();
+    raw.wait_merging_threads().unwrap();
+
+    let problems = verify(&path, &NoProgress).unwrap();
+    let expected = format!("holds the id \"{}\" 2 times", document(2).id);
+    assert!(problems.len() == 1 && problems[0].problem.contains(&expected), "{problems:?}");
+    // The advice of the message helps.
+    let index = Index::open(&path, &NoProgress).unwrap();
+    let mut writer = index.writer().unwrap();
+    writer.add(&document(2), &code(index.model(), 9)).unwrap();
+    assert_eq!(writer.commit(&NoProgress).unwrap(), 5);
+    writer.close(&NoProgress).unwrap();
+    clean(&path);
+}
+
+#[test]
 fn a_writer_of_a_directory_that_was_replaced_is_refused() {
     let dir = scratch();
     let (path, other) = (dir.path().join("index"), dir.path().join("other"));
@@ -312,6 +345,28 @@ fn the_next_writer_removes_leftovers_of_killed_processes() {
     assert!(young.exists() && locked.exists());
     assert!(!dir.path().join(".index.micpq-dead").exists());
     assert!(dir.path().join(".index.micpq-migration").exists(), "a migration can be resumed");
+    clean(&path);
+}
+
+#[test]
+fn deletes_of_a_commit_that_never_came_do_not_hinder_the_next_writer() {
+    let dir = scratch();
+    let path = full(dir.path());
+    let index = Index::open(&path, &NoProgress).unwrap();
+    let metas = index.inner.tantivy.load_metas().unwrap();
+    // A killed writer wrote them and did not commit; the next one numbers its commit like that one.
+    for segment in &metas.segments {
+        for after in 1..20 {
+            let name = format!("{}.{}.del", segment.id().uuid_string(), metas.opstamp + after);
+            std::fs::write(path.join(STORE).join(name), "half").unwrap();
+        }
+    }
+    let before = index.len();
+    let mut writer = index.writer().unwrap();
+    assert!(writer.delete(&document(1).id).unwrap() && writer.delete(&document(70).id).unwrap());
+    assert_eq!(writer.commit(&NoProgress).unwrap(), before - 2);
+    writer.close(&NoProgress).unwrap();
+    assert!(index.get(&document(1).id).unwrap().is_none() && index.get(&document(2).id).unwrap().is_some());
     clean(&path);
 }
 

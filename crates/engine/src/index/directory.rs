@@ -170,6 +170,20 @@ impl StoreDirectory {
         Ok(file)
     }
 
+    /// Whether a file of deletes belongs to a commit that never came: its writer was killed or failed. The next writer
+    /// gives its own file the same name, because it counts on from the last commit.
+    fn is_leftover(&self, path: &Path) -> bool {
+        #[derive(serde::Deserialize)]
+        struct Commit {
+            opstamp: u64,
+        }
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let opstamp = name.strip_suffix(".del").and_then(|name| name.rsplit('.').next()?.parse::<u64>().ok());
+        let commit = self.mapped.atomic_read(Path::new(SEGMENTS)).ok();
+        let commit = commit.and_then(|list| serde_json::from_slice::<Commit>(&list).ok());
+        matches!((opstamp, commit), (Some(opstamp), Some(commit)) if opstamp > commit.opstamp)
+    }
+
     /// Refuses to write if another directory replaced the one that was opened.
     fn check_place(&self) -> io::Result<()> {
         #[cfg(unix)]
@@ -287,7 +301,15 @@ impl Directory for StoreDirectory {
         self.check_place().map_err(|e| OpenWriteError::wrap_io_error(e, path.to_path_buf()))?;
         // An uncommitted file may have had the same name before.
         self.known().files.remove(path);
-        let (file, store) = (self.mapped.open_write(path)?, self.clone());
+        let file = match self.mapped.open_write(path) {
+            Err(OpenWriteError::FileAlreadyExists(_)) if self.is_leftover(path) => {
+                let failed = |e| OpenWriteError::wrap_io_error(e, path.to_path_buf());
+                std::fs::remove_file(self.root.join(path)).map_err(failed)?;
+                self.mapped.open_write(path)?
+            }
+            file => file?,
+        };
+        let store = self.clone();
         Ok(WritePtr::new(Box::new(SegmentFile { file, store, path: path.to_path_buf() })))
     }
 

@@ -24,58 +24,82 @@ fn version(i: u64, version: u64) -> Document {
     Document { text: format!("Report {i} in its version {version}"), ..document(i) }
 }
 
+/// Contents of the index and of its backup; `None` where there is none.
+#[derive(Clone, Default, PartialEq)]
+struct State {
+    index: Option<Held>,
+    copy: Option<Held>,
+}
+
 /// States in the order they were begun, each with the number of syncs at its acknowledgement.
 struct History {
     disk: Disk,
-    states: Vec<(Option<Held>, usize)>,
+    states: Vec<(State, usize)>,
 }
 
 impl History {
     /// The first state has no index.
     fn begin(root: &Path) -> History {
         let disk = Disk::watch(root);
-        History { states: vec![(None, disk.syncs())], disk }
+        History { states: vec![(State::default(), disk.syncs())], disk }
     }
 
-    fn acknowledged(&mut self, state: Held) {
-        self.states.push((Some(state), self.disk.syncs()));
+    fn last(&self) -> &State {
+        &self.states[self.states.len() - 1].0
+    }
+
+    fn acknowledged(&mut self, index: Held) {
+        let state = State { index: Some(index), copy: self.last().copy.clone() };
+        self.states.push((state, self.disk.syncs()));
+    }
+
+    fn backed_up(&mut self) {
+        let state = State { copy: self.last().index.clone(), ..self.last().clone() };
+        self.states.push((state, self.disk.syncs()));
     }
 
     /// Simulates a power cut at every sync: once with only the synced data, and twice with a random part of the rest.
-    fn check(&self, path: &Path) {
-        for (n, cut) in self.disk.cuts().iter().enumerate() {
+    fn check(&self, path: &Path, copy: &Path) {
+        let cuts = self.disk.cuts();
+        for (n, cut) in cuts.iter().enumerate() {
             for seed in [None, Some(1), Some(2)] {
                 let to = scratch();
                 cut.rebuild(to.path(), seed.map(|seed| mix(seed, n as u64)));
-                let index_dir = to.path().join(path);
                 // The last acknowledged state; the state after it may have been in progress.
                 let last = self.states.iter().rposition(|(_, syncs)| *syncs <= n + 1).unwrap();
                 let (before, after) = (&self.states[last].0, self.states.get(last + 1).map(|(state, _)| state));
-                disk::recover(&index_dir).unwrap();
-                if !index_dir.exists() && before.is_none() {
-                    continue;
-                }
-                clean(&index_dir);
-                let index = Index::open(&index_dir, &NoProgress);
-                let index = index.unwrap_or_else(|e| panic!("sync {n}, {seed:?}, behind state {last}: {e}"));
-                let now = held(&index);
-                let is = |state: &Option<Held>| state.as_ref() == Some(&now);
-                assert!(is(before) || after.is_some_and(is), "sync {n}, {seed:?}: not state {last}, nor the next");
-                clean(&index_dir);
+                let what = format!("sync {n}, {seed:?}, behind state {last}");
+                let found =
+                    State { index: opened(&to.path().join(path), &what), copy: opened(&to.path().join(copy), &what) };
+                let (index, copy) = (found.index == before.index, found.copy == before.copy);
+                assert!(index || after.is_some_and(|after| found.index == after.index), "{what}: another index");
+                assert!(copy || after.is_some_and(|after| found.copy == after.copy), "{what}: another backup");
                 // Leftovers of the cut do not hinder the next writer. Tested only after some cuts because a writer
                 // syncs a lot.
-                if n % 16 != 0 || seed.is_none() {
-                    continue;
-                }
+                let Some(found) = found.index.filter(|_| n % 16 == 0 && seed.is_some()) else { continue };
+                let index = Index::open(&to.path().join(path), &NoProgress).unwrap();
                 let mut writer = index.writer().unwrap();
                 writer.add(&version(9999, 1), &code(index.model(), 1)).unwrap();
                 writer.commit(&NoProgress).unwrap();
-                assert_eq!(index.len(), now.len() + 1);
+                assert_eq!(index.len(), found.len() + 1);
                 writer.close(&NoProgress).unwrap();
-                clean(&index_dir);
+                clean(&to.path().join(path));
             }
         }
+        eprintln!("{} states, {} syncs, {} power cuts", self.states.len(), cuts.len(), 3 * cuts.len());
     }
+}
+
+/// What is at a path after a cut: an index, sound before and after it is opened, or nothing.
+fn opened(dir: &Path, what: &str) -> Option<Held> {
+    disk::recover(dir).unwrap();
+    if !dir.exists() {
+        return None;
+    }
+    clean(dir);
+    let held = held(&Index::open(dir, &NoProgress).unwrap_or_else(|e| panic!("{what}: {e}")));
+    clean(dir);
+    Some(held)
 }
 
 #[test]
@@ -111,50 +135,71 @@ fn acknowledged_commits_survive_a_power_cut_at_any_sync() {
     }
     writer.close(&NoProgress).unwrap();
     assert_eq!(held(&index), state);
-    history.check(path);
+    history.check(path, Path::new("copy"));
 }
 
+/// Operations of the random history. `MICPQ_POWER_ROUNDS` asks for more.
+const ROUNDS: u64 = 8;
+
 #[test]
-fn a_power_cut_during_replacement_leaves_the_old_or_the_new_index() {
+fn a_power_cut_in_a_history_of_every_operation_loses_nothing() {
+    let rounds = std::env::var("MICPQ_POWER_ROUNDS").map_or(ROUNDS, |value| value.parse().expect("a number"));
     let dir = scratch();
     let root = dir.path().join("disk");
     std::fs::create_dir(&root).unwrap();
     let mut history = History::begin(&root);
-    let path = Path::new("index");
-    let index_dir = root.join(path);
-    let put = |index: &Index, numbers: std::ops::Range<u64>| {
-        let mut writer = index.writer().unwrap();
-        for i in numbers {
-            writer.add(&version(i, 0), &code(index.model(), i)).unwrap();
-        }
-        writer.commit(&NoProgress).unwrap();
-        writer.close(&NoProgress).unwrap();
-        held(index)
-    };
-    let (old, new) = (model(CodeShape::micpq(32).unwrap(), 1), model(CodeShape::micpq(64).unwrap(), 2));
-    let index = Index::create(&index_dir, &old, IndexConfig::default()).unwrap();
+    let (path, copy) = (Path::new("index"), Path::new("some/copy"));
+    let (index_dir, copy_dir) = (root.join(path), root.join(copy));
+    let models = [model(CodeShape::micpq(32).unwrap(), 1), model(CodeShape::micpq(64).unwrap(), 2)];
+    let replace = CopyConfig { replace: true, ..CopyConfig::default() };
+    Index::create(&index_dir, &models[0], IndexConfig::default()).unwrap();
     history.acknowledged(Held::new());
-    history.acknowledged(put(&index, 0..20));
-    // The backup shares files with the index, and is then restored over the index.
-    let copy = root.join("some/copy");
-    backup(&index_dir, &copy, CopyConfig::default(), &NoProgress).unwrap();
-    history.acknowledged(put(&index, 20..25));
-    restore(&copy, &index_dir, CopyConfig { replace: true, ..CopyConfig::default() }, &NoProgress).unwrap();
-    let index = Index::open(&index_dir, &NoProgress).unwrap();
-    assert_eq!(index.len(), 20);
-    history.acknowledged(held(&index));
-    let copied = history.disk.syncs();
-
-    let mut encode = |texts: &[&str]| Ok(embeddings(texts.len(), 3));
-    migrate(&index_dir, &new, &mut encode, &MigrateConfig::default(), &NoProgress).unwrap();
-    history.acknowledged(held(&Index::open(&index_dir, &NoProgress).unwrap()));
-    history.check(path);
-    // The backup is acknowledged too and must survive every later cut.
-    for cut in &history.disk.cuts()[copied - 1..] {
-        let to = scratch();
-        cut.rebuild(to.path(), None);
-        let copy = to.path().join("some/copy");
-        clean(&copy);
-        assert_eq!(Index::open(&copy, &NoProgress).unwrap().len(), 20);
+    for round in 0..rounds {
+        let index = Index::open(&index_dir, &NoProgress).unwrap();
+        // The first rounds take every operation once.
+        match if round < 7 { round } else { mix(round, 3) % 7 } {
+            // Added, updated and deleted in one commit.
+            0 | 3 => {
+                let mut writer = index.writer().unwrap();
+                for i in 0..12 {
+                    writer.add(&version(mix(round, i) % 30, round), &code(index.model(), i + round)).unwrap();
+                }
+                writer.delete(&document(mix(round, 99) % 30).id).unwrap();
+                writer.commit(&NoProgress).unwrap();
+                writer.close(&NoProgress).unwrap();
+                history.acknowledged(held(&index));
+            }
+            1 => {
+                backup(&index_dir, &copy_dir, replace, &NoProgress).unwrap();
+                history.backed_up();
+            }
+            2 => {
+                let mut writer = index.writer().unwrap();
+                writer.compact(&NoProgress).unwrap();
+                writer.close(&NoProgress).unwrap();
+                history.acknowledged(held(&index));
+            }
+            4 => {
+                let new = models.iter().find(|model| model.fingerprint() != index.model().fingerprint()).unwrap();
+                let mut encode = |texts: &[&str]| Ok(embeddings(texts.len(), 3));
+                drop(index);
+                migrate(&index_dir, new, &mut encode, &MigrateConfig::default(), &NoProgress).unwrap();
+                history.acknowledged(held(&Index::open(&index_dir, &NoProgress).unwrap()));
+            }
+            5 => {
+                drop(index);
+                restore(&copy_dir, &index_dir, replace, &NoProgress).unwrap();
+                let copied = history.last().copy.clone().unwrap();
+                assert_eq!(held(&Index::open(&index_dir, &NoProgress).unwrap()), copied);
+                history.acknowledged(copied);
+            }
+            _ => {
+                drop(index);
+                Index::create(&index_dir, &models[0], IndexConfig { replace: true, ..IndexConfig::default() }).unwrap();
+                history.acknowledged(Held::new());
+            }
+        }
     }
+    assert!(3 * history.disk.syncs() >= 300);
+    history.check(path, copy);
 }

@@ -100,6 +100,26 @@ fn a_backup_during_writes_holds_exactly_one_commit() {
 }
 
 #[test]
+fn a_restored_backup_of_an_empty_index_takes_documents() {
+    let dir = scratch();
+    let at = |name: &str| dir.path().join(name);
+    let model = model(CodeShape::micpq(32).unwrap(), 1);
+    Index::create(&at("index"), &model, IndexConfig::default()).unwrap();
+    backup(&at("index"), &at("copy"), CopyConfig::default(), &NoProgress).unwrap();
+    // As backups of earlier programs are.
+    std::fs::remove_dir(at("copy").join(CODES)).unwrap();
+    restore(&at("copy"), &at("again"), CopyConfig::default(), &NoProgress).unwrap();
+    for name in ["copy", "again"] {
+        let index = Index::open(&at(name), &NoProgress).unwrap();
+        let mut writer = index.writer().unwrap();
+        writer.add(&document(1), &code(&model, 1)).unwrap();
+        assert_eq!(writer.commit(&NoProgress).unwrap(), 1, "{name}");
+        writer.close(&NoProgress).unwrap();
+        clean(&at(name));
+    }
+}
+
+#[test]
 fn restore_verifies_the_backup_and_replaces_only_on_request() {
     let dir = scratch();
     let (path, copy) = (dir.path().join("index"), dir.path().join("copy"));

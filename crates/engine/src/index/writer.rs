@@ -401,6 +401,8 @@ impl IndexWriter {
     /// one that opens them later builds them again.
     fn tidy(&self) -> Result<()> {
         let dir = self.inner.dir.join(CODES);
+        // Packed codes are derived: their directory may be missing.
+        disk::create_directories(&dir)?;
         let living: HashSet<_> = self.base.segments().iter().map(|s| codes_path(&self.inner.dir, s.id)).collect();
         for entry in std::fs::read_dir(&dir).map_err(Error::io(&dir))? {
             let path = entry.map_err(Error::io(&dir))?.path();
@@ -558,7 +560,7 @@ pub(super) struct Payload {
 }
 
 impl Payload {
-    fn to_json(self) -> String {
+    pub fn to_json(self) -> String {
         let text = serde_json::to_string(&self).expect("plain data has a JSON form");
         format!("{text} {:08x}", crc32fast::hash(text.as_bytes()))
     }
