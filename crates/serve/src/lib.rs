@@ -75,6 +75,16 @@ pub fn observe(config: &ServeConfig) -> Result<Observation> {
     Ok(Observation { _telemetry: telemetry })
 }
 
+/// The routes of a server without a listener, with its indexes open: for fuzzing.
+#[doc(hidden)]
+pub fn router(config: ServeConfig) -> Result<axum::Router> {
+    config.validate()?;
+    let server = Arc::new(Server::new(config));
+    server.open()?;
+    server.set_ready(true);
+    Ok(routes::router(server))
+}
+
 /// Serves until `progress` is interrupted. `on_bound` gets the bound address.
 ///
 /// A stop closes the listener, answers accepted requests, commits waiting writes, and cancels jobs.

@@ -227,8 +227,14 @@ impl Server {
                 format!("index \"{name}\" exists; add to it, drop it first, or choose another name"),
             ));
         }
-        Index::create(&dir, model, config).map_err(Problem::of(Code::BadRequest))?;
-        self.host(name, &dir, true).map_err(Problem::of(Code::BadRequest))
+        Index::create(&dir, model, config).and_then(|_| self.host(name, &dir, true)).map_err(|error| {
+            // What is there now was not there before: without it, a retry finds the name free.
+            let renamed = dropped_name(&dir, name);
+            if std::fs::rename(&dir, &renamed).is_ok() {
+                remove_dropped(&renamed);
+            }
+            Problem::of(Code::BadRequest)(error)
+        })
     }
 
     /// Drops an index that was created over HTTP, with all its documents.
@@ -259,7 +265,7 @@ impl Server {
             hosted.writes.close();
         }
         // Renames before it removes: a crash in between leaves no partial index under the name.
-        let renamed = engine::disk::beside(&dir.with_file_name(format!(".{name}")), DROPPED_SUFFIX);
+        let renamed = dropped_name(&dir, name);
         if renamed.exists() {
             remove_dropped(&renamed);
         }
@@ -282,6 +288,11 @@ impl Server {
     pub fn set_ready(&self, ready: bool) {
         self.ready.store(ready, Ordering::SeqCst);
     }
+}
+
+/// Where the directory of an index is until it is removed.
+fn dropped_name(dir: &Path, name: &str) -> PathBuf {
+    engine::disk::beside(&dir.with_file_name(format!(".{name}")), DROPPED_SUFFIX)
 }
 
 /// Removes the directory of a dropped index. If this fails, the next start removes it.
