@@ -1,3 +1,5 @@
+use proptest::prelude::*;
+
 use super::*;
 
 fn noise(n: usize, seed: u32) -> Vec<f32> {
@@ -10,42 +12,54 @@ fn noise(n: usize, seed: u32) -> Vec<f32> {
         .collect()
 }
 
+fn check_bits(n: usize, outputs: usize, inputs: usize) {
+    let (x, w, bias) = (noise(n * inputs, 1), noise(outputs * inputs, 2), noise(outputs, 3));
+    let weight = HalfWeight::new(&w, outputs, inputs);
+    let mut rows = HalfRows::default();
+    rows.fill(Backend::Reference, &x, inputs);
+    for backend in Backend::available() {
+        let mut same = HalfRows::default();
+        same.fill(backend, &x, inputs);
+        assert_eq!(same.values[..], rows.values[..], "{}", backend.name());
+    }
+    for epilogue in [Epilogue::Bias(&bias), Epilogue::BiasGelu(&bias)] {
+        let expected = [Order::Tiles, Order::Pairs].map(|order| {
+            let mut y = vec![f32::NAN; n * outputs];
+            let args = ProductArgs { weight: &weight, x: &rows, outputs, first: 0, epilogue };
+            (0..weight.panels()).for_each(|panel| reference(&args, &mut y, panel, order));
+            assert!(y.iter().all(|v| v.is_finite()));
+            y
+        });
+        for unit in Unit::available() {
+            let mut y = vec![f32::NAN; n * outputs];
+            weight.multiply_panels_on(unit, 0..weight.panels(), &rows, &mut y, epilogue);
+            assert_eq!(y, expected[unit.order() as usize], "{} {n}x{outputs}x{inputs}", unit.name());
+            // Rounding in the store equals rounding afterwards, with zeros up to whole steps.
+            let mut halves = HalfRows::default();
+            halves.fill(Backend::active(), &noise(90 * outputs, 4), outputs);
+            weight.multiply_into(unit, &rows, &mut halves, epilogue);
+            let mut after = HalfRows::default();
+            after.fill(Backend::Reference, &y, outputs);
+            let size = n * after.stride();
+            assert_eq!(halves.values[..size], after.values[..size], "{} {n}x{outputs}x{inputs}", unit.name());
+        }
+    }
+}
+
 #[test]
 fn every_unit_gives_the_bits_of_the_reference() {
     for (n, outputs, inputs) in
         [(0, 5, 3), (1, 1, 1), (1, 384, 384), (5, 17, 33), (13, 48, 40), (29, 100, 7), (50, 40, 96), (33, 48, 1536)]
     {
-        let (x, w, bias) = (noise(n * inputs, 1), noise(outputs * inputs, 2), noise(outputs, 3));
-        let weight = HalfWeight::new(&w, outputs, inputs);
-        let mut rows = HalfRows::default();
-        rows.fill(Backend::Reference, &x, inputs);
-        for backend in Backend::available() {
-            let mut same = HalfRows::default();
-            same.fill(backend, &x, inputs);
-            assert_eq!(same.values[..], rows.values[..], "{}", backend.name());
-        }
-        for epilogue in [Epilogue::Bias(&bias), Epilogue::BiasGelu(&bias)] {
-            let expected = [Order::Tiles, Order::Pairs].map(|order| {
-                let mut y = vec![f32::NAN; n * outputs];
-                let args = ProductArgs { weight: &weight, x: &rows, outputs, first: 0, epilogue };
-                (0..weight.panels()).for_each(|panel| reference(&args, &mut y, panel, order));
-                assert!(y.iter().all(|v| v.is_finite()));
-                y
-            });
-            for unit in Unit::available() {
-                let mut y = vec![f32::NAN; n * outputs];
-                weight.multiply_panels_on(unit, 0..weight.panels(), &rows, &mut y, epilogue);
-                assert_eq!(y, expected[unit.order() as usize], "{} {n}x{outputs}x{inputs}", unit.name());
-                // Rounding in the store equals rounding afterwards, with zeros up to whole steps.
-                let mut halves = HalfRows::default();
-                halves.fill(Backend::active(), &noise(90 * outputs, 4), outputs);
-                weight.multiply_into(unit, &rows, &mut halves, epilogue);
-                let mut after = HalfRows::default();
-                after.fill(Backend::Reference, &y, outputs);
-                let size = n * after.stride();
-                assert_eq!(halves.values[..size], after.values[..size], "{} {n}x{outputs}x{inputs}", unit.name());
-            }
-        }
+        check_bits(n, outputs, inputs);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+    #[test]
+    fn every_unit_gives_the_bits_of_the_reference_for_random_shapes(n in 0usize..70, outputs in 1usize..130, inputs in 1usize..300) {
+        check_bits(n, outputs, inputs);
     }
 }
 

@@ -1,3 +1,5 @@
+use proptest::prelude::*;
+
 use super::*;
 
 fn noise(n: usize, seed: u32) -> Vec<f32> {
@@ -6,33 +8,45 @@ fn noise(n: usize, seed: u32) -> Vec<f32> {
         .collect()
 }
 
-#[test]
-fn every_backend_gives_the_references_bits() {
-    for (rows, outputs, inputs) in
-        [(0, 5, 3), (1, 1, 1), (1, 384, 384), (5, 17, 33), (13, 48, 40), (29, 100, 7), (200, 40, 96)]
+fn check_bits(rows: usize, outputs: usize, inputs: usize) {
+    let (x, w, bias) = (noise(rows * inputs, 1), noise(outputs * inputs, 2), noise(outputs, 3));
+    let packed = PackedWeight::new(&w, outputs, inputs);
+    for epilogue in
+        [Epilogue::Bias(&bias), Epilogue::BiasRelu(&bias), Epilogue::BiasGelu(&bias), Epilogue::BiasGeluTanh(&bias)]
     {
-        let (x, w, bias) = (noise(rows * inputs, 1), noise(outputs * inputs, 2), noise(outputs, 3));
-        let packed = PackedWeight::new(&w, outputs, inputs);
-        for epilogue in
-            [Epilogue::Bias(&bias), Epilogue::BiasRelu(&bias), Epilogue::BiasGelu(&bias), Epilogue::BiasGeluTanh(&bias)]
-        {
-            let mut expected = vec![f32::NAN; rows * outputs];
-            packed.multiply_on(Backend::Reference, &x, &mut expected, rows, epilogue);
-            assert!(expected.iter().all(|v| v.is_finite()));
-            for backend in Backend::available() {
-                let mut y = vec![f32::NAN; rows * outputs];
-                packed.multiply_on(backend, &x, &mut y, rows, epilogue);
-                assert_eq!(y, expected, "{} {rows}x{outputs}x{inputs}", backend.name());
-                // The panels from the second on: the same values in narrower rows.
-                let split = PANEL.min(outputs);
-                let (first, width) = (outputs.div_ceil(PANEL).min(1), outputs - split);
-                let mut rest = vec![f32::NAN; rows * width];
-                packed.multiply_panels_on(backend, first..packed.panels(), &x, &mut rest, rows, epilogue);
-                for i in 0..rows {
-                    assert_eq!(rest[i * width..(i + 1) * width], expected[i * outputs + split..(i + 1) * outputs]);
-                }
+        let mut expected = vec![f32::NAN; rows * outputs];
+        packed.multiply_on(Backend::Reference, &x, &mut expected, rows, epilogue);
+        assert!(expected.iter().all(|v| v.is_finite()));
+        for backend in Backend::available() {
+            let mut y = vec![f32::NAN; rows * outputs];
+            packed.multiply_on(backend, &x, &mut y, rows, epilogue);
+            assert_eq!(y, expected, "{} {rows}x{outputs}x{inputs}", backend.name());
+            // The panels from the second on: the same values in narrower rows.
+            let split = PANEL.min(outputs);
+            let (first, width) = (outputs.div_ceil(PANEL).min(1), outputs - split);
+            let mut rest = vec![f32::NAN; rows * width];
+            packed.multiply_panels_on(backend, first..packed.panels(), &x, &mut rest, rows, epilogue);
+            for i in 0..rows {
+                assert_eq!(rest[i * width..(i + 1) * width], expected[i * outputs + split..(i + 1) * outputs]);
             }
         }
+    }
+}
+
+#[test]
+fn every_backend_gives_the_references_bits() {
+    for (n, outputs, inputs) in
+        [(0, 5, 3), (1, 1, 1), (1, 384, 384), (5, 17, 33), (13, 48, 40), (29, 100, 7), (200, 40, 96)]
+    {
+        check_bits(n, outputs, inputs);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+    #[test]
+    fn every_backend_gives_the_references_bits_for_random_shapes(n in 0usize..70, outputs in 1usize..130, inputs in 1usize..300) {
+        check_bits(n, outputs, inputs);
     }
 }
 

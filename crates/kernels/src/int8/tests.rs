@@ -24,34 +24,45 @@ fn dequantized(weight: &ByteWeight, j: usize, k: usize) -> f64 {
     f64::from(weight.scale[j]) * f64::from(group[j % PANEL * 4 + k % 4])
 }
 
+fn check_bits(n: usize, outputs: usize, inputs: usize) {
+    let (x, w, bias) = (noise(n * inputs, 1), noise(outputs * inputs, 2), noise(outputs, 3));
+    let (x, weight) = (rows(Backend::Reference, &x, inputs), ByteWeight::new(&w, outputs, inputs));
+    for epilogue in [Epilogue::Bias(&bias), Epilogue::BiasGelu(&bias), Epilogue::BiasGeluTanh(&bias)] {
+        let mut expected = vec![f32::NAN; n * outputs];
+        weight.multiply_on(Unit::Reference, &x, &mut expected, epilogue);
+        assert!(expected.iter().all(|v| v.is_finite()));
+        for unit in Unit::available() {
+            let mut y = vec![f32::NAN; n * outputs];
+            weight.multiply_on(unit, &x, &mut y, epilogue);
+            assert_eq!(y, expected, "{} {n}x{outputs}x{inputs}", unit.name());
+            // In two ranges of panels: the same values, side by side.
+            let half = weight.panels() / 2;
+            let split = (half * PANEL).min(outputs);
+            let (mut a, mut b) = (vec![0.0; n * split], vec![0.0; n * (outputs - split)]);
+            weight.multiply_panels_on(unit, 0..half, &x, &mut a, epilogue);
+            weight.multiply_panels_on(unit, half..weight.panels(), &x, &mut b, epilogue);
+            for i in 0..n {
+                let joined = [&a[i * split..(i + 1) * split], &b[i * (outputs - split)..(i + 1) * (outputs - split)]];
+                assert_eq!(joined.concat(), expected[i * outputs..(i + 1) * outputs]);
+            }
+        }
+    }
+}
+
 #[test]
 fn every_unit_gives_the_bits_of_the_reference() {
     for (n, outputs, inputs) in
         [(0, 5, 3), (1, 1, 1), (1, 384, 384), (5, 17, 33), (13, 48, 40), (29, 100, 7), (50, 40, 96), (17, 32, 1536)]
     {
-        let (x, w, bias) = (noise(n * inputs, 1), noise(outputs * inputs, 2), noise(outputs, 3));
-        let (x, weight) = (rows(Backend::Reference, &x, inputs), ByteWeight::new(&w, outputs, inputs));
-        for epilogue in [Epilogue::Bias(&bias), Epilogue::BiasGelu(&bias), Epilogue::BiasGeluTanh(&bias)] {
-            let mut expected = vec![f32::NAN; n * outputs];
-            weight.multiply_on(Unit::Reference, &x, &mut expected, epilogue);
-            assert!(expected.iter().all(|v| v.is_finite()));
-            for unit in Unit::available() {
-                let mut y = vec![f32::NAN; n * outputs];
-                weight.multiply_on(unit, &x, &mut y, epilogue);
-                assert_eq!(y, expected, "{} {n}x{outputs}x{inputs}", unit.name());
-                // In two ranges of panels: the same values, side by side.
-                let half = weight.panels() / 2;
-                let split = (half * PANEL).min(outputs);
-                let (mut a, mut b) = (vec![0.0; n * split], vec![0.0; n * (outputs - split)]);
-                weight.multiply_panels_on(unit, 0..half, &x, &mut a, epilogue);
-                weight.multiply_panels_on(unit, half..weight.panels(), &x, &mut b, epilogue);
-                for i in 0..n {
-                    let joined =
-                        [&a[i * split..(i + 1) * split], &b[i * (outputs - split)..(i + 1) * (outputs - split)]];
-                    assert_eq!(joined.concat(), expected[i * outputs..(i + 1) * outputs]);
-                }
-            }
-        }
+        check_bits(n, outputs, inputs);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+    #[test]
+    fn every_unit_gives_the_bits_of_the_reference_for_random_shapes(n in 0usize..70, outputs in 1usize..130, inputs in 1usize..300) {
+        check_bits(n, outputs, inputs);
     }
 }
 
