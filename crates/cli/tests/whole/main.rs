@@ -1,6 +1,7 @@
 //! Runs the binary as a user does, on a tiny encoder.
 
 mod bench;
+mod crash;
 mod device;
 mod faults;
 mod flow;
@@ -13,5 +14,6 @@ mod search;
 mod serve;
 mod service;
 mod several;
+mod soak;
 mod upkeep;
 mod usage;

@@ -20,7 +20,7 @@ impl Server {
         Server::spawn(&mut bench.command(&format!("serve {line} --listen 127.0.0.1:0 --json --set log=warn")))
     }
 
-    fn spawn(command: &mut Command) -> Server {
+    pub fn spawn(command: &mut Command) -> Server {
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut first = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut first).unwrap();
@@ -29,33 +29,38 @@ impl Server {
     }
 
     fn send(&self, head: &str, body: &[u8]) -> (u16, String) {
-        let mut stream = TcpStream::connect(&self.address).unwrap();
+        self.try_send(head, body).unwrap_or_else(|reply| panic!("no status: {reply:?}"))
+    }
+
+    /// The status and body, or what came of an answer before the server was gone.
+    fn try_send(&self, head: &str, body: &[u8]) -> Result<(u16, String), String> {
+        let Ok(mut stream) = TcpStream::connect(&self.address) else { return Err(String::new()) };
         stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         let head = format!("{head}Host: {}\r\nConnection: close\r\n\r\n", self.address);
-        stream.write_all(head.as_bytes()).unwrap();
+        let _ = stream.write_all(head.as_bytes());
         // A server that refuses early may close before all of a body is sent.
         let _ = stream.write_all(body);
         let mut reply = Vec::new();
         let _ = stream.read_to_end(&mut reply);
         let reply = String::from_utf8_lossy(&reply).into_owned();
-        let status =
-            reply.split(' ').nth(1).and_then(|s| s.parse().ok()).unwrap_or_else(|| panic!("no status: {reply:?}"));
-        let (head, body) = reply.split_once("\r\n\r\n").unwrap();
+        let status = reply.split(' ').nth(1).and_then(|s| s.parse().ok());
+        let (Some(status), Some((head, body))) = (status, reply.split_once("\r\n\r\n")) else { return Err(reply) };
         let body =
             if head.to_lowercase().contains("transfer-encoding: chunked") { unchunked(body) } else { body.to_owned() };
-        (status, body)
-    }
-
-    pub fn address(&self) -> &str {
-        &self.address
+        Ok((status, body))
     }
 
     pub fn call(&self, method: &str, path: &str, body: Value) -> (u16, Value) {
-        let body = body.to_string();
-        let head =
-            format!("{method} {path} HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: {}\r\n", body.len());
-        let (status, body) = self.send(&head, body.as_bytes());
-        (status, serde_json::from_str(&body).unwrap_or(Value::Null))
+        self.try_call(method, path, body).unwrap_or_else(|| panic!("{method} {path}: no answer"))
+    }
+
+    /// The status and answer; `None` if the server was gone before the answer. Without a body for null.
+    pub fn try_call(&self, method: &str, path: &str, body: Value) -> Option<(u16, Value)> {
+        let body = if body.is_null() { String::new() } else { body.to_string() };
+        let kind = if body.is_empty() { "" } else { "Content-Type: application/json\r\n" };
+        let head = format!("{method} {path} HTTP/1.1\r\n{kind}Content-Length: {}\r\n", body.len());
+        let (status, body) = self.try_send(&head, body.as_bytes()).ok()?;
+        Some((status, serde_json::from_str(&body).unwrap_or(Value::Null)))
     }
 
     pub fn ok(&self, method: &str, path: &str, body: Value) -> Value {
@@ -74,15 +79,23 @@ impl Server {
         self.ok("POST", &format!("/v1/indexes/{index}/count"), json!({}))["count"].as_u64().unwrap()
     }
 
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
     /// Sends a request without reading the answer.
-    fn begin(&self, method: &str, path: &str, length: usize, body: &[u8]) -> TcpStream {
+    pub fn begin(&self, method: &str, path: &str, length: usize, body: &[u8]) -> TcpStream {
         let mut stream = TcpStream::connect(&self.address).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         let head = format!(
             "{method} {path} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n",
             self.address
         );
-        stream.write_all(head.as_bytes()).unwrap();
+        let _ = stream.write_all(head.as_bytes());
         let _ = stream.write_all(body);
         stream
     }
@@ -95,8 +108,13 @@ impl Server {
         fields[11..13].iter().map(|field| field.parse::<f64>().unwrap()).sum::<f64>() / 100.0
     }
 
-    fn signal(&self, name: &str) {
+    pub fn signal(&self, name: &str) {
         assert!(Command::new("kill").args([name, &self.child.id().to_string()]).status().unwrap().success());
+    }
+
+    /// Waits for a server that is ending by itself.
+    pub fn wait(&mut self) {
+        self.child.wait().unwrap();
     }
 
     /// Sends SIGTERM and returns the exit code.
