@@ -10,7 +10,7 @@ MICPQ_SHARED ?= $(abspath ../shared)
 export MICPQ_SHARED
 
 .PHONY: help build demo test steps fmt lint words figures unit contract page python ray ray-wheel arm encoders rustdoc package deny \
-  bench-search bench-encode bench-serve bench-ray encoder-goldens clean
+  test-crash soak fuzz sanitize miri sbom lock bench-search bench-encode bench-serve bench-ray encoder-goldens clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 22
@@ -74,6 +74,44 @@ arm:  ## run the tests of the kernels for 64-bit Arm, emulated
 	  $(CARGO) test --release --target aarch64-unknown-linux-gnu -p micpq-kernels --lib; \
 	else echo "skipped: qemu-aarch64, aarch64-linux-gnu-gcc or Rust's library for Arm is not installed, so the Arm kernels were not tested"; fi
 
+# The short forms of these run in `unit`. Power cuts on real file systems need root, mkfs.ext4, mkfs.xfs and mkfs.btrfs.
+test-crash:  ## kill the program, fail its I/O and cut its power, about an hour; results in docs/reliability.md
+	MICPQ_POWER_ROUNDS=60 $(CARGO) test --release -p micpq-engine --lib -- power --nocapture
+	MICPQ_KILLS=1000 MICPQ_SERVER_KILLS=200 MICPQ_FAULTS=1000000 MICPQ_SERVER_FAULTS=20 MICPQ_CUTS=100 MICPQ_HISTORY_SECONDS=120 \
+	$(CARGO) test --release --workspace --test whole -- crash:: --nocapture --test-threads 1
+
+# DURATION=3600 is the long form.
+soak: DURATION ?= 60
+soak:  ## mixed and hostile load on a server for DURATION seconds (60): memory, descriptors, files and log stay flat
+	MICPQ_SOAK_SECONDS=$(DURATION) $(CARGO) test --release --workspace --test whole -- soak:: --ignored --nocapture
+
+# Needs `rustup toolchain install nightly` and `cargo install cargo-fuzz`. The bounds are those of crates/fuzz/src/lib.rs.
+TARGETS ?= filter cursor corpus npy vectors faiss blocks model encoder http
+fuzz: DURATION ?= 60
+fuzz:  ## search for hostile input with libFuzzer, DURATION seconds (60) for each of TARGETS
+	@$(CARGO) +nightly fuzz --version >/dev/null || { echo "make: nightly Rust or cargo-fuzz is not installed"; exit 1; }
+	for target in $(TARGETS); do mkdir -p fuzz/corpus/$$target && \
+	  $(CARGO) +nightly fuzz run $$target fuzz/corpus/$$target crates/fuzz/seeds/$$target -- \
+	    -max_total_time=$(DURATION) -malloc_limit_mb=192 -rss_limit_mb=4096 -timeout=20 -max_len=65536 -verbosity=0 -print_final_stats=1 || exit 1; done
+
+# Both need `rustup toolchain install nightly`; Miri also its components miri and rust-src.
+sanitize:  ## run the tests of the kernels under AddressSanitizer
+	RUSTFLAGS=-Zsanitizer=address $(CARGO) +nightly test --release --target x86_64-unknown-linux-gnu --target-dir target/sanitize -p micpq-kernels --lib
+
+# SIMD instructions are not interpreted: Miri runs the references and the layout of packed codes.
+miri:  ## interpret the reference code of the kernels with Miri
+	MIRIFLAGS=-Zmiri-env-forward=MICPQ_SIMD MICPQ_SIMD=reference PROPTEST_CASES=2 \
+	$(CARGO) +nightly miri test --target-dir target/miri -p micpq-kernels --lib -- scan::layout scan::topk scan::bound lanes
+
+sbom:  ## write a bill of materials of every crate (cargo-cyclonedx)
+	@if $(CARGO) cyclonedx --version >/dev/null 2>&1; then $(CARGO) cyclonedx --format json --all; \
+	else echo "skipped: cargo-cyclonedx is not installed, so no bill of materials was written"; fi
+
+# Needs uv. A requirements.txt says what is meant, the lock beside it what is installed.
+lock:  ## write the lock files of the Python packages that tests and benchmarks use
+	for folder in crates/serve crates/python/tests benchmarks/search benchmarks/serve; do (cd $$folder && \
+	  UV_CUSTOM_COMPILE_COMMAND="make lock" uv pip compile -q --universal --python-version 3.11 --generate-hashes requirements.txt -o requirements.lock); done
+
 # Schemathesis generates requests from the server's OpenAPI description and sends them to the running binary.
 contract: .venv-http/made  ## check the server against its OpenAPI description (schemathesis)
 	MICPQ_SCHEMATHESIS=$(abspath .venv-http/bin/schemathesis) \
@@ -86,9 +124,9 @@ page: .venv-http/made  ## test the web page in Chromium
 	  $(CARGO) test --release --workspace --test whole -- serve::the_page_works; \
 	else echo "skipped: chromium or chromedriver is not installed, so the web page was not tested"; fi
 
-.venv-http/made: crates/serve/requirements.txt
+.venv-http/made: crates/serve/requirements.lock
 	python3 -m venv .venv-http
-	.venv-http/bin/pip install --quiet --disable-pip-version-check -r $<
+	.venv-http/bin/pip install --quiet --disable-pip-version-check --require-hashes -r $<
 	@touch $@
 
 # ARGS go to the harness: make bench-serve ARGS="--documents 100000 --parts ours,report". All parts take about 45 minutes.
@@ -98,9 +136,9 @@ bench-serve: .venv-peers/made  ## measure the server against pgvector and milvus
 	$(CARGO) build --release --workspace --bin fill
 	.venv-peers/bin/python benchmarks/serve/bench.py $(ARGS)
 
-.venv-peers/made: benchmarks/serve/requirements.txt
+.venv-peers/made: benchmarks/serve/requirements.lock
 	python3 -m venv .venv-peers
-	.venv-peers/bin/pip install --quiet --disable-pip-version-check -r $<
+	.venv-peers/bin/pip install --quiet --disable-pip-version-check --require-hashes -r $<
 	@touch $@
 
 # Builds one wheel for Python 3.10 and later, and tests it in an environment with the packages it works with.
@@ -110,9 +148,9 @@ python: .venv/python  ## test the Python package: wheel, types, tests, every com
 	$(PYTHON) -m pip install --quiet --disable-pip-version-check --no-deps --force-reinstall target/wheels/micpq-*.whl
 	cd crates/python && MYPYPATH=python $(PYTHON) -m mypy --strict python/micpq tests/typed.py && $(PYTHON) -m pytest -q -rs
 
-.venv/python: crates/python/tests/requirements.txt
+.venv/python: crates/python/tests/requirements.lock
 	python3 -m venv .venv/python-tests
-	$(PYTHON) -m pip install --quiet --disable-pip-version-check -r $<
+	$(PYTHON) -m pip install --quiet --disable-pip-version-check --require-hashes -r $<
 	@touch $@
 
 # The wheel in an environment of its own with Ray: two nodes of real processes on this machine.
@@ -140,9 +178,9 @@ bench-search: .venv/peers build  ## measure search against FAISS and others, int
 	.venv/bin/python benchmarks/search/bench.py $(ARGS)
 
 # ScaNN and USearch have no wheel for some systems. They take part if they install.
-.venv/peers: benchmarks/search/requirements.txt benchmarks/search/optional.txt
+.venv/peers: benchmarks/search/requirements.lock benchmarks/search/optional.txt
 	python3 -m venv .venv
-	.venv/bin/pip install --quiet --disable-pip-version-check -r benchmarks/search/requirements.txt
+	.venv/bin/pip install --quiet --disable-pip-version-check --require-hashes -r benchmarks/search/requirements.lock
 	@while read -r peer; do .venv/bin/pip install --quiet --disable-pip-version-check "$$peer" \
 	  || echo "$$peer does not install here, so it does not take part"; done < benchmarks/search/optional.txt
 	@touch $@
