@@ -95,10 +95,16 @@ def test_an_encoding_worker_killed_on_the_way_loses_and_doubles_nothing(cluster,
 
 
 DRIVER = """
-import os, sys, ray, micpq.ray
+import sys, time, ray, micpq.ray
 ray.init(address=sys.argv[1], log_to_driver=False, logging_level="ERROR")
-print("begun", flush=True)
-micpq.ray.build(sys.argv[2], sys.argv[3], sys.argv[4], shards=2, workers=1, chunk=8, progress=lambda done, _: print(done, flush=True))
+
+
+def progress(done, _):
+    print(done, flush=True)
+    time.sleep(0.1)
+
+
+micpq.ray.build(sys.argv[2], sys.argv[3], sys.argv[4], shards=2, workers=1, chunk=8, progress=progress)
 """
 
 
@@ -150,6 +156,7 @@ def object_store(workspace):
 
 def test_a_corpus_and_a_snapshot_in_an_object_store(cluster, corpus, model, one, object_store, tmp_path):
     from micpq.ray._files import upload
+    from pyarrow import fs
 
     for path in sorted(corpus.iterdir()):
         upload(path, object_store, f"news/corpus/{path.name}")
@@ -163,7 +170,8 @@ def test_a_corpus_and_a_snapshot_in_an_object_store(cluster, corpus, model, one,
     with micpq.ray.Searcher(tmp_path / "back") as searcher:
         assert_equal(one, searcher, SEARCHES[:4])
     # A damaged object is refused.
-    name = next(i.path for i in object_store.get_file_info(__import__("pyarrow").fs.FileSelector("news/snapshot", recursive=True)) if i.path.endswith(".store"))
+    objects = object_store.get_file_info(fs.FileSelector("news/snapshot", recursive=True))
+    name = next(entry.path for entry in objects if entry.path.endswith(".store"))
     with object_store.open_output_stream(name) as stream:
         stream.write(b"damage")
     with pytest.raises(micpq.FormatError, match="damaged"):

@@ -23,6 +23,7 @@ import ray
 from .. import _inputs, _micpq
 from .._model import Model
 from ..errors import ConfigError, InputError
+from ._calls import get, unwrapped
 from ._files import corpus_files, resolve, write_whole
 from ._manifest import Manifest, checksum, files_of, shard_name
 from ._parts import dead_letters, part_name, read_chunks, read_part, write_part
@@ -163,7 +164,7 @@ def build(
     parts = sorted(p.name for p in (folder / "parts").glob("*.arrow"))
     names = [shard_name(1, number, shards) for number in range(shards)]
     tasks = [_index_shard.remote(str(folder), str(target), name, number, plan, parts) for number, name in enumerate(names)]
-    documents = sum(ray.get(tasks))
+    documents = sum(get(tasks))
     dead = [{"problem": reason} for part in parts for reason in dead_letters(folder / "parts" / part)]
     write_whole(target / "dead-letters.jsonl", "".join(json.dumps(d, ensure_ascii=False) + "\n" for d in dead).encode())
     built = Built(documents, shards, len(dead), time.perf_counter() - begun, resumed, rates)
@@ -268,12 +269,13 @@ def _encode(
         _Encoder, fn_constructor_kwargs=settings, batch_size=1, batch_format="pyarrow", compute=strategy, num_cpus=cpus, num_gpus=gpus or None
     )
     done, work = 0, dict[str, tuple[int, float]]()
-    for row in encoded.iter_rows():
-        documents, seconds = work.get(row["worker"], (0, 0.0))
-        work[row["worker"]] = (documents + row["documents"], seconds + row["seconds"])
-        done += row["documents"]
-        if progress is not None:
-            progress(done, _rates(work))
+    with unwrapped():
+        for row in encoded.iter_rows():
+            documents, seconds = work.get(row["worker"], (0, 0.0))
+            work[row["worker"]] = (documents + row["documents"], seconds + row["seconds"])
+            done += row["documents"]
+            if progress is not None:
+                progress(done, _rates(work))
     if not finished and not work:
         raise InputError("the source has no rows")
     return _rates(work)

@@ -12,6 +12,7 @@ import ray
 from .. import _inputs, _micpq
 from .._model import Model
 from ..errors import ConfigError
+from ._calls import get
 from ._manifest import Manifest, checksum, files_of, generation_of, shard_name
 
 
@@ -58,5 +59,5 @@ def rebalance(out: Path, shards: int) -> Replaced:
     for name in names:
         shutil.rmtree(out / name, ignore_errors=True)
     tasks = [_move.remote(sources, str(out / name), number, shards, kind) for number, name in enumerate(names)]
-    Manifest(manifest.model, ray.get(tasks)).write(out)
+    Manifest(manifest.model, get(tasks)).write(out)
     return Replaced([Path(source) for source in sources])

@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from ray.exceptions import ActorDiedError, ActorUnavailableError, RayActorError, RayTaskError
+from ray.exceptions import ActorDiedError, ActorUnavailableError, RayActorError
 
 from .. import _inputs, _micpq
 from .._index import Hits, Index
 from .._inputs import Data, Id
 from .._model import Model
 from ..errors import ArgumentError, BusyError, ConfigError, Error
+from ._calls import get
 from ._manifest import Manifest
 from ._shard import SequenceActor, ShardActor
 
@@ -31,16 +32,6 @@ class ShardsMissing(Error):
 
 class _Retry(Exception):
     """A shard lost the commit that a request had begun with: the request begins again."""
-
-
-def _get(reference: Any, timeout: float | None = None) -> Any:
-    """The result of a call. An error of micpq is raised as the actor raised it."""
-    try:
-        return ray.get(reference, timeout=timeout)
-    except RayTaskError as problem:
-        if isinstance(problem.cause, Error):
-            raise problem.cause from None
-        raise
 
 
 class _Fleet:
@@ -257,7 +248,7 @@ class Searcher(Index):
             sent = {shard: send(shard, first) for shard in left}
             for shard, reference in sent.items():
                 try:
-                    results.append(_get(reference, max(0.1, deadline - time.monotonic())))
+                    results.append(get(reference, max(0.1, deadline - time.monotonic())))
                     left.discard(shard)
                 except (*_GONE, ray.exceptions.GetTimeoutError) as problem:
                     if time.monotonic() > deadline:
@@ -303,7 +294,7 @@ class Searcher(Index):
         for turn in itertools.count():
             replicas = self._open().actors[shard]
             try:
-                return _get(getattr(replicas[turn % len(replicas)], method).remote(*args), self._timeout)
+                return get(getattr(replicas[turn % len(replicas)], method).remote(*args), self._timeout)
             except (*_GONE, ray.exceptions.GetTimeoutError):
                 if time.monotonic() > deadline:
                     raise ShardsMissing(f"shard {shard} did not answer in {self._timeout} s") from None
@@ -390,7 +381,7 @@ class _Request:
         if shard in replies:
             return
         try:
-            replies[shard] = _get(reference)
+            replies[shard] = get(reference)
             self.chosen[shard] = replica
         except _GONE as problem:
             if self.chosen.get(shard) == replica:

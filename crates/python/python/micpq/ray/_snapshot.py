@@ -14,6 +14,7 @@ import ray
 
 from .. import _inputs, _micpq
 from ..errors import ConfigError, FormatError
+from ._calls import get
 from ._files import download, resolve, upload, write_whole
 from ._manifest import Manifest, checksum, files_of
 
@@ -63,7 +64,7 @@ def snapshot(out: str | os.PathLike[str], to: str | os.PathLike[str], *, filesys
     if target.get_file_info(f"{place}/{_RECORD}").is_file:
         raise ConfigError(f"{to} already holds a snapshot; name another place")
     tasks = [_save.remote(str(d), target, f"{place}/{d.name}") for d in manifest.directories(source)]
-    record = {"format": 1, "model": manifest.model, "shards": ray.get(tasks)}
+    record = {"format": 1, "model": manifest.model, "shards": get(tasks)}
     target.create_dir(place, recursive=True)
     with target.open_output_stream(f"{place}/{_RECORD}") as stream:
         stream.write(json.dumps(record, indent=1).encode())
@@ -83,7 +84,7 @@ def restore(source: str | os.PathLike[str], out: str | os.PathLike[str], *, file
         raise FormatError(f"{source} holds no complete snapshot: {problem}") from None
     target.mkdir(parents=True, exist_ok=True)
     shards = record["shards"]
-    ray.get([_load.remote(reader, f"{place}/{s['name']}", str(target / s["name"]), s["files"]) for s in shards])
+    get([_load.remote(reader, f"{place}/{s['name']}", str(target / s["name"]), s["files"]) for s in shards])
     model = target / "model"
     if not model.exists():
         staged = target / ".model"

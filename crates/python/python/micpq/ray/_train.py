@@ -11,6 +11,7 @@ import ray
 
 from .. import _inputs, _micpq
 from .._model import Model
+from ._calls import get
 from ._files import corpus_files, resolve
 from ._parts import MAX_ROWS, read_chunks
 
@@ -89,11 +90,11 @@ def train(
     drawn: list[tuple[int, bytes]] = []
     while tasks:
         done, tasks = ray.wait(tasks)
-        drawn = heapq.nsmallest(sample, drawn + ray.get(done[0]))
+        drawn = heapq.nsmallest(sample, drawn + get(done[0]))
     if cpus is None:
         cpus = max(1, max(int(node["Resources"].get("CPU", 1)) for node in ray.nodes() if node["Alive"]))
     fitting = _fit.options(num_cpus=cpus, num_gpus=gpus)
-    archive = ray.get(fitting.remote([d for _, d in drawn], _inputs.options({"bits": bits, "seed": seed, **rest}), cpus))
+    archive = get(fitting.remote([d for _, d in drawn], _inputs.options({"bits": bits, "seed": seed, **rest}), cpus))
     return _unpack(archive)
 
 
