@@ -1,5 +1,8 @@
 //! The hot loop of the scan: it finds the blocks in which a document may be a neighbour.
 
+#[cfg(target_arch = "aarch64")]
+mod arm;
+
 use std::ops::Range;
 
 use super::layout::{BLOCK, BlockLanes, Shape};
@@ -76,6 +79,11 @@ pub(super) fn find<const Q: usize>(
         // SAFETY: the CPU has the backend; the blocks of the range and `rows` rows of every table lie within their slices.
         return unsafe { x86::find(backend, shape, bytes, tile, list, range, matches) };
     }
+    #[cfg(target_arch = "aarch64")]
+    if backend != Backend::Reference {
+        // SAFETY: the blocks of the range and `rows` rows of every table lie within their slices.
+        return unsafe { arm::find(shape, bytes, tile, list, range, matches) };
+    }
     reference(shape, bytes, tile, list, range, matches)
 }
 
@@ -127,6 +135,10 @@ pub(super) fn at_most(backend: Backend, values: &[u8; 256], limits: impl Iterato
     if backend != Backend::Reference {
         // SAFETY: the CPU has the backend.
         return unsafe { x86::at_most(values, limits) };
+    }
+    #[cfg(target_arch = "aarch64")]
+    if backend != Backend::Reference {
+        return arm::at_most(values, limits);
     }
     let (chunks, _) = values.as_chunks::<64>();
     let masks = |limit: u8| {
