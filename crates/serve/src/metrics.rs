@@ -21,6 +21,7 @@ pub struct Metrics {
     deleted: IntGaugeVec,
     segments: IntGaugeVec,
     bytes: GaugeVec,
+    parts: IntGaugeVec,
     memory: IntGauge,
     pub connections: IntGauge,
 }
@@ -92,6 +93,10 @@ impl Metrics {
             ),
             segments: registered(r, IntGaugeVec::new(opts("index_segments", "Segments."), &["index"])),
             bytes: registered(r, GaugeVec::new(opts("index_bytes", "Bytes on disk by part."), &["index", "part"])),
+            parts: registered(
+                r,
+                IntGaugeVec::new(opts("index_memory_bytes", "Bytes that searches read, by part."), &["index", "part"]),
+            ),
             memory: registered(r, IntGauge::with_opts(Opts::new("process_resident_memory_bytes", "Resident memory."))),
             connections: registered(r, IntGauge::with_opts(opts("connections", "Open connections."))),
             registry,
@@ -143,6 +148,12 @@ impl Metrics {
         ] {
             self.bytes.with_label_values(&[index, part]).set(value as f64);
         }
+        let memory = &info.memory;
+        for (part, value) in
+            [("codes", memory.codes), ("ranks", memory.ranks), ("tables", memory.tables), ("filters", memory.filters)]
+        {
+            self.parts.with_label_values(&[index, part]).set(value as i64);
+        }
     }
 
     /// Removes the metrics of a dropped index.
@@ -152,6 +163,9 @@ impl Metrics {
         }
         for part in ["codes", "rerank_vectors", "columns", "documents", "terms", "model", "other"] {
             let _ = self.bytes.remove_label_values(&[index, part]);
+        }
+        for part in ["codes", "ranks", "tables", "filters"] {
+            let _ = self.parts.remove_label_values(&[index, part]);
         }
         for queue in ["query", "write"] {
             let _ = self.queue.remove_label_values(&[index, queue]);

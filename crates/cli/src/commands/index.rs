@@ -231,6 +231,13 @@ fn print_info(index: &Index, json: bool) -> Result<()> {
     ] {
         output::line(format!("    {name:<10} {}", size(n)))?;
     }
+    let memory = &info.memory;
+    output::line("  in memory    read by searches; ranks for hits only")?;
+    for (name, n) in
+        [("codes", memory.codes), ("ranks", memory.ranks), ("tables", memory.tables), ("filters", memory.filters)]
+    {
+        output::line(format!("    {name:<10} {}", size(n as u64)))?;
+    }
     Ok(())
 }
 

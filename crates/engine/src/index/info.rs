@@ -6,6 +6,7 @@ use super::schema::FEATURE;
 use super::stats::columnar;
 use super::{CODES, Inner, MODEL, RerankVectors, STORE, Store, guarded_ours};
 use crate::model::CodeShape;
+use crate::search::Memory;
 use crate::{Error, Result};
 
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
@@ -25,6 +26,8 @@ pub struct Info {
     /// How rerank vectors are stored.
     pub rerank_vectors: RerankVectors,
     pub bytes: Bytes,
+    /// Bytes in memory that searches read.
+    pub memory: Memory,
 }
 
 /// Bytes on disk, by part.
@@ -72,6 +75,8 @@ pub(super) fn of(inner: &Inner) -> Result<Info> {
     })?;
     // Rerank vectors are part of the column files. The sum can still be smaller if a merge removed a file in between.
     bytes.columns = bytes.columns.saturating_sub(bytes.rerank_vectors);
+    let mut memory = Memory { filters: inner.selections.bytes(), ..Memory::default() };
+    snapshot.segments().iter().for_each(|segment| memory += segment.memory());
     Ok(Info {
         format: inner.manifest.format(),
         documents: snapshot.searcher().num_docs() as usize,
@@ -82,6 +87,7 @@ pub(super) fn of(inner: &Inner) -> Result<Info> {
         store: inner.manifest.store(),
         rerank_vectors: inner.manifest.rerank_vectors(),
         bytes,
+        memory,
     })
 }
 

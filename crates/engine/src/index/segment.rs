@@ -15,7 +15,7 @@ use super::{CODES, STORE};
 use crate::disk::{self, Durable};
 use crate::mmap::Map;
 use crate::model::CodeShape;
-use crate::search::{CodeBlocks, Owner, Selection};
+use crate::search::{CodeBlocks, Memory, Owner, Selection};
 use crate::{Error, Progress, Result};
 
 /// Path of a segment's packed codes.
@@ -180,6 +180,12 @@ impl Segment {
             Some(&tokens) => Ok(tokens),
             None => count().map(|tokens| *self.tokens.get_or_init(|| tokens)),
         }
+    }
+
+    /// Bytes that searches read, by part.
+    pub fn memory(&self) -> Memory {
+        let alive = self.alive.as_ref().and_then(|alive| alive.selection.get());
+        Memory { filters: alive.map_or(0, |selection| selection.bytes()), ..self.blocks.memory() }
     }
 
     /// Checks every byte of the packed codes, once. Opening an index reads none of them, so it takes milliseconds for

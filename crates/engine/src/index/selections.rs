@@ -63,6 +63,11 @@ impl Selections {
         self.held.lock()
     }
 
+    /// Bytes of the cache.
+    pub fn bytes(&self) -> usize {
+        self.held().bytes
+    }
+
     /// The matching documents of a segment that are not deleted, and whether the filter was cached.
     pub fn of(
         &self,

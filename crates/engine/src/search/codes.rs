@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::sync::OnceLock;
 
-use kernels::scan::{self, BLOCK, BlocksRef, Shape};
+use kernels::scan::{self, BLOCK, BlocksRef, Keys, Shape};
 use rayon::prelude::*;
 
 use super::selection::bits;
@@ -11,7 +11,8 @@ use crate::mmap::Map;
 use crate::model::CodeShape;
 
 /// Version of the bytes below. 1: first release. 2: the directory distinguishes more prefixes, with about four documents each.
-pub const FORMAT: u32 = 2;
+/// 3: ranks and numbers have as many bits as the number of documents needs.
+pub const FORMAT: u32 = 3;
 
 const MAGIC: &[u8; 8] = b"micpqcod";
 const HEADER: usize = 64;
@@ -21,6 +22,28 @@ const CHECKED: usize = 16;
 
 /// The owner of the codes, so that one file is not mistaken for another: a segment's number, or zeros.
 pub type Owner = [u8; 16];
+
+/// Bytes that searches read. Codes and ranks are mapped files: the system drops pages that are not used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Memory {
+    /// Packed codes. A search may read all of them.
+    pub codes: usize,
+    /// Insertion order and numbers of documents, read for hits and for documents that may be hits.
+    pub ranks: usize,
+    /// Directories of prefixes, and the positions of documents for selective filters.
+    pub tables: usize,
+    /// Results of filters that were used, and the documents that are not deleted.
+    pub filters: usize,
+}
+
+impl std::ops::AddAssign for Memory {
+    fn add_assign(&mut self, other: Memory) {
+        self.codes += other.codes;
+        self.ranks += other.ranks;
+        self.tables += other.tables;
+        self.filters += other.filters;
+    }
+}
 
 enum Image {
     Memory(Vec<u8>),
@@ -92,8 +115,8 @@ impl CodeBlocks {
         image.resize(OWNER, 0);
         image.extend_from_slice(&owner);
         image.extend_from_slice(&blocks);
-        order.iter().for_each(|rank| image.extend_from_slice(&rank.to_le_bytes()));
-        numbers.unwrap_or(&[]).iter().for_each(|number| image.extend_from_slice(&number.to_le_bytes()));
+        image.extend(Keys::pack(order.into_iter(), Keys::bits_for(len)));
+        image.extend(Keys::pack(numbers.unwrap_or(&[]).iter().copied(), Keys::bits_for(len)));
         image.extend_from_slice(starts.as_flattened());
         let crc = crc32fast::hash(&image[CHECKED..]);
         image[12..16].copy_from_slice(&crc.to_le_bytes());
@@ -147,7 +170,7 @@ impl CodeBlocks {
         let (len, bits, flags) = (field(24) as usize, field(28), field(32));
         let expected = HEADER
             + self.shape.blocks_bytes(len)
-            + 4 * len * (1 + flags as usize % 2)
+            + Keys::bytes_for(len, Keys::bits_for(len)) * (1 + flags as usize % 2)
             + if bits == 0 { 0 } else { 4 * ((1 << bits.min(16)) + 1) };
         if flags > 1 || bits > 16 || bytes.len() != expected {
             return Err(format!("has {} bytes, {expected} expected for {len} documents", bytes.len()));
@@ -158,8 +181,8 @@ impl CodeBlocks {
 
     /// Ranks and numbers must be in range even where the checksum agrees: the scan uses them as indexes.
     fn check_contents(&self) -> std::result::Result<(), String> {
-        let inside = |&[a, b, c, d]: &[u8; 4]| (u32::from_le_bytes([a, b, c, d]) as usize) < self.len;
-        if !self.ranks().iter().all(inside) || !self.numbers().iter().all(inside) {
+        let inside = |keys: Keys| (0..self.len).all(|i| (keys.get(i) as usize) < self.len);
+        if !inside(self.ranks()) || !self.numbers().is_none_or(inside) {
             return Err("refers to a document beyond its last".into());
         }
         Ok(())
@@ -178,33 +201,41 @@ impl CodeBlocks {
         self.len == 0
     }
 
+    /// Bytes that searches read, by part.
+    pub fn memory(&self) -> Memory {
+        let codes = self.shape.blocks_bytes(self.len);
+        let ranks = self.keys_bytes() * (1 + usize::from(self.numbered));
+        let directory = self.image.len() - HEADER - codes - ranks;
+        let positions = 4 * self.positions.get().map_or(0, Vec::len);
+        Memory { codes, ranks, tables: directory + positions, filters: 0 }
+    }
+
     fn blocks_end(&self) -> usize {
         HEADER + self.shape.blocks_bytes(self.len)
     }
 
-    /// `[positions]`, little-endian.
-    fn ranks(&self) -> &[[u8; 4]] {
-        let from = self.blocks_end();
-        self.image[from..from + 4 * self.len].as_chunks().0
+    /// Bytes of all ranks, and of all numbers.
+    fn keys_bytes(&self) -> usize {
+        Keys::bytes_for(self.len, Keys::bits_for(self.len))
     }
 
-    /// `[ranks]`, little-endian; empty where numbers are ranks.
-    fn numbers(&self) -> &[[u8; 4]] {
-        let from = self.blocks_end() + 4 * self.len;
-        let len = if self.numbered { self.len } else { 0 };
-        self.image[from..from + 4 * len].as_chunks().0
+    /// The rank of every position.
+    fn ranks(&self) -> Keys<'_> {
+        let from = self.blocks_end();
+        Keys::new(Keys::bits_for(self.len), &self.image[from..from + self.keys_bytes()])
+    }
+
+    /// The number of every rank; `None` where numbers are ranks.
+    fn numbers(&self) -> Option<Keys<'_>> {
+        let from = self.blocks_end() + self.keys_bytes();
+        self.numbered.then(|| Keys::new(Keys::bits_for(self.len), &self.image[from..from + self.keys_bytes()]))
     }
 
     /// The kernel's view. Keys are ranks.
     pub fn view(&self) -> BlocksRef<'_> {
-        let starts = self.blocks_end() + 4 * self.len * (1 + usize::from(self.numbered));
-        BlocksRef::new(
-            self.shape,
-            self.len,
-            &self.image[HEADER..self.blocks_end()],
-            self.ranks(),
-            self.image[starts..].as_chunks().0,
-        )
+        let starts = self.blocks_end() + self.keys_bytes() * (1 + usize::from(self.numbered));
+        let (blocks, starts) = (&self.image[HEADER..self.blocks_end()], self.image[starts..].as_chunks().0);
+        BlocksRef::new(self.shape, self.len, blocks, &[], starts).with_keys(self.ranks())
     }
 
     /// Positions of the documents whose number's bit is set, in rising order.
@@ -225,31 +256,29 @@ impl CodeBlocks {
     fn find_positions(&self) -> Vec<u32> {
         let mut positions = vec![0; self.len];
         let (ranks, numbers) = (self.ranks(), self.numbers());
-        for (position, &rank) in ranks.iter().enumerate() {
-            let rank = u32::from_le_bytes(rank) as usize;
-            let number = numbers.get(rank).map_or(rank, |&number| u32::from_le_bytes(number) as usize);
-            positions[number] = position as u32;
+        for position in 0..self.len {
+            let rank = ranks.get(position);
+            let number = numbers.map_or(rank, |numbers| numbers.get(rank as usize));
+            positions[number as usize] = position as u32;
         }
         positions
     }
 
     /// A bitmap over numbers as one over ranks.
     pub(super) fn by_rank<'a>(&self, numbers: &'a [u64]) -> Cow<'a, [u64]> {
-        if !self.numbered {
-            return Cow::Borrowed(numbers);
-        }
+        let Some(of_rank) = self.numbers() else { return Cow::Borrowed(numbers) };
         // Without a branch per document, so half of a segment takes no longer than a hundredth.
-        let limb = |ranks: &[[u8; 4]]| {
-            ranks.iter().enumerate().fold(0, |limb, (bit, &number)| {
-                let number = u32::from_le_bytes(number);
-                limb | (numbers[number as usize / 64] >> (number % 64) & 1) << bit
+        let limb = |first: usize| {
+            (first..self.len.min(first + 64)).fold(0, |limb, rank| {
+                let number = of_rank.get(rank);
+                limb | (numbers[number as usize / 64] >> (number % 64) & 1) << (rank - first)
             })
         };
-        self.numbers().chunks(64).map(limb).collect()
+        (0..self.len).step_by(64).map(limb).collect()
     }
 
     pub fn number(&self, rank: u32) -> u32 {
-        if self.numbered { u32::from_le_bytes(self.numbers()[rank as usize]) } else { rank }
+        self.numbers().map_or(rank, |numbers| numbers.get(rank as usize))
     }
 
     /// Whether numbers are ranks.

@@ -9,7 +9,7 @@ mod plan;
 mod request;
 mod selection;
 
-pub use codes::{CodeBlocks, FORMAT as CODES_FORMAT, Owner};
+pub use codes::{CodeBlocks, FORMAT as CODES_FORMAT, Memory, Owner};
 pub use flat::{Flat, Hit};
 pub(crate) use nearest::{ScanHit, ScanSegment, explained};
 pub use plan::{Plan, ScanStrategy};

@@ -64,13 +64,76 @@ impl Shape {
     }
 }
 
+/// Numbers of equally many bits, packed without gaps, the lowest bit first.
+#[derive(Clone, Copy, Debug)]
+pub struct Keys<'a> {
+    bits: usize,
+    bytes: &'a [u8],
+}
+
+impl<'a> Keys<'a> {
+    /// Bits of a number below `len`.
+    pub fn bits_for(len: usize) -> usize {
+        (usize::BITS - len.saturating_sub(1).leading_zeros()).max(1) as usize
+    }
+
+    /// Bytes of `count` numbers of `bits` bits.
+    pub fn bytes_for(count: usize, bits: usize) -> usize {
+        (count * bits).div_ceil(8)
+    }
+
+    /// # Panics
+    /// When a number has more than 32 bits.
+    pub fn new(bits: usize, bytes: &'a [u8]) -> Self {
+        assert!(bits <= 32, "keys of {bits} bits");
+        Keys { bits, bytes }
+    }
+
+    /// Packs numbers.
+    ///
+    /// # Panics
+    /// When a number has more than `bits` bits.
+    pub fn pack(numbers: impl ExactSizeIterator<Item = u32>, bits: usize) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(Keys::bytes_for(numbers.len(), bits) + 8);
+        let (mut pending, mut count) = (0u64, 0);
+        for number in numbers {
+            assert!(bits == 32 || number >> bits == 0, "{number} has more than {bits} bits");
+            pending |= u64::from(number) << count;
+            count += bits;
+            while count >= 8 {
+                bytes.push(pending as u8);
+                pending >>= 8;
+                count -= 8;
+            }
+        }
+        if count > 0 {
+            bytes.push(pending as u8);
+        }
+        bytes
+    }
+
+    /// # Panics
+    /// When there is no number `i`.
+    #[inline]
+    pub fn get(self, i: usize) -> u32 {
+        let (at, shift) = (i * self.bits / 8, i * self.bits % 8);
+        // A number of 32 bits at any bit lies within five bytes.
+        let window = match self.bytes[at..].first_chunk::<8>() {
+            Some(eight) => u64::from_le_bytes(*eight),
+            None => self.bytes[at..].iter().rev().fold(0, |window, &byte| window << 8 | u64::from(byte)),
+        };
+        (window >> shift & ((1 << self.bits) - 1)) as u32
+    }
+}
+
 /// Borrowed packed blocks, in memory or in a mapped file.
 #[derive(Clone, Copy, Debug)]
 pub struct BlocksRef<'a> {
     shape: Shape,
     len: usize,
     bytes: &'a [u8],
-    keys: &'a [[u8; 4]],
+    /// Without bits the position is the key.
+    keys: Keys<'a>,
     starts: &'a [[u8; 4]],
 }
 
@@ -90,7 +153,17 @@ impl<'a> BlocksRef<'a> {
             "{} prefix starts are not a power of two and one",
             starts.len()
         );
+        let keys = Keys { bits: if keys.is_empty() { 0 } else { 32 }, bytes: keys.as_flattened() };
         BlocksRef { shape, len, bytes, keys, starts }
+    }
+
+    /// The same blocks with these keys.
+    ///
+    /// # Panics
+    /// When there is not a key for every position.
+    pub fn with_keys(self, keys: Keys<'a>) -> Self {
+        assert!(keys.bytes.len() >= Keys::bytes_for(self.len, keys.bits), "a key for every document");
+        BlocksRef { keys, ..self }
     }
 
     pub fn shape(&self) -> Shape {
@@ -133,7 +206,7 @@ impl<'a> BlocksRef<'a> {
 
     #[inline]
     pub fn key(&self, position: usize) -> u32 {
-        if self.keys.is_empty() { position as u32 } else { u32::from_le_bytes(self.keys[position]) }
+        if self.keys.bits == 0 { position as u32 } else { self.keys.get(position) }
     }
 
     /// Bits of the prefixes in the directory; 0 without a directory.
@@ -251,4 +324,29 @@ pub fn prefix_starts(shape: Shape, bytes: &[u8], len: usize, bits: u32) -> Vec<[
     }
     starts.resize((1 << bits) + 1, (len as u32).to_le_bytes());
     starts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packed_keys_are_read_back_at_every_width() {
+        for bits in 1..=32 {
+            let greatest = u32::MAX >> (32 - bits);
+            for count in [0, 1, 2, 7, 8, 33, 1000] {
+                let numbers: Vec<u32> = (0..count)
+                    .map(|i| if i % 3 == 0 { greatest } else { crate::dropout::mix(7, i) as u32 & greatest })
+                    .collect();
+                let bytes = Keys::pack(numbers.iter().copied(), bits);
+                assert_eq!(bytes.len(), Keys::bytes_for(numbers.len(), bits));
+                let keys = Keys::new(bits, &bytes);
+                assert!(
+                    numbers.iter().enumerate().all(|(i, &number)| keys.get(i) == number),
+                    "{bits} bits, {count} numbers"
+                );
+            }
+        }
+        assert_eq!([0, 1, 2, 3, 256, 257].map(Keys::bits_for), [1, 1, 1, 2, 8, 9]);
+    }
 }
