@@ -73,6 +73,7 @@ pub mod disk;
 pub mod mmap;
 #[doc(hidden)]
 pub mod npy;
+mod parallel;
 #[cfg(all(test, unix))]
 mod power;
 

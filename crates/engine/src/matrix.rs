@@ -79,12 +79,19 @@ impl Matrix {
         if self.cols == 0 {
             return;
         }
-        self.data.par_chunks_exact_mut(self.cols).for_each(|row| {
+        let normalize = |row: &mut [f32]| {
             let norm = row.iter().map(|&x| f64::from(x) * f64::from(x)).sum::<f64>().sqrt();
             if norm > 0.0 {
                 let scale = (1.0 / norm) as f32;
                 row.iter_mut().for_each(|x| *x *= scale);
             }
-        });
+        };
+        // A few rows take less time than a thread takes to wake up.
+        const MAX_SERIAL_ROWS: usize = 64;
+        if self.rows() <= MAX_SERIAL_ROWS {
+            self.data.chunks_exact_mut(self.cols).for_each(normalize);
+        } else {
+            self.data.par_chunks_exact_mut(self.cols).for_each(normalize);
+        }
     }
 }

@@ -4,14 +4,13 @@ use std::path::Path;
 use std::sync::Arc;
 
 use parking_lot::RwLock;
-use rayon::prelude::*;
 use tokenizers::models::wordpiece::WordPiece;
 use tokenizers::normalizers::BertNormalizer;
 use tokenizers::pre_tokenizers::bert::BertPreTokenizer;
 use tokenizers::processors::bert::BertProcessing;
 use tokenizers::{TruncationDirection, TruncationParams, TruncationStrategy};
 
-use crate::{Error, Result};
+use crate::{Error, Result, parallel};
 
 /// A tokenizer: word pieces, byte pairs or unigrams.
 #[derive(Clone)]
@@ -100,16 +99,14 @@ impl Tokenizer {
             )));
         }
         let cutting = self.truncating(max_tokens)?;
-        texts
-            .par_iter()
-            .enumerate()
-            .map(|(i, text)| {
-                let encoding = cutting
-                    .encode_fast(text.as_ref(), self.ends)
-                    .map_err(|e| Error::input(format!("text {i}"), format!("cannot be tokenised: {e}")))?;
-                Ok(encoding.get_ids().iter().copied().filter(|id| Some(*id) != self.dropped).collect())
-            })
-            .collect()
+        let numbered: Vec<(usize, &str)> = texts.iter().map(AsRef::as_ref).enumerate().collect();
+        let ids = |&(i, text): &(usize, &str)| {
+            let encoding = cutting
+                .encode_fast(text, self.ends)
+                .map_err(|e| Error::input(format!("text {i}"), format!("cannot be tokenised: {e}")))?;
+            Ok(encoding.get_ids().iter().copied().filter(|id| Some(*id) != self.dropped).collect())
+        };
+        parallel::try_map(&numbered, ids)
     }
 }
 

@@ -2,13 +2,12 @@
 
 use std::path::Path;
 
-use rayon::prelude::*;
-
 use super::head::Head;
 use super::recipe::Recipe;
 use super::service::{self, Service, ServiceConfig};
 use super::{Convolution, Device, Dropout, Encoder, Pool, Pooling, PoolingChoice, Precision, Step, Terms, pull};
 use crate::model::{EmbeddingConfig, Model};
+use crate::parallel;
 use crate::progress::{NoProgress, Progress};
 use crate::text::Clean;
 use crate::{Error, Matrix, Result};
@@ -319,7 +318,7 @@ impl Embedder {
         if let Some(terms) = &self.config.terms {
             let vocabulary = terms.vocabulary();
             let of = |text: &str| vocabulary.term_numbers(&self.config.clean.apply(text, None));
-            return Ok(texts.par_iter().map(|text| of(text.as_ref())).collect());
+            return Ok(parallel::map(texts, |text| of(text.as_ref())));
         }
         // The authors cut to max_length words and to max_length + 1 ids.
         let max_words = self.service.is_none().then(|| self.config.max_tokens - 1);
@@ -334,7 +333,7 @@ impl Embedder {
             }
             if self.config.lowercase { text.to_lowercase() } else { text }
         };
-        let cleaned: Vec<String> = texts.par_iter().map(|text| prepare(text.as_ref())).collect();
+        let cleaned: Vec<String> = parallel::map(texts, |text| prepare(text.as_ref()));
         if self.service.is_some() {
             return Ok(cleaned.iter().map(|text| service::to_tokens(text)).collect());
         }

@@ -28,6 +28,7 @@ mod weights;
 #[cfg(test)]
 mod tests;
 
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -276,7 +277,7 @@ impl Encoder {
         // All cores share a lone query. With other queries at the same time each gets one core, and none waits for another.
         let call = Call::begin(&self.calls);
         let share = if tasks.len() == 1 && call.only { transformer.team_size(total, threads) } else { 1 };
-        tasks.into_par_iter().try_for_each_init(forward::Scratch::default, |scratch, (range, mut rows)| {
+        let run = |scratch: &mut forward::Scratch, (range, mut rows): (Range<usize>, Vec<&mut [f32]>)| {
             if progress.interrupted() {
                 return Err(Error::Interrupted);
             }
@@ -285,7 +286,13 @@ impl Encoder {
             Team::run(share, |team| transformer.forward_views(&batch, &parts, pool, scratch, team, &mut rows));
             progress.advance((batch.len() * views.len()) as u64);
             Ok(())
-        })?;
+        };
+        if tasks.len() == 1 {
+            // Not handed over to the pool: see `parallel`.
+            tasks.into_iter().try_for_each(|task| run(&mut forward::Scratch::default(), task))?;
+        } else {
+            tasks.into_par_iter().try_for_each_init(forward::Scratch::default, run)?;
+        }
         Ok(out)
     }
 

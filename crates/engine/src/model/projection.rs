@@ -120,6 +120,10 @@ impl Projection {
             )));
         }
         let mut out = Matrix::zeros(embeddings.rows(), self.outputs());
+        if embeddings.rows() <= CHUNK {
+            self.apply_chunk(embeddings.as_slice(), out.as_mut_slice());
+            return Ok(out);
+        }
         let inputs = embeddings.as_slice().par_chunks(CHUNK * self.inputs());
         let outputs = out.as_mut_slice().par_chunks_mut(CHUNK * self.outputs());
         inputs.zip(outputs).for_each(|(x, y)| self.apply_chunk(x, y));

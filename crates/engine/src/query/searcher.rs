@@ -76,6 +76,11 @@ impl Searcher {
         self.embedder.get(self.index().model(), progress)
     }
 
+    /// Whether the encoder is loaded.
+    pub fn has_embedder(&self) -> bool {
+        self.embedder.get().is_some()
+    }
+
     /// Encodes the texts of many queries in one pass.
     pub fn embed(&self, queries: &[Query], progress: &dyn Progress) -> Result<Vec<Embedded>> {
         self.embedder.embed(self.index().model(), queries, progress)
