@@ -83,6 +83,9 @@ pub struct ServeConfig {
     pub log_format: LogFormat,
     /// Log filter in the syntax of tracing: `info`, `warn,serve=debug`. Default: `info`.
     pub log: String,
+    /// Whether the log has a line for every request. Requests that fail with status 500 or above are always logged. Default:
+    /// false.
+    pub access_log: bool,
     /// OTLP/HTTP address of an OpenTelemetry collector for traces, such as `http://127.0.0.1:4318/v1/traces`. Default: none.
     pub telemetry: Option<String>,
     /// Directory that caches vectors and checkpoints of training. Default: below the user's cache directory.
@@ -123,6 +126,7 @@ impl Default for ServeConfig {
             ready_needs_all: false,
             log_format: LogFormat::Text,
             log: "info".into(),
+            access_log: false,
             telemetry: None,
             cache: None,
         }

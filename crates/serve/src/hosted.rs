@@ -7,7 +7,7 @@ use std::time::SystemTime;
 use engine::encoder::Embedder;
 use engine::index::Index;
 use engine::model::Model;
-use engine::query::Searcher;
+use engine::query::{Query, SearchConfig, Searcher};
 use engine::{Error, NoProgress, Progress, Result};
 use parking_lot::{Mutex, RwLock};
 
@@ -137,5 +137,18 @@ fn open(dir: &Path, encoders: &Encoders) -> Result<Searcher> {
         }
         Err(error) => return Err(error),
     };
-    Searcher::new(index, embedder)
+    let searcher = Searcher::new(index, embedder)?;
+    warm(&searcher);
+    Ok(searcher)
+}
+
+/// Answers one query, so that the first caller does not wait for checksums, for codes from the disk or for the encoder's
+/// threads.
+fn warm(searcher: &Searcher) {
+    let vector = || Query::vector(vec![0.0; searcher.index().model().inputs()]);
+    let query = if searcher.has_embedder() { Query::text("the first query") } else { vector() };
+    if let Err(error) = searcher.search(&[query], &SearchConfig::default(), &NoProgress) {
+        // The callers get the same error, for their own queries.
+        tracing::warn!(index = %searcher.index().dir().display(), %error, "a first query failed");
+    }
 }

@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use engine::query::{Answer, Embedded, Query, SearchConfig, Searcher};
+use engine::query::{Answer, Embedded, Like, Query, Rerank, SearchConfig, Searcher};
 use engine::{Error, NoProgress, Progress};
 use tokio::sync::oneshot;
 
@@ -32,12 +32,35 @@ struct Shared {
     waiting: AtomicUsize,
     /// Number of requests whose body is still being read. A batch waits a moment for them.
     coming: AtomicUsize,
+    /// Batches that are being answered.
+    answering: AtomicUsize,
 }
+
+/// Counts a batch while it is answered, also when that panics.
+struct Answering<'a>(&'a AtomicUsize);
+
+impl<'a> Answering<'a> {
+    fn begin(count: &'a AtomicUsize) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Answering(count)
+    }
+}
+
+impl Drop for Answering<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Maximum number of hits, and of bytes of the text, of a query that its own task answers.
+const MAX_DIRECT_HITS: usize = 100;
+const MAX_DIRECT_TEXT_BYTES: usize = 1024;
 
 /// The query queue of an index.
 pub struct QueryQueue {
     sender: Option<SyncSender<Pending>>,
     shared: Arc<Shared>,
+    searcher: Box<dyn Fn() -> Arc<Searcher> + Send + Sync>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -54,7 +77,7 @@ impl QueryQueue {
     /// Starts the thread that answers.
     pub fn start(
         index: &str,
-        searcher: impl Fn() -> Arc<Searcher> + Send + 'static,
+        searcher: impl Fn() -> Arc<Searcher> + Clone + Send + Sync + 'static,
         config: &ServeConfig,
         metrics: Arc<Metrics>,
     ) -> engine::Result<QueryQueue> {
@@ -64,14 +87,18 @@ impl QueryQueue {
             metrics,
             waiting: AtomicUsize::new(0),
             coming: AtomicUsize::new(0),
+            answering: AtomicUsize::new(0),
         });
         let batch = config.batch;
         let window = Duration::from_secs_f64(config.batch_window_ms / 1e3);
-        let state = shared.clone();
+        let (state, current) = (shared.clone(), searcher.clone());
         let work = move || {
             while let Some(pending) = take(&receiver, &state, batch, window) {
                 // A panic in one batch must not end the queue. The callers of the batch get an error.
-                let work = std::panic::AssertUnwindSafe(|| answer(&searcher(), pending, &state));
+                let work = std::panic::AssertUnwindSafe(|| {
+                    let _counted = Answering::begin(&state.answering);
+                    answer(&current(), pending, &state);
+                });
                 if std::panic::catch_unwind(work).is_err() {
                     tracing::error!(index = state.index, "a batch of queries ended in a panic");
                 }
@@ -79,7 +106,7 @@ impl QueryQueue {
         };
         let thread = std::thread::Builder::new().name(format!("query {index}")).spawn(work);
         let thread = thread.map_err(|e| Error::Busy(format!("cannot start a search thread for index {index}: {e}")))?;
-        Ok(QueryQueue { sender: Some(sender), shared, thread: Some(thread) })
+        Ok(QueryQueue { sender: Some(sender), shared, searcher: Box::new(searcher), thread: Some(thread) })
     }
 
     /// Announces a request before its body is read.
@@ -95,8 +122,15 @@ impl QueryQueue {
 
     /// Answers queries in their order. Refuses immediately if the queue is full.
     pub async fn ask(&self, queries: Vec<Query>, config: SearchConfig, coming: Coming) -> problem::Answer<Vec<Answer>> {
-        let (reply, answer) = oneshot::channel();
+        let (reply, answered) = oneshot::channel();
         let pending = Pending { queries, config, reply, since: Instant::now(), span: tracing::Span::current() };
+        if self.sender.is_some() && self.is_idle() && is_short(&pending) {
+            // No other query could share its batch, and to wake the thread and be woken by it would take longer than the scan.
+            let _counted = Answering::begin(&self.shared.answering);
+            drop(coming);
+            answer(&(self.searcher)(), vec![pending], &self.shared);
+            return received(answered.await);
+        }
         let sender = self.sender.as_ref().ok_or_else(Problem::stopping)?;
         self.shared.waiting.fetch_add(1, Ordering::Relaxed);
         let sent = sender.try_send(pending);
@@ -111,10 +145,33 @@ impl QueryQueue {
                 TrySendError::Disconnected(_) => Problem::stopping(),
             });
         }
-        match answer.await {
-            Ok(answers) => answers.map_err(Problem::of(Code::BadQuery)),
-            Err(_) => Err(Problem::internal("the query was lost; the server's log says why")),
-        }
+        received(answered.await)
+    }
+
+    /// Whether this request is the only one: none waits, none is being answered, and no other body is being read.
+    fn is_idle(&self) -> bool {
+        let Shared { waiting, coming, answering, .. } = &*self.shared;
+        let count = |of: &AtomicUsize| of.load(Ordering::Relaxed);
+        count(waiting) == 0 && count(answering) == 0 && count(coming) <= 1
+    }
+}
+
+/// Whether a request takes a few milliseconds at most, for which it may hold a thread that also serves connections.
+fn is_short(pending: &Pending) -> bool {
+    let SearchConfig { k, filter, hybrid, snippets, rerank, .. } = &pending.config;
+    let short = |like: &Like| if let Like::Text(text) = like { text.len() <= MAX_DIRECT_TEXT_BYTES } else { true };
+    *k <= MAX_DIRECT_HITS
+        && filter.is_none()
+        && *hybrid == 0.0
+        && !snippets
+        && !matches!(rerank, Rerank::First(_))
+        && matches!(&pending.queries[..], [query] if matches!(&query.like[..], [(like, _)] if short(like)))
+}
+
+fn received(answered: Result<engine::Result<Vec<Answer>>, oneshot::error::RecvError>) -> problem::Answer<Vec<Answer>> {
+    match answered {
+        Ok(answers) => answers.map_err(Problem::of(Code::BadQuery)),
+        Err(_) => Err(Problem::internal("the query was lost; the server's log says why")),
     }
 }
 

@@ -774,7 +774,7 @@ fn new_change(i: usize) -> Change {
     let new: crate::routes::NewDocument = serde_json::from_value(document(i)).unwrap();
     let crate::routes::Id(id) = new.id;
     let stored = engine::corpus::Document { id, text: new.text.unwrap(), labels: vec![], attributes: vec![] };
-    Change::Upsert(vec![(stored, new.vector)])
+    Change::Upsert(vec![(stored, new.vector.map(|vector| vector.0))])
 }
 
 fn sound(dir: &Path) {
@@ -1004,4 +1004,39 @@ async fn waiting_writes_are_limited_in_bytes() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     bench.ok("PUT", "/v1/indexes/news/documents", json!({ "documents": [document(9)] })).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_vector_as_list_base64_and_bytes_gives_the_same_answer() {
+    use base64::Engine;
+    let bench = Bench::new(|_| {});
+    bench.fill(60).await;
+    let bytes: Vec<u8> = vector(7).iter().flat_map(|v| v.to_le_bytes()).collect();
+    let packed = base64::prelude::BASE64_STANDARD.encode(&bytes);
+    let list = bench.ok("POST", "/v1/indexes/news/query", json!({ "vector": vector(7), "k": 5 })).await;
+    let text = bench.ok("POST", "/v1/indexes/news/query", json!({ "vector": packed, "k": 5 })).await;
+    let octets = "application/octet-stream";
+    let path = "/v1/indexes/news/query/vector?k=5";
+    let reply = bench.raw("POST", path, octets, bytes.clone()).await;
+    assert_eq!(list["hits"][0]["id"], 7);
+    assert_eq!((&list["hits"], &list["hits"]), (&text["hits"], &reply.body["hits"]));
+    let filtered =
+        bench.raw("POST", "/v1/indexes/news/query/vector?filter=year:1988&documents=false", octets, bytes.clone());
+    let filtered = filtered.await;
+    assert_eq!(filtered.status, 200, "{}", filtered.text);
+    assert!(filtered.body["hits"].as_array().unwrap().iter().all(|hit| hit["id"].as_u64().unwrap() % 4 == 1));
+
+    let wrong = bench.raw("POST", path, octets, bytes[..7].to_vec()).await;
+    assert_eq!((wrong.status, wrong.code()), (422, "bad_vector"));
+    let narrow = bench.raw("POST", path, octets, bytes[..8].to_vec()).await;
+    assert_eq!((narrow.status, narrow.code()), (422, "bad_vector"));
+    let untyped = bench.raw("POST", path, "", bytes.clone()).await;
+    assert_eq!((untyped.status, untyped.code()), (415, "wrong_media_type"));
+    let option = bench.raw("POST", "/v1/indexes/news/query/vector?q=5", octets, bytes).await;
+    assert_eq!((option.status, option.code()), (400, "bad_request"));
+    // A stored vector may be base64 too.
+    let stored = json!({ "documents": [{ "id": 999, "vector": packed }] });
+    bench.ok("PUT", "/v1/indexes/news/documents", stored).await;
+    let found = bench.ok("POST", "/v1/indexes/news/query", json!({ "document": 999, "k": 1 })).await;
+    assert_eq!(found["hits"][0]["id"], 7);
 }

@@ -28,6 +28,10 @@ impl LazyEmbedder {
         Ok(lazy)
     }
 
+    pub fn is_loaded(&self) -> bool {
+        self.embedder.get().is_some()
+    }
+
     /// The encoder the model was trained with. The first call loads it.
     pub fn get(&self, model: &Model, progress: &dyn Progress) -> Result<&Arc<Embedder>> {
         if self.embedder.get().is_none() {

@@ -78,7 +78,7 @@ impl Searcher {
 
     /// Whether the encoder is loaded.
     pub fn has_embedder(&self) -> bool {
-        self.embedder.get().is_some()
+        self.embedder.is_loaded()
     }
 
     /// Encodes the texts of many queries in one pass.

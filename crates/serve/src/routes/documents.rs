@@ -13,6 +13,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::ToSchema;
 
 use super::Refusals;
+use super::vector::Vector;
 use crate::bounds;
 use crate::extract::{Body, MayRead, MayWrite, NamedIndex, NoBody, PathPart, whole};
 use crate::hosted::Hosted;
@@ -122,7 +123,7 @@ pub struct NewDocument {
     #[schema(min_length = 1, example = "Oil prices rise as OPEC cuts its output")]
     pub text: Option<String>,
     /// Embedding by the same encoder. If it is given, the server does not encode the text.
-    pub vector: Option<Vec<f32>>,
+    pub vector: Option<Vector>,
     /// Labels.
     #[serde(default)]
     pub labels: Vec<String>,
@@ -155,14 +156,14 @@ impl NewDocument {
             }
         };
         let index = hosted.index();
-        if let Some(vector) = &self.vector {
+        if let Some(Vector(vector)) = &self.vector {
             check_vector(vector, index.model().inputs()).map_err(|mut problem| {
                 problem.details.message = format!("document {id}: {}", problem.details.message);
                 problem
             })?;
         }
         let attributes = self.attributes.into_pairs()?;
-        Ok((Document { id, text, labels: self.labels, attributes }, self.vector))
+        Ok((Document { id, text, labels: self.labels, attributes }, self.vector.map(|Vector(values)| values)))
     }
 }
 

@@ -23,6 +23,7 @@ mod page;
 mod query;
 mod stream;
 mod system;
+mod vector;
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -85,6 +86,7 @@ fn described() -> OpenApiRouter<Arc<Server>> {
         .routes(routes!(documents::count))
         .routes(routes!(query::query))
         .routes(routes!(query::batch))
+        .routes(routes!(query::vector))
         .routes(routes!(insight::facets))
         .routes(routes!(insight::codebooks))
         .routes(routes!(insight::codeword))
@@ -177,7 +179,7 @@ async fn observe(State(server): State<Arc<Server>>, request: Request, next: Next
         let ms = time.as_secs_f64() * 1e3;
         if status.is_server_error() {
             tracing::warn!(%method, path, status = status.as_u16(), ms, "answered");
-        } else {
+        } else if server.config.access_log {
             tracing::info!(%method, path, status = status.as_u16(), ms, "answered");
         }
     });

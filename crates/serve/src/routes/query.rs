@@ -11,9 +11,11 @@ use utoipa::ToSchema;
 
 use super::Refusals;
 use super::documents::{Attributes, Id, check_vector};
-use crate::extract::{Body, MayRead, NamedIndex, Whole, some_whole};
+use super::vector::{Vector, VectorBytes};
+use crate::extract::{Body, MayRead, NamedIndex, Octets, QueryString, Whole, some_whole};
 use crate::hosted::Hosted;
 use crate::problem::{Answer, Code, Problem};
+use crate::queries::Coming;
 use crate::server::Server;
 
 /// An example of what to find: one of `text`, `vector` and `document`.
@@ -23,7 +25,7 @@ pub struct Example {
     /// Text.
     text: Option<String>,
     /// Embedding of the index's encoder.
-    vector: Option<Vec<f32>>,
+    vector: Option<Vector>,
     /// Id of a document of the index.
     document: Option<Id>,
     /// Weight against the other examples. Default: 1.
@@ -74,7 +76,7 @@ pub struct Search {
     #[schema(example = "oil prices and the economy")]
     text: Option<String>,
     /// Find documents like this embedding of the index's encoder.
-    vector: Option<Vec<f32>>,
+    vector: Option<Vector>,
     /// Find documents like the one with this id, which is not among the hits.
     document: Option<Id>,
     /// Find documents like several examples together.
@@ -184,7 +186,7 @@ impl Example {
                 check_text(&text, max_text_bytes)?;
                 Like::Text(text)
             }
-            (None, Some(vector), None) => {
+            (None, Some(Vector(vector)), None) => {
                 check_vector(&vector, width)?;
                 Like::Vector(vector)
             }
@@ -301,9 +303,53 @@ pub async fn query(
     // Announced before the body is read, so that a batch can wait for it.
     let coming = hosted.queries.coming();
     let Body(search) = Body::<Search>::from_request(request, &server).await?;
-    let (query, config) = search.convert(&hosted, server.config.max_text_bytes)?;
+    answer(search, &server, &hosted, coming).await
+}
+
+async fn answer(search: Search, server: &Server, hosted: &Hosted, coming: Coming) -> Answer<Json<Found>> {
+    let (query, config) = search.convert(hosted, server.config.max_text_bytes)?;
     let answer = hosted.queries.ask(vec![query], config, coming).await?.pop();
     answer.map(|answer| Json(answer.into())).ok_or_else(|| Problem::internal("the query has no answer"))
+}
+
+/// Options of a query by the bytes of a vector.
+#[derive(Debug, Deserialize, utoipa::IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct VectorOptions {
+    /// Number of hits.
+    #[param(minimum = 1, maximum = 10000, default = 10)]
+    k: Option<usize>,
+    /// Only documents that match this filter.
+    filter: Option<String>,
+    /// Whether hits have text, labels and attributes.
+    #[param(default = true)]
+    documents: Option<bool>,
+}
+
+/// Find documents by the bytes of a vector
+///
+/// The body is an embedding of the index's encoder as little-endian 32-bit floats. It is a third of the same vector in JSON and
+/// needs no parsing. All other options have their defaults.
+#[utoipa::path(post, path = "/v1/indexes/{index}/query/vector", tag = "search", operation_id = "queryVector",
+    params(("index" = String, Path, description = "Name of the index"), VectorOptions),
+    request_body(content = VectorBytes, content_type = "application/octet-stream"),
+    responses((status = 200, description = "The hits", body = Found), Refusals))]
+pub async fn vector(
+    _: MayRead,
+    State(server): State<Arc<Server>>,
+    NamedIndex(hosted): NamedIndex,
+    QueryString(options): QueryString<VectorOptions>,
+    request: Request,
+) -> Answer<Json<Found>> {
+    let coming = hosted.queries.coming();
+    let Octets(bytes) = Octets::from_request(request, &server).await?;
+    let vector = Vector::of_bytes(&bytes).map_err(|problem| {
+        Problem::refused(Code::BadVector, format!("the body has {problem}; send little-endian 32-bit floats"))
+    })?;
+    let VectorOptions { k, filter, documents } = options;
+    let search = Search { vector: Some(vector), k, filter, documents, ..Search::default() };
+    answer(search, &server, &hosted, coming).await
 }
 
 /// Several queries.
