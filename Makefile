@@ -10,7 +10,7 @@ MICPQ_SHARED ?= $(abspath ../shared)
 export MICPQ_SHARED
 
 .PHONY: help build demo test steps fmt lint words figures unit contract page python ray ray-wheel arm encoders rustdoc package deny \
-  test-crash soak fuzz sanitize miri sbom lock bench-search bench-encode bench-serve bench-ray encoder-goldens clean
+  test-crash soak fuzz sanitize miri sbom lock bench-search bench-encode bench-serve bench-query bench-ray encoder-goldens clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 22
@@ -135,6 +135,15 @@ bench-serve: .venv-peers/made  ## measure the server against pgvector and milvus
 	$(CARGO) build --release --workspace
 	$(CARGO) build --release --workspace --bin fill
 	.venv-peers/bin/python benchmarks/serve/bench.py $(ARGS)
+
+# ARGS go to the harness: make bench-query ARGS="--corpus stories.jsonl --index news.micpq --rounds 5". Default: the demo's index.
+bench-query: encoders .venv-query/made build  ## measure a text query against ONNX Runtime with FAISS, LanceDB and Qdrant's client, into benchmarks/results/query.md
+	.venv-query/bin/python benchmarks/query/bench.py $(ARGS)
+
+.venv-query/made: benchmarks/query/requirements.txt
+	python3 -m venv .venv-query
+	.venv-query/bin/pip install --quiet --disable-pip-version-check -r $<
+	@touch $@
 
 .venv-peers/made: benchmarks/serve/requirements.lock
 	python3 -m venv .venv-peers

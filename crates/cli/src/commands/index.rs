@@ -232,7 +232,7 @@ fn print_info(index: &Index, json: bool) -> Result<()> {
         output::line(format!("    {name:<10} {}", size(n)))?;
     }
     let memory = &info.memory;
-    output::line("  in memory    read by searches; ranks for hits only")?;
+    output::line("  in memory    read by searches")?;
     for (name, n) in
         [("codes", memory.codes), ("ranks", memory.ranks), ("tables", memory.tables), ("filters", memory.filters)]
     {
