@@ -70,7 +70,12 @@ pub struct MethodConfig {
     /// Encoder passes with a dropout of 0.1, whose token states DHIM's epochs after the first read in turn. Each takes as much
     /// memory as the clean states. With 0 every epoch reads the clean states.
     pub passes: usize,
-    /// How views are made (CSH, two-stage).
+    /// From the particular document (0) to its kind (1): what the codes of `distilled` keep together. The weight of MICPQ beside
+    /// float search is 4 kind^2.
+    pub kind: f64,
+    /// Float neighbours that a query of distillation draws into its pool.
+    pub neighbours: usize,
+    /// How views are made (CSH, two-stage, distilled).
     pub views: ViewChoice,
     /// Whether both views of the first epoch are the clean vector, as in the authors' code.
     pub clean_first_epoch: bool,
@@ -118,6 +123,8 @@ impl MethodConfig {
             sharpness: if bits <= 16 { 0.3 } else { 0.1 },
             regulariser_weight: 1.0,
             passes: 0,
+            kind: 0.5,
+            neighbours: 8,
             views: ViewChoice::default(),
             clean_first_epoch: true,
             held_out: 1000,
@@ -231,6 +238,8 @@ impl MethodConfig {
             ("sharpness", self.sharpness, 1e-3, 1e3),
             ("regulariser_weight", self.regulariser_weight, 0.0, 1e3),
             ("passes", self.passes as f64, 0.0, 1000.0),
+            ("kind", self.kind, 0.0, 1.0),
+            ("neighbours", self.neighbours as f64, 1.0, 200.0),
             ("held_out", self.held_out as f64, 1.0, 1e6),
         ] {
             check(name, value, min, max)?;
@@ -308,7 +317,10 @@ mod tests {
         assert!(config.with("alpha", "much".into()).unwrap_err().to_string().contains("the kind of 0.5"));
         assert!(config.with("beta", 1.into()).unwrap_err().to_string().contains("alpha"));
         let vectors = Matrix::from_vec(2, vec![0.0, 1.0, 2.0, 3.0]);
-        let error = crate::job::of_vectors(&changed, vectors, &NoProgress).err().unwrap();
+        let error =
+            crate::job::of_vectors(&changed, vectors, &train::vectors::VectorViews::Noise(0.5), None, &NoProgress)
+                .err()
+                .unwrap();
         assert!(error.to_string().contains("alpha is 0.25"), "{error}");
     }
 }

@@ -90,11 +90,14 @@ mod tests {
 
     use engine::NoProgress;
     use engine::model::{CodeShape, Dense};
+    use train::vectors::VectorViews;
 
     use super::*;
     use crate::config::MethodConfig;
     use crate::pq::tests::heaps;
     use crate::{job, pq, registry};
+
+    const VIEWS: VectorViews = VectorViews::Noise(VectorViews::NOISE);
 
     /// PQ of one layer as a user would write it.
     fn user_pq(embeddings: &Matrix, _: &Training) -> Result<(Projection, Codebooks)> {
@@ -107,8 +110,10 @@ mod tests {
         registry::register(Arc::new(EmbeddingMethod::new("user-pq", user_pq))).unwrap();
         let points = heaps(2000, 16);
         let config = MethodConfig::named("user-pq", 32).unwrap();
-        let own = job::of_vectors(&config, points.clone(), &NoProgress).unwrap();
-        let built_in = job::of_vectors(&MethodConfig::named("pq", 32).unwrap(), points.clone(), &NoProgress).unwrap();
+        let own = job::of_vectors(&config, points.clone(), &VIEWS, None, &NoProgress).unwrap();
+        let built_in =
+            job::of_vectors(&MethodConfig::named("pq", 32).unwrap(), points.clone(), &VIEWS, None, &NoProgress)
+                .unwrap();
         assert_eq!(own.model.config.method, "user-pq");
         assert_eq!(own.model.encode(&points).unwrap(), built_in.model.encode(&points).unwrap());
         let error = |metrics: &serde_json::Value| metrics["best"].as_f64().unwrap();
@@ -121,7 +126,7 @@ mod tests {
         let refuse = |name: &str, method: EmbeddingMethod, bits: usize, text: &str| {
             registry::register(Arc::new(method)).unwrap();
             let config = MethodConfig::named(name, bits).unwrap();
-            let error = job::of_vectors(&config, points.clone(), &NoProgress).err().unwrap().to_string();
+            let error = job::of_vectors(&config, points.clone(), &VIEWS, None, &NoProgress).err().unwrap().to_string();
             assert!(error.contains(text), "{error}");
         };
         refuse("user-bits", EmbeddingMethod::new("user-bits", user_pq), 64, "32 bits");

@@ -1,5 +1,6 @@
 //! From texts or embeddings to a model: prepares the inputs a method reads, fits it, measures the model and records it.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -12,6 +13,7 @@ use train::evaluate::{Corpus, EvaluateConfig, evaluate};
 use train::job::{Trained, Vectors};
 use train::passes::Passes;
 use train::random::{Purpose, Stream};
+use train::vectors::VectorViews;
 
 use crate::config::MethodConfig;
 use crate::inputs::{Built, Front, Inputs, TermRows, TokenStates};
@@ -237,10 +239,16 @@ fn recorded(
     Model::new(record, built.projection, built.codebooks)
 }
 
-/// Trains on user vectors. A method that reads views of a text, its tokens or its terms is refused.
-pub fn of_vectors(config: &MethodConfig, vectors: Matrix, progress: &dyn Progress) -> Result<Trained> {
+/// Trains on user vectors. A method that compares views gets `views`; one that reads tokens or terms is refused.
+pub fn of_vectors(
+    config: &MethodConfig,
+    vectors: Matrix,
+    views: &VectorViews,
+    checkpoints: Option<&Path>,
+    progress: &dyn Progress,
+) -> Result<Trained> {
     config.validate()?;
-    let reads_vectors = |reads: Reads| !reads.views && !reads.token_states;
+    let reads_vectors = |reads: Reads| !reads.token_states;
     if !reads_vectors(config.method.reads()) || config.input == Input::Tfidf {
         let all = registry();
         let able: Vec<&str> = all.iter().filter(|m| reads_vectors(m.reads())).map(|m| m.name()).collect();
@@ -256,8 +264,23 @@ pub fn of_vectors(config: &MethodConfig, vectors: Matrix, progress: &dyn Progres
     }
     let rows = vectors.rows();
     let training = Training::Other(Box::new(config.clone()));
+    // The views borrow the vectors, and the documents own theirs.
+    let clean = if config.method.reads().views { vectors.clone() } else { Matrix::default() };
+    let prepared = match config.method.reads().views {
+        true => Some(views.prepare(clean.as_slice(), vectors.cols())?),
+        false => None,
+    };
     let documents = Inputs::Embeddings(vectors);
-    let Fitted { built, mut metrics, interrupted } = training.fit(&Prepared::documents(&documents), progress)?;
+    let inputs = Prepared {
+        views: prepared.as_ref().map(|(views, _)| views as &dyn train::Views),
+        checkpoints,
+        ..Prepared::documents(&documents)
+    };
+    let Fitted { built, mut metrics, interrupted } = training.fit(&inputs, progress)?;
     metrics["training_documents"] = rows.into();
-    Ok(Trained { model: recorded(config, None, None, built)?, metrics, interrupted })
+    let mut model = recorded(config, None, None, built)?;
+    if let Some((_, record)) = prepared {
+        model.config.training["views"] = record.into();
+    }
+    Ok(Trained { model, metrics, interrupted })
 }

@@ -2,10 +2,11 @@
 //! of dense layers, codebooks and a distance, so that one index and one search serve them all.
 //!
 //! A [`Method`] is found by name in the [`registry`]; [`config`] has its options, [`training`] joins both with the texts to train
-//! on. There are four kinds. [`variants`] change options of MICPQ, whose steps are in the crate `train`. [`quantization`]
+//! on. There are five kinds. [`variants`] change options of MICPQ, whose steps are in the crate `train`. [`quantization`]
 //! is fitted at once: [`pq`], [`opq`] and [`lopq`], on [`kmeans`] and [`rotation`]. [`gradient`] learns by epochs, and each
 //! method is a file that reads like its equations: [`vdsh`], [`nash`], [`wish`], [`bmsh`], [`corrsh`], [`ammi`], [`csh`], [`dhim`],
-//! [`aepq`], [`two_stage`]. [`embedding`] is for methods of users.
+//! [`aepq`], [`two_stage`]. [`distilled`] starts at OPQ and learns from float search and MICPQ. [`embedding`] is for methods of
+//! users.
 //!
 //! Learning: [`tfidf`] or an encoder gives the [`inputs`], [`entry`] is the first layer, losses are written in [`graph`], [`learn`]
 //! runs the epochs, [`infomax`] has DHIM's steps on a GPU. [`job`] goes from texts to a model. [`recall`], [`clustering`] and
@@ -27,6 +28,7 @@ pub mod variants;
 pub mod kmeans;
 pub mod rotation;
 
+pub mod distilled;
 pub mod lopq;
 pub mod opq;
 pub mod pq;

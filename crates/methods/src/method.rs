@@ -6,11 +6,13 @@ use std::path::Path;
 use std::str::FromStr;
 use std::sync::Arc;
 
+use engine::encoder::Pooling;
 use engine::{Error, Progress, Result};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use train::Views;
 use train::job::{Trained, Vectors};
+use train::views::ViewChoice;
 
 use crate::config::MethodConfig;
 use crate::inputs::{Built, Inputs};
@@ -49,6 +51,11 @@ pub trait Method: Send + Sync {
     /// The defaults on embeddings, where they differ from those on terms.
     fn encoder_defaults(&self, config: MethodConfig) -> MethodConfig {
         config
+    }
+
+    /// How views are made by default.
+    fn views(&self, pooling: Pooling) -> ViewChoice {
+        ViewChoice::suited_to(pooling)
     }
 
     /// Decisions of ours where the literature is silent, recorded in the model.

@@ -6,10 +6,10 @@ use engine::{Error, Result};
 use parking_lot::RwLock;
 
 use crate::method::{Method, MethodHandle};
-use crate::{aepq, ammi, bmsh, corrsh, csh, dhim, lopq, nash, opq, pq, two_stage, variants, vdsh, wish};
+use crate::{aepq, ammi, bmsh, corrsh, csh, dhim, distilled, lopq, nash, opq, pq, two_stage, variants, vdsh, wish};
 
 fn built_in() -> Vec<Arc<dyn Method>> {
-    // In the order of the paper's tables.
+    // In the order of the paper's tables; what is newer comes last.
     vec![
         Arc::new(vdsh::METHOD),
         Arc::new(nash::METHOD),
@@ -29,6 +29,7 @@ fn built_in() -> Vec<Arc<dyn Method>> {
         Arc::new(variants::SOFTMAX),
         Arc::new(variants::CL),
         Arc::new(variants::MICPQ),
+        Arc::new(distilled::METHOD),
     ]
 }
 
@@ -83,8 +84,8 @@ mod tests {
     #[test]
     fn every_method_is_found_by_its_name() {
         let all = registry();
-        assert!(all.len() >= 18);
-        for method in &all[..18] {
+        assert!(all.len() >= 19);
+        for method in &all[..19] {
             assert_eq!(method.name().parse::<MethodHandle>().unwrap(), *method);
         }
         assert!("pqo".parse::<MethodHandle>().unwrap_err().to_string().contains("two-stage"));

@@ -8,7 +8,7 @@ use methods::training::named;
 use train::job::Trained;
 use train::vectors::{VectorJob, VectorViews};
 
-/// Trains a model on `vectors` `[documents, width]`. MICPQ compares views: the user's own, or noise around each vector.
+/// Trains a model on `vectors` `[documents, width]`. Some methods compare views: the user's own, or noise around each vector.
 pub fn train_on_vectors(
     training: &Training,
     vectors: &[f32],
@@ -19,10 +19,12 @@ pub fn train_on_vectors(
 ) -> Result<Trained> {
     let trained = match training {
         Training::Other(config) => {
-            if matches!(views, Some(VectorViews::Given(_))) {
+            if matches!(views, Some(VectorViews::Given(_))) && !config.method.reads().views {
                 return Err(Error::config(format!("{} takes no views; leave them out", config.method)));
             }
-            methods::job::of_vectors(config, Matrix::from_vec(width, vectors.to_vec()), progress)?
+            let rows = Matrix::from_vec(width, vectors.to_vec());
+            let views = views.unwrap_or(VectorViews::Noise(VectorViews::NOISE));
+            methods::job::of_vectors(config, rows, &views, Some(&cache.join("runs")), progress)?
         }
         Training::Micpq(method, config) => {
             let views = views.unwrap_or(VectorViews::Noise(VectorViews::NOISE));

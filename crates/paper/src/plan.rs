@@ -333,7 +333,8 @@ mod tests {
         assert_eq!(Plan::open("further").unwrap().corpus.len(), 8);
         let full = Plan::open("full").unwrap();
         assert_eq!(full.bits, [16, 32, 64, 128]);
-        for method in methods::registry() {
+        // `distilled` is newer than the paper.
+        for method in methods::registry().into_iter().filter(|method| method.name() != "distilled") {
             let kind = Kind::Method(method.clone());
             assert!(full.row.iter().any(|s| s.kind().unwrap() == kind), "{method} is missing");
         }

@@ -12,7 +12,6 @@ use methods::{Input, MethodConfig, MethodHandle};
 use micpq::pipeline::{BuildConfig, cache_dir};
 use serde_json::{Map, Value};
 use train::config::TrainConfig;
-use train::views::ViewChoice;
 
 /// Keyword arguments. Each is taken out by name; any that is left is unknown.
 pub struct Options {
@@ -204,7 +203,7 @@ fn trainer(
     preset: Option<String>,
     pooling: Pooling,
 ) -> Result<methods::Training> {
-    let views = ViewChoice::suited_to(pooling);
+    let views = method.views(pooling);
     if !method.is_micpq() {
         let mut config = MethodConfig { views, ..MethodConfig::new(method, bits).reading(input) };
         for (name, value) in given.into_iter().chain(preset.map(|name| ("preset".to_owned(), name.into()))) {

@@ -193,8 +193,8 @@ def test_opq_quantizes_vectors():
     assert model.config["method"] == "opq" and model.encode(embeddings=vectors).shape == (500, 4)
     near = model.nearest(model.encode(embeddings=vectors), vectors[:50], k=1)[1][:, 0]
     assert (near == np.arange(50)).mean() > 0.8, "a vector's own code is its nearest"
-    with pytest.raises(micpq.ConfigError, match="csh .* trained on texts"):
-        micpq.train(embeddings=vectors, method="csh", bits=32)
+    with pytest.raises(micpq.ConfigError, match="dhim .* trained on texts"):
+        micpq.train(embeddings=vectors, method="dhim", bits=32)
     with pytest.raises(micpq.ConfigError, match="takes no views"):
         micpq.train(embeddings=vectors, views=[vectors], method="opq", bits=32)
     with pytest.raises(micpq.ConfigError, match="opq"):

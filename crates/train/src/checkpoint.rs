@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use engine::{Error, Result};
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::metrics::{Scores, Usage};
@@ -58,10 +59,9 @@ pub(crate) struct State {
     pub validation_seconds: f64,
 }
 
+/// What MICPQ's runs record beside their values.
 #[derive(Serialize, Deserialize)]
 struct Record {
-    format: u32,
-    fingerprint: String,
     epoch: usize,
     updates: u64,
     stale: usize,
@@ -74,7 +74,16 @@ struct Record {
     curve: Vec<Epoch>,
     training_seconds: f64,
     validation_seconds: f64,
+}
+
+/// The record in a file: what every run has, and what this kind of run adds.
+#[derive(Serialize, Deserialize)]
+struct Header<R> {
+    format: u32,
+    fingerprint: String,
     checksum: u32,
+    #[serde(flatten)]
+    run: R,
 }
 
 /// The checkpoint file of a run, locked while the run lives.
@@ -104,43 +113,27 @@ impl Checkpoint {
         }
     }
 
-    /// Replaces the file atomically: at every moment the old or the new one exists.
-    pub fn save(&self, state: &State) -> Result<()> {
-        let best = state.best.as_ref();
-        let values = [
-            ("parameters", &state.parameters.values),
-            ("first", &state.moments.first),
-            ("second", &state.moments.second),
-            ("best", best.map_or(&state.parameters.values, |b| &b.parameters)),
-        ];
+    /// Saves named values and the record of a run. Replaces the file atomically: at every moment the old or the new one exists.
+    pub fn write(&self, values: &[(&str, &[f32])], run: &impl Serialize) -> Result<()> {
         let bytes: Vec<(&str, Vec<u8>)> =
             values.iter().map(|(name, v)| (*name, v.iter().flat_map(|x| x.to_le_bytes()).collect())).collect();
-        let record = Record {
-            format: FORMAT,
-            fingerprint: self.fingerprint.clone(),
-            epoch: state.epoch,
-            updates: state.moments.updates,
-            stale: state.stale,
-            best_epoch: best.map_or(0, |b| b.epoch),
-            best_metric: best.map_or(0, |b| b.metric.to_bits()),
-            best_scores: best.and_then(|b| b.scores),
-            best_usage: best.map(|b| b.usage.clone()).unwrap_or_default(),
-            curve: state.curve.clone(),
-            training_seconds: state.training_seconds,
-            validation_seconds: state.validation_seconds,
-            checksum: checksum(bytes.iter().map(|(_, b)| &b[..])),
-        };
-        let record = serde_json::to_string(&record).expect("plain data has a JSON form");
+        let checksum = checksum(bytes.iter().map(|(_, b)| &b[..]));
+        let header = Header { format: FORMAT, fingerprint: self.fingerprint.clone(), checksum, run };
+        let header = serde_json::to_string(&header).expect("plain data has a JSON form");
         let tensors = bytes.iter().map(|(name, b)| {
             (*name, TensorView::new(Dtype::F32, vec![b.len() / 4], b).expect("lengths follow from the values"))
         });
-        let file = safetensors::serialize(tensors, Some(HashMap::from([("run".to_string(), record)])))
+        let file = safetensors::serialize(tensors, Some(HashMap::from([("run".to_string(), header)])))
             .map_err(|e| Error::format(&self.path, e.to_string()))?;
         engine::disk::replace(&self.path, &file)
     }
 
-    /// The state that an earlier run with the same fingerprint saved.
-    pub fn load(&self, sizes: Sizes) -> Result<Option<State>> {
+    /// The record and the named values, `length` of each, that an earlier run with the same fingerprint saved.
+    pub fn read<R: DeserializeOwned, const N: usize>(
+        &self,
+        names: [&str; N],
+        length: usize,
+    ) -> Result<Option<(R, [Vec<f32>; N])>> {
         let bytes = match std::fs::read(&self.path) {
             Ok(bytes) => bytes,
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
@@ -153,17 +146,17 @@ impl Checkpoint {
             )
         };
         let (_, header) = SafeTensors::read_metadata(&bytes).map_err(|e| damaged(e.to_string()))?;
-        let record = header
+        let header = header
             .metadata()
             .as_ref()
             .and_then(|m| m.get("run"))
             .ok_or_else(|| damaged("it has no record of a run".into()))?;
-        let format = serde_json::from_str::<serde_json::Value>(record).ok().and_then(|v| v.get("format")?.as_u64());
+        let format = serde_json::from_str::<serde_json::Value>(header).ok().and_then(|v| v.get("format")?.as_u64());
         if format != Some(u64::from(FORMAT)) {
             return Err(damaged(format!("its format is {format:?}, expected {FORMAT}")));
         }
-        let record: Record = serde_json::from_str(record).map_err(|e| damaged(e.to_string()))?;
-        if record.fingerprint != self.fingerprint {
+        let header: Header<R> = serde_json::from_str(header).map_err(|e| damaged(e.to_string()))?;
+        if header.fingerprint != self.fingerprint {
             let problem = "belongs to a run with other options, documents, views or validation queries; delete it, or use \
                            another work directory";
             return Err(Error::format(&self.path, problem));
@@ -171,18 +164,48 @@ impl Checkpoint {
         let file = SafeTensors::deserialize(&bytes).map_err(|e| damaged(e.to_string()))?;
         let mut parts: Vec<Vec<f32>> = Vec::new();
         let mut bytes_read: Vec<&[u8]> = Vec::new();
-        for name in ["parameters", "first", "second", "best"] {
+        for name in names {
             let tensor = file.tensor(name).map_err(|_| damaged(format!("it has no {name}")))?;
-            if tensor.dtype() != Dtype::F32 || tensor.shape() != [sizes.len()] {
-                return Err(damaged(format!("{name} has shape {:?}, expected [{}]", tensor.shape(), sizes.len())));
+            if tensor.dtype() != Dtype::F32 || tensor.shape() != [length] {
+                return Err(damaged(format!("{name} has shape {:?}, expected [{length}]", tensor.shape())));
             }
             bytes_read.push(tensor.data());
             parts.push(tensor.data().as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect());
         }
-        if checksum(bytes_read.into_iter()) != record.checksum {
+        if checksum(bytes_read.into_iter()) != header.checksum {
             return Err(damaged("its checksum differs".into()));
         }
-        let [values, first, second, best] = <[Vec<f32>; 4]>::try_from(parts).expect("four tensors");
+        Ok(Some((header.run, parts.try_into().expect("one part for each name"))))
+    }
+
+    pub fn save(&self, state: &State) -> Result<()> {
+        let best = state.best.as_ref();
+        let values = [
+            ("parameters", &state.parameters.values[..]),
+            ("first", &state.moments.first),
+            ("second", &state.moments.second),
+            ("best", best.map_or(&state.parameters.values, |b| &b.parameters)),
+        ];
+        let record = Record {
+            epoch: state.epoch,
+            updates: state.moments.updates,
+            stale: state.stale,
+            best_epoch: best.map_or(0, |b| b.epoch),
+            best_metric: best.map_or(0, |b| b.metric.to_bits()),
+            best_scores: best.and_then(|b| b.scores),
+            best_usage: best.map(|b| b.usage.clone()).unwrap_or_default(),
+            curve: state.curve.clone(),
+            training_seconds: state.training_seconds,
+            validation_seconds: state.validation_seconds,
+        };
+        self.write(&values, &record)
+    }
+
+    /// The state that an earlier run with the same fingerprint saved.
+    pub fn load(&self, sizes: Sizes) -> Result<Option<State>> {
+        let names = ["parameters", "first", "second", "best"];
+        let Some((record, values)) = self.read::<Record, 4>(names, sizes.len())? else { return Ok(None) };
+        let [values, first, second, best] = values;
         Ok(Some(State {
             parameters: Parameters { sizes, values },
             moments: Moments { first, second, updates: record.updates },

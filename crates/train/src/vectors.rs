@@ -23,6 +23,16 @@ impl VectorViews<'_> {
     /// Default noise. Two views of a document stay nearer to each other than to most other documents, and still differ in
     /// every direction in which the vectors vary.
     pub const NOISE: f64 = 0.5;
+
+    /// Views of `vectors [n, width]`, and how a model records them.
+    pub fn prepare<'v>(&'v self, vectors: &'v [f32], width: usize) -> Result<(UserVectorViews<'v>, String)> {
+        Ok(match self {
+            VectorViews::Noise(scale) => (UserVectorViews::noisy(vectors, width, *scale)?, format!("spread:{scale}")),
+            VectorViews::Given(views) => {
+                (UserVectorViews::given(vectors, width, views.clone())?, format!("given:{}", views.len()))
+            }
+        })
+    }
 }
 
 /// A training run on user vectors.
@@ -41,14 +51,7 @@ pub struct VectorJob<'a> {
 pub fn run(job: &VectorJob, progress: &dyn Progress) -> Result<Trained> {
     job.config.validate()?;
     progress.stage("preparing views", None);
-    let (views, record) = match &job.views {
-        VectorViews::Noise(scale) => {
-            (UserVectorViews::noisy(job.vectors, job.width, *scale)?, format!("spread:{scale}"))
-        }
-        VectorViews::Given(views) => {
-            (UserVectorViews::given(job.vectors, job.width, views.clone())?, format!("given:{}", views.len()))
-        }
-    };
+    let (views, record) = job.views.prepare(job.vectors, job.width)?;
     if views.documents() < 3 {
         return Err(Error::input(
             "vectors",

@@ -1,0 +1,111 @@
+//! Which documents meet in a step: queries, drawn without repetition, and a pool of their float neighbours.
+
+use engine::{Matrix, Progress, Result};
+use rayon::prelude::*;
+
+use crate::float;
+use crate::random::{Purpose, Stream};
+
+/// Float neighbours known of each document.
+const KNOWN: usize = 200;
+/// First number of the addresses of draws.
+const ADDRESS: u64 = 20;
+
+/// The nearest documents of every document by cosine, nearest first, without itself.
+pub struct Neighbours {
+    each: usize,
+    // [documents, each]
+    lists: Vec<u32>,
+}
+
+impl Neighbours {
+    /// Exact, by blocked products: for `n` documents of `d` values `n^2 d` multiplications.
+    pub fn find(documents: &Matrix, progress: &dyn Progress) -> Result<Self> {
+        let each = KNOWN.min(documents.rows() - 1);
+        let found = float::search(documents, documents, each + 1, progress)?.cosine;
+        let without_own = |(own, list): (usize, Vec<u32>)| {
+            list.into_iter().filter(move |&other| other as usize != own).take(each).collect::<Vec<u32>>()
+        };
+        let lists: Vec<Vec<u32>> = found.into_par_iter().enumerate().map(without_own).collect();
+        Ok(Neighbours { each, lists: lists.concat() })
+    }
+
+    fn of(&self, document: u32) -> &[u32] {
+        &self.lists[document as usize * self.each..][..self.each]
+    }
+}
+
+/// The documents of a step.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Drawn {
+    /// Queries, each another document.
+    pub queries: Vec<u32>,
+    /// The queries' documents and neighbours of theirs, in order, each once.
+    pub pool: Vec<u32>,
+}
+
+/// Draws the documents of every step from seed and step number alone.
+pub struct Draws {
+    pub seed: u64,
+    pub documents: usize,
+    /// Queries per step.
+    pub batch: usize,
+    /// Neighbours drawn for each query.
+    pub per_query: usize,
+}
+
+impl Draws {
+    /// Steps in which every document but a remainder is a query once.
+    pub fn steps_per_pass(&self) -> usize {
+        (self.documents / self.batch).max(1)
+    }
+
+    pub fn step(&self, number: usize, neighbours: &Neighbours) -> Drawn {
+        let (pass, place) = (number / self.steps_per_pass(), number % self.steps_per_pass());
+        let mut queries = Stream::new(self.seed, Purpose::Method, &[ADDRESS, pass as u64]).permutation(self.documents);
+        let first = place * self.batch;
+        queries = queries[first..(first + self.batch).min(self.documents)].to_vec();
+        let mut pool = queries.clone();
+        for &query in &queries {
+            let stream = Stream::new(self.seed, Purpose::Method, &[ADDRESS + 1, number as u64, u64::from(query)]);
+            let mut draws = vec![0.0f32; self.per_query];
+            stream.uniform_f32(&mut draws);
+            let list = neighbours.of(query);
+            // The square draws towards the near ones: half of the draws come from the first quarter.
+            pool.extend(draws.iter().map(|u| list[(u * u * list.len() as f32) as usize]));
+        }
+        pool.sort_unstable();
+        pool.dedup();
+        Drawn { queries, pool }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use engine::NoProgress;
+
+    #[test]
+    fn pools_hold_the_queries_and_near_documents_and_every_document_is_a_query() {
+        // Documents on a circle: the neighbours of i are i - 1, i + 1, i - 2, ...
+        let angle = |i: usize| i as f32 / 1000.0 * std::f32::consts::TAU;
+        let circle = Matrix::from_vec(2, (0..1000).flat_map(|i| [angle(i).cos(), angle(i).sin()]).collect());
+        let neighbours = Neighbours::find(&circle, &NoProgress).unwrap();
+        let draws = Draws { seed: 3, documents: 1000, batch: 100, per_query: 4 };
+        let mut seen = Vec::new();
+        for step in 0..draws.steps_per_pass() {
+            let drawn = draws.step(step, &neighbours);
+            assert_eq!(drawn, draws.step(step, &neighbours));
+            assert!(drawn.pool.is_sorted_by(|a, b| a < b));
+            assert!(drawn.queries.iter().all(|q| drawn.pool.binary_search(q).is_ok()));
+            let distance = |a: u32, b: u32| (i64::from(a) - i64::from(b)).rem_euclid(1000);
+            for document in &drawn.pool {
+                let near = drawn.queries.iter().map(|q| distance(*q, *document).min(distance(*document, *q))).min();
+                assert!(near.unwrap() <= 101, "{document} is no neighbour of a query");
+            }
+            seen.extend(drawn.queries);
+        }
+        seen.sort_unstable();
+        assert_eq!(seen, (0..1000).collect::<Vec<u32>>());
+    }
+}

@@ -1,0 +1,433 @@
+//! One step: from queries and a pool of documents to the loss and the gradient of every parameter.
+//!
+//! ```text
+//! s_qd = 2 z_q . h_d - |h_d|^2            h_d the codewords nearest to z_d; as -|z_q - h_d|^2 within a query
+//! local:  cross entropy of softmax(e^a s_q) to softmax(cos(x_q, x_d) / local temperature)
+//! global: cross entropy of softmax(e^b s_q) to softmax(cos(y_q, y_d) / global temperature)
+//! loss = mean over queries (local + weight * global) + commitment * mean over documents |z_d - h_d|^2
+//! ```
+//!
+//! A query never meets itself. The gradient by `h_d` goes to the codewords and, straight through, to `z_d`. The commitment
+//! moves `z_d` alone. Gradients are written by hand and tested against autograd in double precision. Rows are cut into pieces
+//! of fixed size and sums run in a fixed order, so the bits do not depend on the number of threads.
+
+use rayon::prelude::*;
+use serde::{Deserialize, Serialize};
+
+use super::student::{Part, Student};
+use crate::product::{View, multiply, multiply_add};
+use crate::real::Real;
+
+/// What is compared with what, and how much it counts.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DistilObjective {
+    pub local_temperature: f64,
+    pub global_temperature: f64,
+    /// Weight of the global distillation.
+    pub global_weight: f64,
+    pub commitment: f64,
+}
+
+/// Queries and the documents they are compared with.
+#[derive(Clone, Copy)]
+pub struct Batch<'a, T> {
+    /// Documents of the pool: the first rows of `x` and `y`.
+    pub pool: usize,
+    /// Embeddings `[rows, inputs]`: the pool, then views.
+    pub x: &'a [T],
+    /// The same rows in the space of the global teacher, `[rows, any]`, of unit length.
+    pub y: &'a [T],
+    /// The row of every query, each another one.
+    pub queries: &'a [u32],
+    /// The pool's row of the query's own document.
+    pub own: &'a [u32],
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct DistilLosses {
+    pub loss: f64,
+    /// Cross entropy to float search, in nats.
+    pub local: f64,
+    /// Cross entropy to MICPQ, in nats.
+    pub global: f64,
+    /// Mean squared distance of the pool's documents from their codes.
+    pub error: f64,
+}
+
+/// Buffers of a step, reused by the next.
+#[derive(Default)]
+pub struct DistilWorkspace<T> {
+    // [rows, H]
+    hidden: Vec<T>,
+    dhidden: Vec<T>,
+    // [rows, W]
+    projected: Vec<T>,
+    dprojected: Vec<T>,
+    // [pool, codebooks]
+    codes: Vec<u32>,
+    // [pool, W]: codewords, and the derivative by them.
+    decoded: Vec<T>,
+    ddecoded: Vec<T>,
+    // [pool]
+    squares: Vec<T>,
+    // [queries, W]
+    query: Vec<T>,
+    dquery: Vec<T>,
+    // [rows]
+    inverse_lengths: Vec<T>,
+    // [queries, pool]: s, then the derivative by s.
+    similar: Vec<T>,
+}
+
+/// Rows per task of a product.
+const ROWS: usize = 128;
+/// Queries per task: a task holds three rows of pool size for each.
+const QUERIES: usize = 32;
+
+/// Sum in sixteen lanes, folded in order.
+fn sum<T: Real>(values: impl ExactSizeIterator<Item = T>) -> T {
+    let mut lanes = [T::ZERO; 16];
+    values.enumerate().for_each(|(i, v)| lanes[i % 16] += v);
+    lanes.into_iter().fold(T::ZERO, |a, b| a + b)
+}
+
+fn dot<T: Real>(a: &[T], b: &[T]) -> T {
+    let mut lanes = [T::ZERO; 16];
+    let (whole_a, rest_a) = a.as_chunks::<16>();
+    let (whole_b, rest_b) = b.as_chunks::<16>();
+    for (a, b) in whole_a.iter().zip(whole_b) {
+        for i in 0..16 {
+            lanes[i] += a[i] * b[i];
+        }
+    }
+    rest_a.iter().zip(rest_b).zip(&mut lanes).for_each(|((a, b), lane)| *lane += *a * *b);
+    sum(lanes.into_iter())
+}
+
+fn largest<T: Real>(row: &[T]) -> T {
+    row.iter().fold(row[0], |max, v| if *v > max { *v } else { max })
+}
+
+/// `row = softmax(row)` without its own document; returns the logarithm of the sum of exponents.
+fn softmax<T: Real>(row: &mut [T], own: usize) -> T {
+    let max = largest(row);
+    row.iter_mut().for_each(|v| *v -= max);
+    T::exp_all(row);
+    row[own] = T::ZERO;
+    let total = row_sum(row);
+    let scale = T::ONE / total;
+    row.iter_mut().for_each(|v| *v *= scale);
+    let mut log = [total];
+    T::ln_all(&mut log);
+    log[0] + max
+}
+
+fn row_sum<T: Real>(row: &[T]) -> T {
+    let mut lanes = [T::ZERO; 16];
+    let (whole, rest) = row.as_chunks::<16>();
+    for chunk in whole {
+        for i in 0..16 {
+            lanes[i] += chunk[i];
+        }
+    }
+    rest.iter().zip(&mut lanes).for_each(|(v, lane)| *lane += *v);
+    sum(lanes.into_iter())
+}
+
+/// Cross entropy of `softmax(scale s)` to `softmax(teacher)`. Leaves the derivative by `scale s` in `teacher` and returns the
+/// loss and its derivative by the logarithm of the scale.
+fn cross_entropy<T: Real>(teacher: &mut [T], s: &[T], scale: T, own: usize, student: &mut [T]) -> (f64, f64) {
+    softmax(teacher, own);
+    student.iter_mut().zip(s).for_each(|(p, s)| *p = *s * scale);
+    let log_sum = softmax(student, own);
+    let agreement = dot(teacher, s) * scale;
+    teacher.iter_mut().zip(&*student).for_each(|(t, p)| *t = *p - *t);
+    let slope = dot(teacher, s) * scale;
+    ((log_sum - agreement).wide(), slope.wide())
+}
+
+/// Sums of a task of queries.
+#[derive(Clone, Copy, Default)]
+struct Sums {
+    local: f64,
+    global: f64,
+    slopes: [f64; 2],
+}
+
+impl<T: Real> DistilWorkspace<T> {
+    /// Computes the loss of a batch and writes its derivative by every parameter to `gradient`.
+    ///
+    /// # Panics
+    /// When a length or a row number does not fit.
+    pub fn step(
+        &mut self,
+        student: &Student<T>,
+        objective: &DistilObjective,
+        batch: &Batch<T>,
+        gradient: &mut Student<T>,
+    ) -> DistilLosses {
+        let sizes = student.sizes;
+        let rows = batch.x.len() / sizes.inputs;
+        assert!(gradient.sizes == sizes && rows * sizes.inputs == batch.x.len() && batch.y.len() % rows == 0);
+        assert!(batch.pool >= 2 && batch.pool <= rows && batch.queries.len() == batch.own.len());
+        assert!(batch.own.iter().all(|&row| (row as usize) < batch.pool));
+        let (width, queries) = (sizes.code.width(), batch.queries.len());
+        for (buffer, size) in [
+            (&mut self.hidden, rows * sizes.hidden),
+            (&mut self.dhidden, rows * sizes.hidden),
+            (&mut self.projected, rows * width),
+            (&mut self.dprojected, rows * width),
+            (&mut self.decoded, batch.pool * width),
+            (&mut self.ddecoded, batch.pool * width),
+            (&mut self.squares, batch.pool),
+            (&mut self.query, queries * width),
+            (&mut self.dquery, queries * width),
+            (&mut self.inverse_lengths, rows),
+            (&mut self.similar, queries * batch.pool),
+        ] {
+            buffer.resize(size, T::ZERO);
+        }
+        self.codes.resize(batch.pool * sizes.code.num_codebooks(), 0);
+        self.project(student, batch.x);
+        self.quantize(student, batch);
+        let sums = self.compare(student, objective, batch);
+        let error = self.backward_codes(student, objective, batch, gradient);
+        self.backward_projection(student, batch.x, gradient);
+        let mean = |sum: f64| sum / queries as f64;
+        let (local, global) = (mean(sums.local), mean(sums.global));
+        let slopes = [mean(sums.slopes[0]), objective.global_weight * mean(sums.slopes[1])];
+        gradient.part_mut(Part::Scales).iter_mut().zip(slopes).for_each(|(g, slope)| *g = T::of(slope));
+        DistilLosses {
+            loss: local + objective.global_weight * global + objective.commitment * error,
+            local,
+            global,
+            error,
+        }
+    }
+
+    /// Codeword numbers of the pool of the last step, `[pool, codebooks]`.
+    pub fn codes(&self) -> &[u32] {
+        &self.codes
+    }
+
+    /// `z = R x + b + W2 ReLU(W1 x + b1)`.
+    fn project(&mut self, student: &Student<T>, x: &[T]) {
+        let sizes = student.sizes;
+        let (d, h, w) = (sizes.inputs, sizes.hidden, sizes.code.width());
+        let inner = View::new(student.part(Part::Inner), h, d).transposed();
+        let outer = View::new(student.part(Part::Outer), w, h).transposed();
+        let rotation = View::new(student.part(Part::Rotation), w, d).transposed();
+        let (bias, inner_bias) = (student.part(Part::Bias), student.part(Part::InnerBias));
+        let outputs = self.hidden.par_chunks_mut(ROWS * h).zip(self.projected.par_chunks_mut(ROWS * w));
+        let lengths = self.inverse_lengths.par_chunks_mut(ROWS);
+        outputs.zip(lengths).zip(x.par_chunks(ROWS * d)).for_each(|(((hidden, z), lengths), x)| {
+            for (length, x) in lengths.iter_mut().zip(x.chunks_exact(d)) {
+                let square = dot(x, x);
+                *length = if square > T::ZERO { T::ONE / square.root() } else { T::ZERO };
+            }
+            let x = View::new(x, x.len() / d, d);
+            multiply(hidden, x, inner, T::ONE);
+            for row in hidden.chunks_exact_mut(h) {
+                for (v, b) in row.iter_mut().zip(inner_bias) {
+                    let y = *v + *b;
+                    // NaN must pass through, so that the loss shows it: `max` would turn it into 0.
+                    *v = if y < T::ZERO { T::ZERO } else { y };
+                }
+            }
+            multiply(z, x, rotation, T::ONE);
+            multiply_add(z, View::new(hidden, x.rows(), h), outer, T::ONE);
+            z.chunks_exact_mut(w).for_each(|row| row.iter_mut().zip(bias).for_each(|(v, b)| *v += *b));
+        });
+    }
+
+    /// Hard codes of the pool and their codewords; the projected queries.
+    fn quantize(&mut self, student: &Student<T>, batch: &Batch<T>) {
+        let code = student.sizes.code;
+        let (codebooks, size, dim, width) = (code.num_codebooks(), code.codebook_size(), code.dim(), code.width());
+        let words = student.part(Part::Codewords);
+        let halves: Vec<T> = words.chunks_exact(dim).map(|c| dot(c, c) * T::of(0.5)).collect();
+        let outputs = self.codes.par_chunks_mut(ROWS * codebooks).zip(self.decoded.par_chunks_mut(ROWS * width));
+        let inputs = self.projected[..batch.pool * width].par_chunks(ROWS * width);
+        outputs.zip(self.squares.par_chunks_mut(ROWS)).zip(inputs).for_each(|(((codes, decoded), squares), z)| {
+            let rows = squares.len();
+            let mut near = vec![T::ZERO; rows * size];
+            squares.fill(T::ZERO);
+            for m in 0..codebooks {
+                let book = &words[m * size * dim..(m + 1) * size * dim];
+                let halves = &halves[m * size..(m + 1) * size];
+                let z = View::new(z, rows, width).columns(m * dim, dim);
+                multiply(&mut near, z, View::new(book, size, dim).transposed(), T::ONE);
+                for (row, near) in near.chunks_exact(size).enumerate() {
+                    let mut best = 0;
+                    for k in 1..size {
+                        if near[k] - halves[k] > near[best] - halves[best] {
+                            best = k;
+                        }
+                    }
+                    codes[row * codebooks + m] = best as u32;
+                    decoded[row * width + m * dim..][..dim].copy_from_slice(&book[best * dim..][..dim]);
+                    squares[row] += halves[best] * T::of(2.0);
+                }
+            }
+        });
+        for (to, &row) in self.query.chunks_exact_mut(width).zip(batch.queries) {
+            to.copy_from_slice(&self.projected[row as usize * width..][..width]);
+        }
+    }
+
+    /// Both distillations. Leaves the derivative by `s` in `similar` and that by the projected queries in `dquery`.
+    fn compare(&mut self, student: &Student<T>, objective: &DistilObjective, batch: &Batch<T>) -> Sums {
+        let (d, width, pool) = (student.sizes.inputs, student.sizes.code.width(), batch.pool);
+        let e = batch.y.len() / self.inverse_lengths.len();
+        let rows_of = |from: &[T], width: usize, queries: &[u32]| -> Vec<T> {
+            queries.iter().flat_map(|&row| from[row as usize * width..][..width].iter().copied()).collect()
+        };
+        let mut scales = [T::ZERO; 2];
+        scales.copy_from_slice(student.part(Part::Scales));
+        T::exp_all(&mut scales);
+        let share = T::of(1.0 / batch.queries.len() as f64);
+        let decoded = View::new(&self.decoded, pool, width);
+        let (squares, inverse) = (&self.squares, &self.inverse_lengths);
+        let outputs = self.similar.par_chunks_mut(QUERIES * pool).zip(self.dquery.par_chunks_mut(QUERIES * width));
+        let inputs = self.query.par_chunks(QUERIES * width).zip(batch.queries.par_chunks(QUERIES));
+        let parts: Vec<Sums> = outputs
+            .zip(inputs.zip(batch.own.par_chunks(QUERIES)))
+            .map(|((similar, dquery), ((z, queries), own))| {
+                let count = queries.len();
+                multiply(similar, View::new(z, count, width), decoded.transposed(), T::of(2.0));
+                let (mut local, mut global) = (vec![T::ZERO; similar.len()], vec![T::ZERO; similar.len()]);
+                let x = rows_of(batch.x, d, queries);
+                let documents = View::new(&batch.x[..pool * d], pool, d).transposed();
+                multiply(&mut local, View::new(&x, count, d), documents, T::of(1.0 / objective.local_temperature));
+                let y = rows_of(batch.y, e, queries);
+                let documents = View::new(&batch.y[..pool * e], pool, e).transposed();
+                multiply(&mut global, View::new(&y, count, e), documents, T::of(1.0 / objective.global_temperature));
+                let mut sums = Sums::default();
+                let mut scratch = vec![T::ZERO; pool];
+                let teachers = local.chunks_exact_mut(pool).zip(global.chunks_exact_mut(pool));
+                for (((s, (local, global)), own), &query) in
+                    similar.chunks_exact_mut(pool).zip(teachers).zip(own).zip(queries)
+                {
+                    let own = *own as usize;
+                    s.iter_mut().zip(squares).for_each(|(s, square)| *s -= *square);
+                    let length = inverse[query as usize];
+                    local.iter_mut().zip(inverse).for_each(|(t, inverse)| *t *= *inverse * length);
+                    // The own document would be the largest of each row and hide the others from the softmax.
+                    for row in [&mut *s, &mut *local, &mut *global] {
+                        row[own] = row[if own == 0 { 1 } else { 0 }];
+                    }
+                    let (loss, slope) = cross_entropy(local, s, scales[0], own, &mut scratch);
+                    (sums.local, sums.slopes[0]) = (sums.local + loss, sums.slopes[0] + slope);
+                    let (loss, slope) = cross_entropy(global, s, scales[1], own, &mut scratch);
+                    (sums.global, sums.slopes[1]) = (sums.global + loss, sums.slopes[1] + slope);
+                    let weights = [scales[0] * share, scales[1] * share * T::of(objective.global_weight)];
+                    for ((s, a), b) in s.iter_mut().zip(local).zip(global) {
+                        *s = weights[0] * *a + weights[1] * *b;
+                    }
+                }
+                multiply(dquery, View::new(similar, count, pool), decoded, T::of(2.0));
+                sums
+            })
+            .collect();
+        parts.into_iter().fold(Sums::default(), |a, b| Sums {
+            local: a.local + b.local,
+            global: a.global + b.global,
+            slopes: [a.slopes[0] + b.slopes[0], a.slopes[1] + b.slopes[1]],
+        })
+    }
+
+    /// Gradient of the codewords, and the derivative by the projected rows. Returns the mean squared error of the codes.
+    fn backward_codes(
+        &mut self,
+        student: &Student<T>,
+        objective: &DistilObjective,
+        batch: &Batch<T>,
+        gradient: &mut Student<T>,
+    ) -> f64 {
+        let (code, pool, queries) = (student.sizes.code, batch.pool, batch.queries.len());
+        let (codebooks, dim, width) = (code.num_codebooks(), code.dim(), code.width());
+        let slopes = View::new(&self.similar, queries, pool);
+        let query = View::new(&self.query, queries, width);
+        let commitment = T::of(2.0 * objective.commitment / pool as f64);
+        let (similar, decoded, projected) = (&self.similar, &self.decoded, &self.projected);
+        self.dprojected[pool * width..].fill(T::ZERO);
+        let outputs = self.ddecoded.par_chunks_mut(ROWS * width).zip(self.dprojected.par_chunks_mut(ROWS * width));
+        let errors: Vec<f64> = outputs
+            .enumerate()
+            .map(|(chunk, (dh, dz))| {
+                let (first, rows) = (chunk * ROWS, dh.len() / width);
+                // dh = 2 (sum over queries of slope z_q - h sum over queries of slope)
+                multiply(dh, slopes.columns(first, rows).transposed(), query, T::of(2.0));
+                let mut totals = vec![T::ZERO; rows];
+                for row in similar.chunks_exact(pool) {
+                    totals.iter_mut().zip(&row[first..first + rows]).for_each(|(t, v)| *t += *v);
+                }
+                let mut error = 0.0;
+                for (i, total) in totals.into_iter().enumerate() {
+                    let (h, z) = (&decoded[(first + i) * width..][..width], &projected[(first + i) * width..][..width]);
+                    let cells = i * width..(i + 1) * width;
+                    let mut square = T::ZERO;
+                    for (((dh, dz), h), z) in dh[cells.clone()].iter_mut().zip(&mut dz[cells]).zip(h).zip(z) {
+                        *dh -= T::of(2.0) * total * *h;
+                        let off = *z - *h;
+                        square += off * off;
+                        *dz = *dh + commitment * off;
+                    }
+                    error += square.wide();
+                }
+                error
+            })
+            .collect();
+        for (from, &row) in self.dquery.chunks_exact(width).zip(batch.queries) {
+            let to = &mut self.dprojected[row as usize * width..][..width];
+            to.iter_mut().zip(from).for_each(|(to, from)| *to += *from);
+        }
+        let (codes, ddecoded) = (&self.codes, &self.ddecoded);
+        let books = gradient.part_mut(Part::Codewords).par_chunks_mut(code.codebook_size() * dim);
+        books.enumerate().for_each(|(m, book)| {
+            book.fill(T::ZERO);
+            for (codes, dh) in codes.chunks_exact(codebooks).zip(ddecoded.chunks_exact(width)) {
+                let word = &mut book[codes[m] as usize * dim..][..dim];
+                word.iter_mut().zip(&dh[m * dim..(m + 1) * dim]).for_each(|(to, from)| *to += *from);
+            }
+        });
+        errors.into_iter().sum::<f64>() / pool as f64
+    }
+
+    /// Gradients of the rotation and the residual.
+    fn backward_projection(&mut self, student: &Student<T>, x: &[T], gradient: &mut Student<T>) {
+        let sizes = student.sizes;
+        let (d, h, w) = (sizes.inputs, sizes.hidden, sizes.code.width());
+        let rows = x.len() / d;
+        let outer = View::new(student.part(Part::Outer), w, h);
+        let tasks = self.dhidden.par_chunks_mut(ROWS * h).zip(self.hidden.par_chunks(ROWS * h));
+        tasks.zip(self.dprojected.par_chunks(ROWS * w)).for_each(|((du, u), dz)| {
+            multiply(du, View::new(dz, dz.len() / w, w), outer, T::ONE);
+            du.iter_mut().zip(u).for_each(|(g, u)| {
+                if *u <= T::ZERO {
+                    *g = T::ZERO;
+                }
+            });
+        });
+        let (dz, du) = (View::new(&self.dprojected, rows, w), View::new(&self.dhidden, rows, h));
+        let (x, u) = (View::new(x, rows, d), View::new(&self.hidden, rows, h));
+        for (part, left, right, cols) in [(Part::Rotation, dz, x, d), (Part::Outer, dz, u, h), (Part::Inner, du, x, d)]
+        {
+            gradient.part_mut(part).par_chunks_mut(ROWS * cols).enumerate().for_each(|(chunk, out)| {
+                let count = out.len() / cols;
+                multiply(out, left.columns(chunk * ROWS, count).transposed(), right, T::ONE);
+            });
+        }
+        for (part, from, cols) in [(Part::Bias, &self.dprojected, w), (Part::InnerBias, &self.dhidden, h)] {
+            let to = gradient.part_mut(part);
+            to.fill(T::ZERO);
+            for row in from.chunks_exact(cols) {
+                to.iter_mut().zip(row).for_each(|(to, from)| *to += *from);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "step_tests.rs"]
+mod tests;

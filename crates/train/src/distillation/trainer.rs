@@ -1,0 +1,287 @@
+//! A run of distillation: a fixed number of steps on one cycle of the learning rate, saved every few steps.
+
+use std::path::Path;
+use std::time::Instant;
+
+use engine::model::{Codebooks, Dense, Projection};
+use engine::{Error, Matrix, Progress, Result};
+use rayon::prelude::*;
+use serde::{Deserialize, Serialize};
+
+use super::pool::{Draws, Neighbours};
+use super::step::{Batch, DistilLosses, DistilObjective, DistilWorkspace};
+use super::student::{Part, Student, input_factor};
+use crate::checkpoint::Checkpoint;
+use crate::parameters::Moments;
+use crate::real::{Adam, Real};
+use crate::views::{Draw, Views};
+
+/// Steps between two checkpoints and two points of the curve.
+const SAVE_STEPS: usize = 50;
+/// Share of the steps in which the learning rate rises.
+const WARM_UP: f64 = 0.15;
+/// Values per task of an update.
+const CHUNK: usize = 1 << 15;
+
+/// Options of a run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DistilConfig {
+    pub objective: DistilObjective,
+    /// Width of the residual's hidden layer.
+    pub hidden: usize,
+    pub steps: usize,
+    /// Queries per step; every other one is a view.
+    pub batch: usize,
+    /// Float neighbours drawn into the pool for each query.
+    pub neighbours: usize,
+    /// Adam's learning rate at the top of its cycle.
+    pub learning_rate: f64,
+    pub seed: u64,
+}
+
+/// What the student learns from.
+pub struct Teachers<'a> {
+    /// Clean embeddings; their cosines are the local teacher.
+    pub documents: &'a Matrix,
+    /// Views of the same documents.
+    pub views: &'a dyn Views,
+    /// Projection of a trained MICPQ; cosines in its space are the global teacher.
+    pub kinds: &'a Projection,
+}
+
+/// A point of the training curve: means over the steps since the one before.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DistilPoint {
+    pub step: usize,
+    #[serde(flatten)]
+    pub losses: DistilLosses,
+}
+
+/// The result of a run.
+pub struct Distilled {
+    pub projection: Projection,
+    pub codebooks: Codebooks,
+    pub curve: Vec<DistilPoint>,
+    /// Of all runs that led here through a checkpoint.
+    pub seconds: f64,
+    /// Whether the user stopped it before its last step.
+    pub interrupted: bool,
+}
+
+/// The record of a checkpoint.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Record {
+    step: usize,
+    curve: Vec<DistilPoint>,
+    seconds: f64,
+}
+
+struct Run<'a> {
+    config: &'a DistilConfig,
+    teachers: &'a Teachers<'a>,
+    factor: f32,
+    draws: Draws,
+    neighbours: Neighbours,
+    // Documents in the space of the global teacher, of unit length.
+    kinds: Matrix,
+    student: Student<f32>,
+    moments: Moments<f32>,
+    record: Record,
+}
+
+/// Distils both teachers into a quantizer that starts at OPQ. With a `checkpoint` directory the same call resumes a killed run
+/// and ends in the same model, byte for byte.
+pub fn distil(
+    config: &DistilConfig,
+    opq: (&Dense, &Codebooks),
+    teachers: &Teachers,
+    checkpoint: Option<&Path>,
+    progress: &dyn Progress,
+) -> Result<Distilled> {
+    let documents = teachers.documents.rows();
+    if documents < 3 {
+        let problem = format!("there are {documents} to train on; a query is compared with others, so give at least 3");
+        return Err(Error::input("documents", problem));
+    }
+    let factor = input_factor(teachers.documents);
+    let objective = config.objective;
+    // At these scales OPQ's distances, of vectors of length 4, fall as the teachers' cosines do.
+    let sharpness = [objective.local_temperature, objective.global_temperature].map(|t| 1.0 / (32.0 * t));
+    let student = Student::new(opq.0, opq.1, config.hidden, factor, sharpness, config.seed);
+    let checkpoint = match checkpoint {
+        Some(dir) => Some(Checkpoint::open(dir, fingerprint(config, teachers, &student))?),
+        None => None,
+    };
+    let moments = Moments::zeros(student.values.len());
+    let record = Record { step: 0, curve: Vec::new(), seconds: 0.0 };
+    let neighbours = Neighbours::find(teachers.documents, progress)?;
+    let mut kinds = teachers.kinds.apply(teachers.documents)?;
+    kinds.normalize_rows();
+    let batch = config.batch.min(documents);
+    let draws = Draws { seed: config.seed, documents, batch, per_query: config.neighbours };
+    let mut run = Run { config, teachers, factor, draws, neighbours, kinds, student, moments, record };
+    if let Some(checkpoint) = &checkpoint {
+        run.resume(checkpoint, progress)?;
+    }
+    let interrupted = run.steps(checkpoint.as_ref(), progress)?;
+    let (projection, codebooks) = run.student.model_parts(factor)?;
+    Ok(Distilled { projection, codebooks, curve: run.record.curve, seconds: run.record.seconds, interrupted })
+}
+
+/// Everything that decides the states of a run.
+fn fingerprint(config: &DistilConfig, teachers: &Teachers, student: &Student<f32>) -> String {
+    let text = serde_json::to_string(config).expect("options have a JSON form");
+    let sum = |values: &mut dyn Iterator<Item = f32>| {
+        let mut hash = crc32fast::Hasher::new();
+        values.for_each(|v| hash.update(&v.to_le_bytes()));
+        hash.finalize()
+    };
+    let start = sum(&mut student.values.iter().copied());
+    let documents = sum(&mut teachers.documents.as_slice().iter().copied());
+    let layers = teachers.kinds.layers().iter();
+    let kinds = sum(&mut layers.flat_map(|l| l.weight().iter().chain(l.bias())).copied());
+    format!("distillation {text} {} {start:08x} {documents:08x} {kinds:08x}", teachers.views.fingerprint())
+}
+
+impl Run<'_> {
+    fn resume(&mut self, checkpoint: &Checkpoint, progress: &dyn Progress) -> Result<()> {
+        let names = ["parameters", "first", "second"];
+        let Some((record, values)) = checkpoint.read::<Record, 3>(names, self.student.values.len())? else {
+            return Ok(());
+        };
+        progress.note(&format!("resuming after step {} of an earlier run", record.step));
+        let [parameters, first, second] = values;
+        self.student.values = parameters;
+        self.moments = Moments { first, second, updates: record.step as u64 };
+        self.record = record;
+        Ok(())
+    }
+
+    /// Runs the steps that are left. Returns whether the user stopped them.
+    fn steps(&mut self, checkpoint: Option<&Checkpoint>, progress: &dyn Progress) -> Result<bool> {
+        let steps = self.config.steps;
+        progress.stage("distilling", Some(steps as u64));
+        progress.advance(self.record.step as u64);
+        let (mut workspace, mut gradient) = (DistilWorkspace::default(), Student::zeros(self.student.sizes));
+        let mut sums = DistilLosses::default();
+        let mut begun = Instant::now();
+        for number in self.record.step..steps {
+            if progress.interrupted() {
+                // Without a point of the curve there is no model worth having.
+                return if self.record.curve.is_empty() { Err(Error::Interrupted) } else { Ok(true) };
+            }
+            let losses = self.step(number, &mut workspace, &mut gradient)?;
+            self.update(&gradient, rate(self.config.learning_rate, number, steps));
+            progress.advance(1);
+            sums.loss += losses.loss;
+            sums.local += losses.local;
+            sums.global += losses.global;
+            sums.error += losses.error;
+            let done = number + 1;
+            if done % SAVE_STEPS == 0 || done == steps {
+                let count = (done - self.record.step) as f64;
+                let mean = DistilLosses {
+                    loss: sums.loss / count,
+                    local: sums.local / count,
+                    global: sums.global / count,
+                    error: sums.error / count,
+                };
+                progress
+                    .detail(&format!("loss {:.3} (document {:.3}, kind {:.3})", mean.loss, mean.local, mean.global));
+                self.record.step = done;
+                self.record.curve.push(DistilPoint { step: done, losses: mean });
+                self.record.seconds += begun.elapsed().as_secs_f64();
+                (sums, begun) = (DistilLosses::default(), Instant::now());
+                if let Some(checkpoint) = checkpoint {
+                    self.save(checkpoint)?;
+                }
+            }
+        }
+        Ok(false)
+    }
+
+    fn save(&self, checkpoint: &Checkpoint) -> Result<()> {
+        let values = [
+            ("parameters", &self.student.values[..]),
+            ("first", &self.moments.first),
+            ("second", &self.moments.second),
+        ];
+        checkpoint.write(&values, &self.record)
+    }
+
+    fn step(
+        &self,
+        number: usize,
+        workspace: &mut DistilWorkspace<f32>,
+        gradient: &mut Student<f32>,
+    ) -> Result<DistilLosses> {
+        let drawn = self.draws.step(number, &self.neighbours);
+        let width = self.teachers.documents.cols();
+        let pool = drawn.pool.len();
+        // Every other query is a view, in a row behind the pool.
+        let viewed: Vec<u32> = drawn.queries.iter().skip(1).step_by(2).copied().collect();
+        let own: Vec<u32> = drawn
+            .queries
+            .iter()
+            .map(|q| drawn.pool.binary_search(q).expect("queries are in the pool") as u32)
+            .collect();
+        let mut queries = own.clone();
+        queries.iter_mut().skip(1).step_by(2).zip(pool as u32..).for_each(|(query, row)| *query = row);
+        let rows = |from: &Matrix| -> Vec<f32> {
+            drawn.pool.iter().flat_map(|&document| from.row(document as usize).iter().copied()).collect()
+        };
+        let (mut x, mut y) = (rows(self.teachers.documents), rows(&self.kinds));
+        if !viewed.is_empty() {
+            let mut views = vec![0.0; 2 * viewed.len() * width];
+            let draw = Draw { seed: self.config.seed, epoch: number as u64 };
+            self.teachers.views.pair(&viewed, draw, &mut views);
+            views.truncate(viewed.len() * width);
+            x.extend_from_slice(&views);
+            let mut kinds = self.teachers.kinds.apply(&Matrix::from_vec(width, views))?;
+            kinds.normalize_rows();
+            y.extend_from_slice(kinds.as_slice());
+        }
+        x.iter_mut().for_each(|v| *v *= self.factor);
+        let batch = Batch { pool, x: &x, y: &y, queries: &queries, own: &own };
+        let losses = workspace.step(&self.student, &self.config.objective, &batch, gradient);
+        if losses.loss.is_finite() {
+            return Ok(losses);
+        }
+        Err(Error::input(
+            format!("training, step {}", number + 1),
+            format!(
+                "the loss is not a finite number: an embedding holds one that is not, or the run has diverged. Check the \
+                 documents, or lower learning_rate (now {})",
+                self.config.learning_rate
+            ),
+        ))
+    }
+
+    fn update(&mut self, gradient: &Student<f32>, rate: f64) {
+        self.moments.updates += 1;
+        for part in Part::ALL {
+            let range = self.student.sizes.range(part);
+            let adam = Adam { rate: rate * part.rate(), number: self.moments.updates };
+            let values = self.student.values[range.clone()].par_chunks_mut(CHUNK);
+            let gradient = gradient.values[range.clone()].par_chunks(CHUNK);
+            let first = self.moments.first[range.clone()].par_chunks_mut(CHUNK);
+            let second = self.moments.second[range].par_chunks_mut(CHUNK);
+            values.zip(gradient).zip(first.zip(second)).for_each(|((x, g), (m, v))| f32::adam_all(x, g, m, v, &adam));
+        }
+    }
+}
+
+/// One cycle: the rate rises in a line and falls in half a cosine.
+fn rate(top: f64, step: usize, steps: usize) -> f64 {
+    let warm_up = (WARM_UP * steps as f64).max(1.0);
+    let place = step as f64 + 0.5;
+    if place < warm_up {
+        return top * place / warm_up;
+    }
+    let fall = (place - warm_up) / (steps as f64 - warm_up).max(1.0);
+    top * 0.5 * (1.0 + (std::f64::consts::PI * fall.min(1.0)).cos())
+}
+
+#[cfg(test)]
+#[path = "trainer_tests.rs"]
+mod tests;
