@@ -8,7 +8,7 @@ use engine::corpus::{CorpusConfig, Format, OnError};
 use engine::encoder::{Device, EmbedderConfig, Pooling, PoolingChoice, Precision, pull};
 use engine::index::{CopyConfig, RerankVectors, Store};
 use engine::model::{CodeShape, Distance};
-use engine::query::{Cursor, Rerank, SearchConfig};
+use engine::query::{Cursor, RecallConfig, Rerank, SearchConfig};
 use engine::text::Clean;
 use methods::{Input, MethodConfig, MethodHandle, Training};
 use train::config::TrainConfig;
@@ -59,7 +59,7 @@ pub enum Command {
     Train(Train),
     /// Run the paper's evaluation from a plan, and write its report
     Paper(Paper),
-    /// Create and maintain an index: create, add, delete, info, stats, verify, compact, backup, restore, migrate
+    /// Create and maintain an index: create, add, delete, info, stats, recall, verify, compact, backup, restore, migrate
     #[command(subcommand)]
     Index(Index),
     /// Write an index as FAISS, Parquet, Arrow, JSONL, a BEIR folder, a TREC run or plain codes
@@ -345,7 +345,7 @@ impl TrainingArgs {
             return Ok(Training::Micpq(self.method.clone(), Box::new(self.micpq(bits, seed, pooling)?)));
         }
         let mut config = MethodConfig { seed, ..MethodConfig::new(self.method.clone(), bits).reading(self.input) };
-        config.views = ViewChoice::suited_to(pooling);
+        config.views = self.method.views(pooling);
         let options = [
             ("views", self.views.clone().map(Into::into)),
             ("epochs", self.epochs.map(Into::into)),
@@ -507,6 +507,10 @@ pub struct Search {
     /// off, or N
     #[arg(long, value_name = "N|off", default_value_t = SearchConfig::default().rerank)]
     pub rerank: Rerank,
+    /// Re-rank as many candidates as this recall against exact float search needs, 0 to 1. It is measured on documents of the
+    /// index before the first query
+    #[arg(long, value_name = "SHARE", conflicts_with = "rerank")]
+    pub target_recall: Option<f64>,
     /// Show the part of each text that matches best, with its keywords marked
     #[arg(long)]
     pub snippets: bool,
@@ -756,6 +760,31 @@ pub enum Index {
     Stats {
         /// Index directory
         index: PathBuf,
+    },
+    /// Measure how much of exact float search the index finds, on a sample of its documents
+    #[command(after_help = "\
+Sampled documents are queries by their stored rerank vectors; exact search over all stored vectors gives their true
+neighbours. Windows follow the order of insertion: when the last one falls behind, the documents have drifted away from the
+model.
+
+Examples:
+  micpq index recall news.micpq
+  micpq index recall news.micpq --queries 2000 --windows 10 --json")]
+    Recall {
+        /// Index directory
+        index: PathBuf,
+        /// Documents that are queries, over all windows together
+        #[arg(long, default_value_t = RecallConfig::default().queries, value_name = "N")]
+        queries: usize,
+        /// Neighbours that should be found
+        #[arg(short, default_value_t = RecallConfig::default().k, value_name = "N")]
+        k: usize,
+        /// Parts of the index, in the order of insertion, that are measured apart
+        #[arg(long, default_value_t = RecallConfig::default().windows, value_name = "N")]
+        windows: usize,
+        /// Candidates that a search re-ranks
+        #[arg(long, default_value_t = RecallConfig::default().rerank, value_name = "N")]
+        rerank: usize,
     },
     /// Copy the last commit to another directory while readers and a writer continue
     Backup {

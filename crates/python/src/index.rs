@@ -9,7 +9,7 @@ use engine::corpus::DocId;
 use engine::encoder::Embedder;
 use engine::formats::table::{self, Columns, TableFormat};
 use engine::index::{CopyConfig, Index as Engine, IndexConfig, Record, backup, verify};
-use engine::query::{Like, Query, Searcher};
+use engine::query::{Like, Query, RecallConfig, Searcher};
 use engine::{Error, Matrix, Result};
 use micpq::pipeline::Embeddings;
 use numpy::{PyReadonlyArray1, PyReadonlyArray2};
@@ -217,6 +217,25 @@ impl Index {
     fn verify(&self, py: Python<'_>) -> PyResult<Vec<String>> {
         self.searcher()?;
         work::run(py, None, None, |progress| Ok(verify(&self.dir, progress)?.iter().map(ToString::to_string).collect()))
+    }
+
+    /// Recall against exact float search over the stored vectors, as JSON text.
+    #[pyo3(signature = (queries, k, windows, rerank, stop=None))]
+    fn recall(
+        &self,
+        py: Python<'_>,
+        queries: usize,
+        k: usize,
+        windows: usize,
+        rerank: usize,
+        stop: Option<&Stop>,
+    ) -> PyResult<String> {
+        let searcher = self.searcher()?;
+        let config = RecallConfig { queries, k, windows, rerank };
+        work::run(py, None, stop, |progress| {
+            let report = searcher.recall(&config, progress)?;
+            Ok(serde_json::to_string(&report).expect("plain data has a JSON form"))
+        })
     }
 
     /// Copies the last commit to another directory.

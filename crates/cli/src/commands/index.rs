@@ -1,4 +1,4 @@
-//! `micpq index create|add|delete|info|stats|verify|compact|backup|restore|migrate`.
+//! `micpq index create|add|delete|info|stats|recall|verify|compact|backup|restore|migrate`.
 
 use std::path::Path;
 
@@ -6,6 +6,7 @@ use anyhow::Result;
 use engine::corpus::{Corpus, DocId};
 use engine::index::{Copied, Index, IndexConfig, MigrateConfig, Stats, backup, migrate, restore, verify};
 use engine::model::Model;
+use engine::query::{RecallConfig, RecallReport, Searcher};
 use engine::{Error, Progress};
 use micpq::pipeline::{Embeddings, fill, report_skipped};
 
@@ -61,6 +62,12 @@ pub fn run(command: args::Index, json: bool, progress: &TerminalProgress) -> Res
             }
             print_info(&opened, false)?;
             print_stats(&stats)
+        }
+        args::Index::Recall { index, queries, k, windows, rerank } => {
+            let searcher = Searcher::open(&index, progress)?;
+            let report = searcher.recall(&RecallConfig { queries, k, windows, rerank }, progress)?;
+            progress.finish();
+            if json { output::json(&report) } else { print_recall(&report) }
         }
         args::Index::Backup { index, to, copy } => {
             print_copied(&to, "backup", backup(&index, &to, copy.config(), progress)?, json, progress)
@@ -151,6 +158,24 @@ fn print_copied(path: &Path, what: &str, copied: Copied, json: bool, progress: &
         copied.files,
         copied.linked
     ))
+}
+
+fn print_recall(report: &RecallReport) -> Result<()> {
+    output::line(format!(
+        "recall@{} is {:.3} (standard error {:.3}) with {} candidates re-ranked: {} documents, {} queries",
+        report.k, report.recall, report.standard_error, report.rerank, report.documents, report.queries
+    ))?;
+    let rows = |values: Vec<(String, f64)>| -> Vec<Vec<String>> {
+        values.into_iter().map(|(name, recall)| vec![name, format!("{recall:.3}")]).collect()
+    };
+    let depths = report.depths.iter().map(|depth| (format!("  {}", depth.rerank), depth.recall)).collect();
+    output::table(&["  re-ranked", "recall"], &rows(depths))?;
+    let windows = report.windows.iter().map(|window| {
+        let last = window.first + window.documents - 1;
+        (format!("  {} to {last}", window.first), window.recall)
+    });
+    output::table(&["  documents by insertion", "recall"], &rows(windows.collect()))?;
+    output::line(&report.advice)
 }
 
 /// The part of `stats` that `info` does not have.

@@ -18,7 +18,7 @@ use crate::output;
 use crate::progress::TerminalProgress;
 
 pub fn run(args: Search, json: bool, progress: &TerminalProgress) -> Result<()> {
-    let config = args.config();
+    let mut config = args.config();
     config.validate()?;
     let given = given(&args)?;
     if args.queries.is_some() && !given.is_empty() {
@@ -34,6 +34,13 @@ pub fn run(args: Search, json: bool, progress: &TerminalProgress) -> Result<()> 
         None if lazy => Searcher::open(&args.index, progress)?,
         None => with_embedder(&args, embedder_for_queries, progress)?,
     };
+    if let Some(target) = args.target_recall {
+        let chosen = searcher.rerank_for(target, config.k, progress)?;
+        progress.finish();
+        let (k, candidates, recall) = (config.k, chosen.rerank, chosen.recall);
+        progress.note(&format!("re-ranks {candidates} candidates: recall@{k} {recall:.3} on documents of the index"));
+        config.rerank = Rerank::First(candidates);
+    }
     let show_cursor = !given.is_empty() && !progress.is_quiet();
     let session = Session { searcher, config, keywords: args.keywords.clone(), json, show_cursor, progress };
     if let Some(path) = &args.queries {

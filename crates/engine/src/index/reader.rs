@@ -25,11 +25,15 @@ pub(crate) struct Reader {
 
 impl Index {
     pub(crate) fn reader(&self) -> Result<Reader> {
-        Ok(Reader { inner: self.inner.clone(), snapshot: self.inner.sound()? })
+        Ok(Reader::new(self.inner.clone(), self.inner.sound()?))
     }
 }
 
 impl Reader {
+    pub(super) fn new(inner: Arc<Inner>, snapshot: Arc<Snapshot>) -> Reader {
+        Reader { inner, snapshot }
+    }
+
     pub fn model(&self) -> &Model {
         &self.inner.model
     }

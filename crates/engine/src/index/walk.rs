@@ -7,6 +7,7 @@ use std::sync::Arc;
 use tantivy::DocAddress;
 
 use super::files::Part;
+use super::reader::Reader;
 use super::snapshot::{Record, Snapshot};
 use super::{Index, Inner, RerankVectors, STORE, guarded_ours};
 use crate::corpus::DocId;
@@ -80,6 +81,16 @@ impl Walk {
     /// The `i`-th document. Panics if `i` is out of range.
     pub fn get(&self, i: usize) -> Result<Record> {
         self.inner.record(&self.snapshot, self.order[i])
+    }
+
+    /// A reader of the same commit.
+    pub(crate) fn reader(&self) -> Reader {
+        Reader::new(self.inner.clone(), self.snapshot.clone())
+    }
+
+    /// Where the `i`-th document is in this commit.
+    pub(crate) fn address(&self, i: usize) -> DocAddress {
+        self.order[i]
     }
 
     /// The rerank vector of the `i`-th document; `None` if the index stores no vectors.

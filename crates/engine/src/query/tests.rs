@@ -485,3 +485,50 @@ proptest! {
         });
     }
 }
+
+#[test]
+fn measured_recall_equals_that_of_searches() {
+    let case = Case::new(RerankVectors::Int8, Store::Codes, 1200);
+    let all = RecallConfig { queries: 1200, rerank: 20, ..RecallConfig::default() };
+    let report = case.searcher.recall(&all, &NoProgress).unwrap();
+    assert_eq!((report.documents, report.queries, report.windows.len()), (1200, 1200, 4));
+    let walk = case.searcher.index().walk().unwrap();
+    let vectors: Vec<Vec<f32>> = (0..1200).map(|i| walk.vector(i).unwrap().unwrap()).collect();
+    let ids: Vec<u64> = (0..1200).map(|i| number(&walk.get(i).unwrap().id)).collect();
+    let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(x, y)| f64::from(*x) * f64::from(*y)).sum::<f64>();
+    let mut found = 0;
+    for (own, vector) in vectors.iter().enumerate() {
+        let mut cosines: Vec<(f64, u64)> = (0..1200)
+            .filter(|&i| i != own)
+            .map(|i| (-dot(vector, &vectors[i]) / dot(&vectors[i], &vectors[i]).sqrt(), ids[i]))
+            .collect();
+        cosines.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let query = Query { like: vec![(Like::Vector(vector.clone()), 1.0)], keywords: None };
+        let config = SearchConfig { k: 21, rerank: Rerank::Off, ..SearchConfig::default() };
+        let near: Vec<u64> =
+            case.hits(&query, &config).iter().map(|hit| hit.0).filter(|id| *id != ids[own]).take(20).collect();
+        found += cosines[..10].iter().filter(|(_, id)| near.contains(id)).count();
+    }
+    // Two cosines that differ by less than f32 holds may change places.
+    assert!((report.recall - found as f64 / 12_000.0).abs() < 1e-3, "{} {found}", report.recall);
+    assert!(report.depths.windows(2).all(|d| d[0].recall <= d[1].recall));
+    assert_eq!(report.depths.last().unwrap().recall, 1.0, "all documents are candidates");
+}
+
+#[test]
+fn target_recall_chooses_the_fewest_candidates_that_reach_it() {
+    let case = Case::new(RerankVectors::Int8, Store::Codes, 1200);
+    let report = case.searcher.recall(&RecallConfig::default(), &NoProgress).unwrap();
+    for target in [0.3, 0.8, 1.0] {
+        let chosen = case.searcher.rerank_for(target, 10, &NoProgress).unwrap();
+        assert!(chosen.recall >= target);
+        assert!(report.depths.iter().all(|d| d.rerank >= chosen.rerank || d.recall < target));
+    }
+    let error = |searcher: &Searcher, target| searcher.rerank_for(target, 10, &NoProgress).unwrap_err().to_string();
+    assert!(error(&case.searcher, 0.0).contains("target_recall is 0"));
+    let without = Case::new(RerankVectors::None, Store::Codes, 30);
+    assert!(error(&without.searcher, 0.9).contains("no rerank vectors"));
+    let few = Case::new(RerankVectors::F16, Store::Codes, 30);
+    assert_eq!(few.searcher.rerank_for(0.9, 10, &NoProgress).unwrap().rerank, 30, "all of them");
+    assert!(few.searcher.recall(&RecallConfig::default(), &NoProgress).unwrap_err().to_string().contains("1000"));
+}

@@ -428,6 +428,17 @@ class Index:
         """Merges all segments and removes deleted documents from disk."""
         self._native.compact()
 
+    def recall(self, queries: int = 400, k: int = 10, *, windows: int = 4, rerank: int = 200) -> dict[str, Any]:
+        """Measures how much of exact float search the index finds. Sampled documents are queries by their stored rerank
+        vectors, and exact search over all of them gives the true neighbours.
+
+        Returns ``recall`` (a share, with ``rerank`` candidates re-ranked) and its ``standard_error``, the recall at other
+        ``depths``, the recall of each of ``windows`` in the order of insertion, and ``advice``. An index of fewer than
+        1,000 documents, or without rerank vectors, is refused.
+        """
+        report: dict[str, Any] = json.loads(self._native.recall(queries, k, windows, rerank))
+        return report
+
     def verify(self) -> list[str]:
         """Checks every file, and returns a line for each damage: an empty list if the index is sound."""
         return self._native.verify()
