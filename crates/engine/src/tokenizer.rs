@@ -28,8 +28,12 @@ impl Tokenizer {
     pub fn load(dir: &Path) -> Result<Self> {
         let (json, vocab) = (dir.join("tokenizer.json"), dir.join("vocab.txt"));
         let mut inner = if json.exists() {
-            // The library panics on some files that are no tokenizer.
-            std::panic::catch_unwind(|| tokenizers::Tokenizer::from_file(&json))
+            // The library panics on files whose parts do not fit together, on some of them only when it encodes.
+            let read = || {
+                let read = tokenizers::Tokenizer::from_file(&json)?;
+                read.encode_fast("a text", true).map(|_| read)
+            };
+            std::panic::catch_unwind(read)
                 .unwrap_or_else(|_| Err("its parts do not fit together".into()))
                 .map_err(|e| Error::format(&json, format!("not a readable tokenizer: {e}; fetch the encoder again")))?
         } else if vocab.exists() {
