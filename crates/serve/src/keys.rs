@@ -66,8 +66,8 @@ fn given(headers: &HeaderMap) -> Option<&[u8]> {
 pub fn new_key(role: Role) -> Result<(String, String)> {
     let mut bytes = [0; 24];
     getrandom::fill(&mut bytes).map_err(|e| Error::config(format!("the system has no random numbers: {e}")))?;
-    let key = format!("micpq-{}", hex::encode(&bytes));
-    let sha256 = hex::encode(&Sha256::digest(key.as_bytes()));
+    let key = format!("micpq-{}", hex::encode(bytes));
+    let sha256 = hex::encode(Sha256::digest(key.as_bytes()));
     let role = format!("{role:?}").to_lowercase();
     let lines = format!("[[keys]]\nname = \"{role}-{}\"\nsha256 = \"{sha256}\"\nrole = \"{role}\"\n", &sha256[..8]);
     Ok((key, lines))

@@ -116,7 +116,7 @@ impl Convolution {
 fn hash(weight: &[f32], bias: &[f32]) -> String {
     let mut hash = Sha256::new();
     weight.iter().chain(bias).for_each(|v| hash.update(v.to_le_bytes()));
-    hex::encode(&hash.finalize())
+    hex::encode(hash.finalize())
 }
 
 /// Inputs of the filters at every token, `[tokens, WINDOW width]`: the states of the token, of two tokens before and of two

@@ -58,7 +58,7 @@ const MIN_TASK_TOKENS: usize = 64;
 
 /// From token ids to token states.
 enum Network {
-    Transformer(transformer::Transformer),
+    Transformer(Box<transformer::Transformer>),
     Static(statics::Static),
 }
 
@@ -104,7 +104,9 @@ impl Encoder {
         let weights = weights::Weights::open(place)?;
         let sha256 = weights.sha256()?;
         let network = match recipe.kind {
-            Kind::Transformer => Network::Transformer(transformer::Transformer::new(&config, weights, precision)?),
+            Kind::Transformer => {
+                Network::Transformer(Box::new(transformer::Transformer::new(&config, weights, precision)?))
+            }
             Kind::Static => Network::Static(statics::Static::new(place, &weights)?),
         };
         Ok(Encoder {

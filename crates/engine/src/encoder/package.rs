@@ -144,7 +144,7 @@ fn copy(
         progress.advance(count as u64);
     }
     file.sync_all().map_err(|e| Ok(Error::io(to)(e)))?;
-    Ok((hex::encode(&hash.finalize()), bytes))
+    Ok((hex::encode(hash.finalize()), bytes))
 }
 
 /// The address of a file on an index's page about its package.
@@ -242,7 +242,7 @@ mod tests {
     }
 
     fn known() -> KnownFile {
-        let sha256 = hex::encode(&Sha256::digest(CONFIG)).leak();
+        let sha256 = hex::encode(Sha256::digest(CONFIG)).leak();
         KnownFile { name: "config.json", bytes: CONFIG.len() as u64, sha256 }
     }
 

@@ -200,7 +200,7 @@ impl Registered {
     fn check(&self, dir: &Path) -> Result<()> {
         for file in self.files {
             let path = dir.join(file.name);
-            let found = hex::encode(&Sha256::digest(&crate::mmap::Map::open(&path)?[..]));
+            let found = hex::encode(Sha256::digest(&crate::mmap::Map::open(&path)?[..]));
             if found != file.sha256 {
                 return Err(Error::input(format!("encoder {}", self.name), package::changed(file.name, &found, file)));
             }

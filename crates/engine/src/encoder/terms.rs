@@ -200,7 +200,7 @@ impl Terms {
         for value in self.layer.weight.iter().chain(&self.layer.bias) {
             hash.update(value.to_le_bytes());
         }
-        hex::encode(&hash.finalize())
+        hex::encode(hash.finalize())
     }
 
     /// Vectors of texts given by their terms: `[n, width]`. The vector of a text without a known term is the layer's bias.

@@ -136,7 +136,7 @@ impl Reader {
             })?;
             found.extend(best.into_iter().map(|scored| (scored, ordinal as u32)));
         }
-        found.sort_unstable_by(|a, b| a.0.cmp(&b.0));
+        found.sort_unstable_by_key(|found| found.0);
         found.truncate(limit);
         let candidate = |(scored, ordinal): (Scored, u32)| {
             (scored.score, self.snapshot.near(table, DocAddress::new(ordinal, scored.document)))

@@ -165,7 +165,7 @@ impl CodeBlocks {
             ));
         }
         if bytes[OWNER..HEADER] != owner {
-            return Err(format!("belongs to {}, not to {}", hex::encode(&bytes[OWNER..HEADER]), hex::encode(&owner)));
+            return Err(format!("belongs to {}, not to {}", hex::encode(&bytes[OWNER..HEADER]), hex::encode(owner)));
         }
         let (len, bits, flags) = (field(24) as usize, field(28), field(32));
         let expected = HEADER

@@ -207,7 +207,7 @@ fn new_id() -> HeaderValue {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
         bytes.copy_from_slice(&now.as_nanos().to_le_bytes()[..12]);
     }
-    HeaderValue::from_str(&hex::encode(&bytes)).expect("hex digits are header characters")
+    HeaderValue::from_str(&hex::encode(bytes)).expect("hex digits are header characters")
 }
 
 /// Refuses requests that pages of other sites send through a visitor's browser (CSRF). It refuses everything that changes

@@ -168,7 +168,7 @@ impl<T: Real> DistilWorkspace<T> {
     ) -> DistilLosses {
         let sizes = student.sizes;
         let rows = batch.x.len() / sizes.inputs;
-        assert!(gradient.sizes == sizes && rows * sizes.inputs == batch.x.len() && batch.y.len() % rows == 0);
+        assert!(gradient.sizes == sizes && rows * sizes.inputs == batch.x.len() && batch.y.len().is_multiple_of(rows));
         assert!(batch.pool >= 2 && batch.pool <= rows && batch.queries.len() == batch.own.len());
         assert!(batch.own.iter().all(|&row| (row as usize) < batch.pool));
         let (width, queries) = (sizes.code.width(), batch.queries.len());
