@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use engine::corpus::{Corpus, CorpusConfig};
-use engine::encoder::{Embedder, EmbedderConfig, Precision};
+use engine::encoder::{Embedder, EmbedderConfig, Pooling, Precision};
 use engine::model::Model;
 use engine::search::Flat;
 use engine::text::Clean;
@@ -57,6 +57,8 @@ fn encoder() -> Option<Embedder> {
     match Embedder::load_local(&EmbedderConfig {
         max_tokens: Some(48),
         precision: Precision::F32,
+        // As in the paper, not scaled to unit length.
+        pooling: Pooling::Mean.into(),
         ..EmbedderConfig::default()
     }) {
         Ok(embedder) => Some(embedder),

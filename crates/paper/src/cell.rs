@@ -92,8 +92,9 @@ pub struct Cell {
 pub(crate) fn file_name(task: &Task, options: &serde_json::Value) -> String {
     let keep = |c: char| if c.is_ascii_alphanumeric() || c == '.' { c } else { '-' };
     let name: String = task.to_string().chars().map(keep).collect();
-    // The name that finished cells were recorded under.
-    let options = options.to_string().replace("\"codebook_size\":", "\"words\":");
+    // The names that finished cells were recorded under.
+    let options =
+        options.to_string().replace("\"codebook_size\":", "\"words\":").replace("\"codebooks\":", "\"books\":");
     let sum = crc32fast::hash(format!("{FORMAT} {options}").as_bytes());
     format!("{}-{sum:08x}.json", name.replace("--", "-").to_lowercase())
 }

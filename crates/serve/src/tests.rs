@@ -291,7 +291,7 @@ async fn bad_requests_have_a_code_and_change_nothing() {
         ("PUT", "/v1/indexes/other", json!({ "encoder": "nobody/none" }), 422, "unknown_model"),
         ("POST", "/v1/embeddings", json!({ "model": "news", "input": [] }), 400, "bad_request"),
         ("POST", "/v1/embeddings", json!({ "model": "nobody", "input": "a" }), 404, "unknown_index"),
-        ("POST", "/v1/embeddings", json!({ "model": "news", "input": [[1, 2]] }), 400, "bad_request"),
+        ("POST", "/v1/embeddings", json!({ "model": "news", "input": [[1, 2]] }), 422, "bad_query"),
     ] {
         let reply = bench.call(method, path, body.clone()).await;
         let shown: String = body.to_string().chars().take(100).collect();

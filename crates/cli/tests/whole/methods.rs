@@ -58,7 +58,7 @@ fn tfidf_input_builds_an_index_that_finds_its_topic() {
         "train news.jsonl {flags} --validation val.jsonl --test val.jsonl --epochs 20 --cache cache -o words"
     ));
     let card = String::from_utf8(bench.bytes("words/README.md")).unwrap();
-    assert!(card.contains("words, weighted by presence") && card.contains("| method | \"ammi\" |"), "{card}");
+    assert!(card.contains("terms, weighted by presence") && card.contains("| method | \"ammi\" |"), "{card}");
     bench.ok("index create words.micpq news.jsonl --model words");
     let hits = bench.json("search words.micpq 'crude oil barrel price' -k 20 --rerank off");
     let kind = hits.iter().filter(|h| h["labels"][0] == "oil").count();

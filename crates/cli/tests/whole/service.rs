@@ -43,7 +43,7 @@ fn an_index_of_a_services_vectors_is_built_and_searched_like_any_other() {
     assert_eq!(embed(json!([[2, 4, 5, 3], [2, 4, 3]]))[0], text[0]);
     let (status, problem) =
         server.call("POST", "/v1/embeddings", json!({ "model": "own", "input": [2, 4_000_000, 3] }));
-    assert_eq!(status, 400, "{problem}");
+    assert_eq!(status, 422, "{problem}");
 
     // What the service has answered is kept: without it, the same texts are encoded again.
     drop(server);
