@@ -42,7 +42,7 @@ def test_a_class_trains_indexes_and_searches(documents, encoder):
     vectors = np.random.default_rng(5).standard_normal((200, 24), dtype=np.float32)
     model = micpq.train(embeddings=vectors, method="random-signs", bits=32, seed=7)
     expected = np.packbits(vectors @ RandomSigns(32, 7).rng.standard_normal((24, 32)) > 0, axis=1, bitorder="little")
-    assert np.array_equal(model.encode(vectors), expected)
+    assert np.array_equal(model.encode(embeddings=vectors), expected)
     with micpq.build(documents, encoder=encoder, method="random-signs", bits=32) as index:
         assert index.model.bits == 32
         assert len(index.search("crude oil barrel", k=5)) == 5
