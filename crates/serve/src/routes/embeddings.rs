@@ -23,8 +23,20 @@ use crate::server::Server;
 pub enum Input {
     One(String),
     Several(Vec<String>),
-    Tokens(Vec<u32>),
-    SeveralTokens(Vec<Vec<u32>>),
+    Tokens(Vec<Token>),
+    SeveralTokens(Vec<Vec<Token>>),
+}
+
+/// A token id. JSON also writes it as `5.0`.
+#[derive(Clone, Copy, Debug, Serialize)]
+#[serde(transparent)]
+pub struct Token(u32);
+
+impl<'de> Deserialize<'de> for Token {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let number = some_whole(deserializer)?.ok_or_else(|| serde::de::Error::custom("null is not a token id"))?;
+        Ok(Token(number))
+    }
 }
 
 described!(Input, {
@@ -51,6 +63,10 @@ pub enum InputType {
 enum Texts {
     Raw(Vec<String>),
     Tokens(Vec<Vec<u32>>),
+}
+
+fn ids(tokens: Vec<Token>) -> Vec<u32> {
+    tokens.into_iter().map(|token| token.0).collect()
 }
 
 /// Format of vectors.
@@ -144,8 +160,8 @@ pub async fn embed(_: MayRead, State(server): State<Arc<Server>>, Body(body): Bo
     let texts = match body.input {
         Input::One(text) => Texts::Raw(vec![text]),
         Input::Several(texts) => Texts::Raw(texts),
-        Input::Tokens(tokens) => Texts::Tokens(vec![tokens]),
-        Input::SeveralTokens(tokens) => Texts::Tokens(tokens),
+        Input::Tokens(tokens) => Texts::Tokens(vec![ids(tokens)]),
+        Input::SeveralTokens(tokens) => Texts::Tokens(tokens.into_iter().map(ids).collect()),
     };
     let max_texts = server.config.max_queries;
     let (count, empty) = match &texts {

@@ -16,7 +16,7 @@ described!(Vector, {
     "description": "An embedding of the index's encoder: a list of numbers, or base64 of its values as little-endian 32-bit floats.",
     "oneOf": [
         { "type": "array", "items": { "type": "number", "format": "float" } },
-        { "type": "string", "contentEncoding": "base64" },
+        { "type": "string", "contentEncoding": "base64", "pattern": "^([A-Za-z0-9+/]{16})*$" },
     ],
 });
 
