@@ -9,7 +9,7 @@ PYTHON := $(CURDIR)/.venv/python-tests/bin/python
 MICPQ_SHARED ?= $(abspath ../shared)
 export MICPQ_SHARED
 
-.PHONY: help build demo test steps fmt lint words figures unit contract page python ray ray-wheel arm encoders rustdoc package deny \
+.PHONY: help build demo test steps fmt features lint words figures unit contract page python ray ray-wheel arm encoders rustdoc package deny \
   test-crash soak fuzz sanitize miri sbom lock bench-search bench-encode bench-serve bench-query bench-ray encoder-goldens clean
 
 help:  ## list the targets
@@ -28,10 +28,13 @@ test:  ## check format, lints, words and figures, run every test, and list what 
 	scripts/skipped target/test.log; exit $$status
 
 # One after the other, quick checks first.
-steps: fmt lint words figures unit arm contract page python
+steps: fmt features lint words figures unit arm contract page python
 
 fmt:  ## check the format of the Rust code
 	$(CARGO) fmt --all --check
+
+features:  ## check that every crate is compiled with the features of the workspace
+	scripts/check-features
 
 # Warnings are errors only here: a newer compiler must not break a user's build.
 lint:  ## clippy, with warnings as errors
