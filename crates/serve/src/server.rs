@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use axum::http::StatusCode;
+use engine::disk::clear_folders;
 use engine::index::{Index, IndexConfig};
 use engine::model::Model;
 use engine::{Error, Result};
@@ -121,6 +122,9 @@ impl Server {
                 if name.starts_with('.') && name.ends_with(DROPPED_SUFFIX) {
                     // The server stopped while it dropped this index.
                     remove_dropped(&dir);
+                } else if let Some((index, _)) = name.strip_prefix('.').and_then(|rest| rest.split_once(".micpq-")) {
+                    // The server stopped while it created or retrained this index.
+                    clear_folders(&data.join(index), None)?;
                 } else if dir.join("index.json").is_file()
                     && check_name(&name).is_ok()
                     && !self.config.indexes.contains_key(&name)
