@@ -60,6 +60,11 @@ impl Error {
         Error::Config(problem.into())
     }
 
+    /// An option has a value that is none of its names.
+    pub fn unknown(option: &str, found: &str, known: &[&str]) -> Self {
+        Error::Config(format!("unknown {option} '{found}'; known: {}", known.join(", ")))
+    }
+
     pub fn filter(position: Option<usize>, problem: impl Into<String>) -> Self {
         Error::FilterSyntax { position, problem: problem.into() }
     }

@@ -1,14 +1,17 @@
 //! Cleans raw text before tokenisation.
 
 use std::borrow::Cow;
-use std::fmt;
-use std::str::FromStr;
 
-use crate::{Error, Result};
+use strum::{Display, EnumString, VariantNames};
+
+use crate::Error;
 
 /// Cleaning of a text before the tokenizer. It is part of a model: queries must be cleaned in the same way as documents.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize, Display, EnumString, VariantNames,
+)]
 #[serde(rename_all = "lowercase")]
+#[strum(serialize_all = "lowercase", parse_err_ty = Error, parse_err_fn = unknown_cleaning)]
 pub enum Clean {
     /// No change. Modern encoders were trained with the tokenizer's own normalisation only.
     #[default]
@@ -18,25 +21,8 @@ pub enum Clean {
     Faithful,
 }
 
-impl fmt::Display for Clean {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Clean::None => "none",
-            Clean::Faithful => "faithful",
-        })
-    }
-}
-
-impl FromStr for Clean {
-    type Err = Error;
-
-    fn from_str(name: &str) -> Result<Self> {
-        match name {
-            "none" => Ok(Clean::None),
-            "faithful" => Ok(Clean::Faithful),
-            _ => Err(Error::config(format!("unknown cleaning \"{name}\": it is none or faithful"))),
-        }
-    }
+fn unknown_cleaning(name: &str) -> Error {
+    Error::unknown("cleaning", name, Clean::VARIANTS)
 }
 
 impl Clean {

@@ -195,7 +195,7 @@ impl Entry {
             Rows::Terms(rows) => {
                 let mut out = vec![0.0; rows.len() * outputs];
                 for (out, row) in out.chunks_exact_mut(outputs).zip(rows) {
-                    for &(term, weight) in row.iter() {
+                    for &(term, weight) in *row {
                         let from = &self.weight.values[term as usize * outputs..][..outputs];
                         out.iter_mut().zip(from).for_each(|(o, w)| *o += weight * w);
                     }
@@ -247,7 +247,7 @@ impl Entry {
                 touched.dedup();
                 let mut gradient = vec![0.0; touched.len() * outputs];
                 for (row, slope) in rows.iter().zip(slope.chunks_exact(outputs)) {
-                    for (term, weight) in row.iter() {
+                    for (term, weight) in *row {
                         let at = touched.binary_search(term).expect("every term of the batch is listed");
                         let to = &mut gradient[at * outputs..(at + 1) * outputs];
                         to.iter_mut().zip(slope).for_each(|(g, s)| *g += weight * s);

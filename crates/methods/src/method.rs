@@ -10,6 +10,7 @@ use engine::encoder::Pooling;
 use engine::{Error, Progress, Result};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use strum::{Display, EnumString, VariantNames};
 use train::Views;
 use train::job::{Trained, Vectors};
 use train::views::ViewChoice;
@@ -120,8 +121,11 @@ pub struct Fitted {
 }
 
 /// What a method reads of a text.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, Display, EnumString, VariantNames,
+)]
 #[serde(rename_all = "lowercase")]
+#[strum(serialize_all = "lowercase", parse_err_ty = Error, parse_err_fn = unknown_input)]
 pub enum Input {
     /// Embeddings, or token states.
     Encoder,
@@ -129,25 +133,8 @@ pub enum Input {
     Tfidf,
 }
 
-impl fmt::Display for Input {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Input::Encoder => "encoder",
-            Input::Tfidf => "tfidf",
-        })
-    }
-}
-
-impl FromStr for Input {
-    type Err = Error;
-
-    fn from_str(name: &str) -> Result<Self> {
-        match name {
-            "encoder" => Ok(Input::Encoder),
-            "tfidf" => Ok(Input::Tfidf),
-            _ => Err(Error::config(format!("unknown input '{name}'; known: encoder, tfidf"))),
-        }
-    }
+fn unknown_input(name: &str) -> Error {
+    Error::unknown("input", name, Input::VARIANTS)
 }
 
 /// A registered method. Parsed from, compared by and serialized as its name.

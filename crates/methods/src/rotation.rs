@@ -228,7 +228,7 @@ mod tests {
         let difference = found.as_slice().iter().zip(turn.as_slice()).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
         assert!(difference < 1e-5, "{difference}");
         // The result is orthogonal for any product.
-        let odd = nearest_rotation(&(0..25).map(|i| ((i * 7 % 11) as f64).sin()).collect::<Vec<_>>(), 5).unwrap();
+        let odd = nearest_rotation(&(0..25).map(|i| f64::from(i * 7 % 11).sin()).collect::<Vec<_>>(), 5).unwrap();
         let square = cross(&odd, &odd);
         assert!((0..25).all(|i| (square[i] - f64::from(u8::from(i % 6 == 0))).abs() < 1e-5));
     }

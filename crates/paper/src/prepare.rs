@@ -58,7 +58,7 @@ pub fn float_terms() -> TermConfig {
 }
 
 pub fn name(pooling: Pooling) -> &'static str {
-    pooling.name()
+    pooling.into()
 }
 
 /// What the open cells of a corpus need.

@@ -4,12 +4,29 @@ use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
+use strum::{Display, EnumString, IntoStaticStr, VariantNames};
 
 use crate::{Error, Result};
 
 /// How token states become one vector.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    PartialEq,
+    Eq,
+    Hash,
+    PartialOrd,
+    Ord,
+    Serialize,
+    Deserialize,
+    Display,
+    EnumString,
+    IntoStaticStr,
+    VariantNames,
+)]
 #[serde(rename_all = "lowercase")]
+#[strum(serialize_all = "lowercase", parse_err_ty = Error, parse_err_fn = unknown_pooling)]
 pub enum Pooling {
     /// The state of the first token after the last layer; the tanh pooler is not used.
     Cls,
@@ -19,24 +36,14 @@ pub enum Pooling {
     Max,
     /// The sum over all tokens, divided by the square root of their number.
     #[serde(rename = "mean_sqrt_len")]
+    #[strum(serialize = "mean_sqrt_len")]
     MeanSqrtLen,
     /// The state of the last token.
     LastToken,
 }
 
-impl Pooling {
-    pub const ALL: [Pooling; 5] = [Pooling::Cls, Pooling::Mean, Pooling::Max, Pooling::MeanSqrtLen, Pooling::LastToken];
-
-    /// Name in flags and records.
-    pub fn name(self) -> &'static str {
-        match self {
-            Pooling::Cls => "cls",
-            Pooling::Mean => "mean",
-            Pooling::Max => "max",
-            Pooling::MeanSqrtLen => "mean_sqrt_len",
-            Pooling::LastToken => "lasttoken",
-        }
-    }
+fn unknown_pooling(name: &str) -> Error {
+    Error::unknown("pooling", name, Pooling::VARIANTS)
 }
 
 impl Pool {
@@ -68,23 +75,6 @@ impl Pool {
                 row.iter_mut().for_each(|v| *v /= divisor);
             }
         }
-    }
-}
-
-impl fmt::Display for Pooling {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl FromStr for Pooling {
-    type Err = Error;
-
-    fn from_str(name: &str) -> Result<Self> {
-        Pooling::ALL.into_iter().find(|pooling| pooling.name() == name).ok_or_else(|| {
-            let known = Pooling::ALL.map(Pooling::name).join(", ");
-            Error::config(format!("unknown pooling '{name}'; known: {known}"))
-        })
     }
 }
 
@@ -163,10 +153,11 @@ mod tests {
 
     #[test]
     fn names_round_trip_and_unknown_ones_are_refused_with_the_known() {
-        for pooling in Pooling::ALL {
-            assert_eq!(pooling.name().parse::<Pooling>().unwrap(), pooling);
-            assert_eq!(serde_json::to_value(pooling).unwrap(), pooling.name());
-            assert_eq!(pooling.name().parse::<PoolingChoice>().unwrap(), PoolingChoice::Raw(pooling));
+        for name in Pooling::VARIANTS {
+            let pooling: Pooling = name.parse().unwrap();
+            assert_eq!(pooling.to_string(), *name);
+            assert_eq!(serde_json::to_value(pooling).unwrap(), *name);
+            assert_eq!(name.parse::<PoolingChoice>().unwrap(), PoolingChoice::Raw(pooling));
         }
         assert_eq!("auto".parse::<PoolingChoice>().unwrap(), PoolingChoice::Auto);
         let message = "weightedmean".parse::<PoolingChoice>().unwrap_err().to_string();

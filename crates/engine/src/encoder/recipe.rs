@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
+use strum::VariantNames;
 
 use super::head::{Activation, Step};
 use super::pooling::Pooling;
@@ -274,7 +275,7 @@ fn pooling(dir: &Path) -> Result<(Pooling, bool)> {
         ["mean_sqrt_len_tokens"] => Pooling::MeanSqrtLen,
         ["lasttoken"] => Pooling::LastToken,
         _ => {
-            let known = Pooling::ALL.map(Pooling::name).join(", ");
+            let known = Pooling::VARIANTS.join(", ");
             return Err(Error::format(
                 &file,
                 format!(

@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use rayon::prelude::*;
 use sha2::{Digest, Sha256};
+use strum::{Display, EnumString, VariantNames};
 
 use crate::{Error, Matrix, Result};
 
@@ -19,8 +20,11 @@ use crate::{Error, Matrix, Result};
 pub const NAME: &str = "tfidf";
 
 /// Value of a term in the sparse row.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize, Display, EnumString, VariantNames,
+)]
 #[serde(rename_all = "lowercase")]
+#[strum(serialize_all = "lowercase", parse_err_ty = Error, parse_err_fn = unknown_weighting)]
 pub enum Weighting {
     /// Count times inverse document frequency, the row scaled to unit length.
     Tfidf,
@@ -28,25 +32,8 @@ pub enum Weighting {
     Presence,
 }
 
-impl std::fmt::Display for Weighting {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Weighting::Tfidf => "tfidf",
-            Weighting::Presence => "presence",
-        })
-    }
-}
-
-impl std::str::FromStr for Weighting {
-    type Err = Error;
-
-    fn from_str(name: &str) -> Result<Self> {
-        match name {
-            "tfidf" => Ok(Weighting::Tfidf),
-            "presence" => Ok(Weighting::Presence),
-            _ => Err(Error::config(format!("unknown weighting '{name}'; known: tfidf, presence"))),
-        }
-    }
+fn unknown_weighting(name: &str) -> Error {
+    Error::unknown("weighting", name, Weighting::VARIANTS)
 }
 
 /// Words and their inverse document frequencies.

@@ -5,6 +5,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+use strum::{Display, EnumString, VariantNames};
 
 use super::files::RESTORE;
 use super::{MODEL, RerankVectors};
@@ -18,8 +19,9 @@ pub const FORMAT: u32 = 3;
 pub const OLDEST_FORMAT: u32 = 1;
 
 /// Which parts of a document an index stores.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, Display, EnumString, VariantNames)]
 #[serde(rename_all = "lowercase")]
+#[strum(serialize_all = "lowercase", parse_err_ty = Error, parse_err_fn = unknown_store)]
 pub enum Store {
     /// Id, code, text, labels and attributes, with the inverted index that filters use.
     #[default]
@@ -28,25 +30,8 @@ pub enum Store {
     Codes,
 }
 
-impl std::fmt::Display for Store {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Store::All => "all",
-            Store::Codes => "codes",
-        })
-    }
-}
-
-impl std::str::FromStr for Store {
-    type Err = Error;
-
-    fn from_str(name: &str) -> Result<Self> {
-        match name {
-            "all" => Ok(Store::All),
-            "codes" => Ok(Store::Codes),
-            _ => Err(Error::config(format!("unknown store '{name}'; known: all, codes"))),
-        }
-    }
+fn unknown_store(name: &str) -> Error {
+    Error::unknown("store", name, Store::VARIANTS)
 }
 
 /// Content of `index.json`.

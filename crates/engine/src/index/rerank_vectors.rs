@@ -1,15 +1,19 @@
 //! Rerank vectors: embeddings stored beside the codes to order the first candidates of a search again.
 
 use serde::{Deserialize, Serialize};
+use strum::{Display, EnumString, VariantNames};
 use tantivy::SegmentReader;
 use tantivy::columnar::Column;
 
 use super::schema::FEATURE;
-use crate::{Error, Result};
+use crate::Error;
 
 /// How rerank vectors are stored.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, Display, EnumString, VariantNames,
+)]
 #[serde(rename_all = "lowercase")]
+#[strum(serialize_all = "lowercase", parse_err_ty = Error, parse_err_fn = unknown_rerank_vectors)]
 pub enum RerankVectors {
     /// Not stored: search by codes only, without re-ranking.
     #[default]
@@ -20,27 +24,8 @@ pub enum RerankVectors {
     F16,
 }
 
-impl std::fmt::Display for RerankVectors {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            RerankVectors::None => "none",
-            RerankVectors::Int8 => "int8",
-            RerankVectors::F16 => "f16",
-        })
-    }
-}
-
-impl std::str::FromStr for RerankVectors {
-    type Err = Error;
-
-    fn from_str(name: &str) -> Result<Self> {
-        match name {
-            "none" => Ok(RerankVectors::None),
-            "int8" => Ok(RerankVectors::Int8),
-            "f16" => Ok(RerankVectors::F16),
-            _ => Err(Error::config(format!("unknown rerank_vectors '{name}'; known: int8, f16, none"))),
-        }
-    }
+fn unknown_rerank_vectors(name: &str) -> Error {
+    Error::unknown("rerank_vectors", name, RerankVectors::VARIANTS)
 }
 
 /// Bytes of the scale before the values of [`RerankVectors::Int8`].

@@ -3,13 +3,17 @@
 use kernels::Backend;
 use kernels::squares::{squared, squared_distances};
 use rayon::prelude::*;
+use strum::{Display, EnumString, VariantNames};
 
 use super::CodeShape;
 use crate::{Error, Matrix, Result};
 
 /// How a query's projected vector is compared with a document's codewords, summed over codebooks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize, Display, EnumString, VariantNames,
+)]
 #[serde(rename_all = "lowercase")]
+#[strum(serialize_all = "lowercase", parse_err_ty = Error, parse_err_fn = unknown_distance)]
 pub enum Distance {
     /// Sum of unsquared Euclidean norms: what the authors' code ranks by.
     Norm,
@@ -19,27 +23,8 @@ pub enum Distance {
     Hamming,
 }
 
-impl std::fmt::Display for Distance {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Distance::Norm => "norm",
-            Distance::Squared => "squared",
-            Distance::Hamming => "hamming",
-        })
-    }
-}
-
-impl std::str::FromStr for Distance {
-    type Err = Error;
-
-    fn from_str(name: &str) -> Result<Self> {
-        match name {
-            "norm" => Ok(Distance::Norm),
-            "squared" => Ok(Distance::Squared),
-            "hamming" => Ok(Distance::Hamming),
-            _ => Err(Error::config(format!("unknown distance '{name}'; known: norm, squared, hamming"))),
-        }
-    }
+fn unknown_distance(name: &str) -> Error {
+    Error::unknown("distance", name, Distance::VARIANTS)
 }
 
 /// One query's distances to every codeword: `[codebooks, codewords]`, all finite and not negative.
