@@ -90,7 +90,7 @@ pub(crate) fn assemble(
                 return Ok(text.iter().map(|c| *c as u8).collect());
             }
             let mut size = 0;
-            nvrtc_result("sizing the compiled kernels", nvrtc_sys::nvrtcGetCUBINSize(program, &mut size).result())?;
+            nvrtc_result("sizing the compiled kernels", nvrtc_sys::nvrtcGetCUBINSize(program, &raw mut size).result())?;
             let mut bytes = vec![0u8; size];
             let to = bytes.as_mut_ptr().cast();
             nvrtc_result("reading the compiled kernels", nvrtc_sys::nvrtcGetCUBIN(program, to).result())?;
@@ -106,7 +106,7 @@ fn supported_chips() -> Result<Vec<i32>> {
     // SAFETY: the second call fills as many integers as the first one counts.
     unsafe {
         let mut count = 0;
-        nvrtc_result("listing supported chips", nvrtc_sys::nvrtcGetNumSupportedArchs(&mut count).result())?;
+        nvrtc_result("listing supported chips", nvrtc_sys::nvrtcGetNumSupportedArchs(&raw mut count).result())?;
         let mut chips = vec![0; count.max(0) as usize];
         nvrtc_result("listing supported chips", nvrtc_sys::nvrtcGetSupportedArchs(chips.as_mut_ptr()).result())?;
         Ok(chips)

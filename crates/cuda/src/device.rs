@@ -7,27 +7,12 @@ use cudarc::driver::sys::{self, CUdevice_attribute};
 use cudarc::driver::{CudaContext, DriverError, result};
 
 use crate::library::{Library, guarded, require};
-use crate::{Error, Result};
+use crate::{DeviceInfo, Error, Result};
 
 /// Oldest supported driver: CUDA 12.0.
 const MIN_DRIVER: i32 = 12_000;
 /// Oldest compute capability with bf16 tensor cores and the 16 x 8 x 16 product.
 const MIN_CAPABILITY: (i32, i32) = (8, 0);
-
-/// Description of a GPU, known before it is opened.
-#[derive(Clone, Debug)]
-pub struct DeviceInfo {
-    pub ordinal: usize,
-    pub name: String,
-    /// Total memory in bytes.
-    pub memory: usize,
-    /// Compute capability, (major, minor).
-    pub capability: (i32, i32),
-    /// Number of multiprocessors.
-    pub processors: usize,
-    /// CUDA version of the driver: 13000 is 13.0.
-    pub driver: i32,
-}
 
 /// An opened GPU.
 #[derive(Clone)]
@@ -100,7 +85,7 @@ impl Device {
 fn driver_version() -> Result<i32> {
     let mut version = 0;
     // SAFETY: writes one integer.
-    driver_result("reading the driver's version", unsafe { sys::cuDriverGetVersion(&mut version) }.result())?;
+    driver_result("reading the driver's version", unsafe { sys::cuDriverGetVersion(&raw mut version) }.result())?;
     if version < MIN_DRIVER {
         return Err(Error::Unsupported(format!(
             "the NVIDIA driver is for CUDA {}.{}, but at least {}.{} is needed; update the driver, or use the CPU",
@@ -161,7 +146,7 @@ fn describe_error(code: sys::CUresult) -> String {
         let mut at = std::ptr::null();
         // SAFETY: the driver stores a pointer to a static text of its own, or leaves it null.
         unsafe {
-            function(code, &mut at);
+            function(code, &raw mut at);
             (!at.is_null()).then(|| CStr::from_ptr(at).to_string_lossy().into_owned())
         }
     };

@@ -9,8 +9,8 @@ use crate::forward::{Lane, Model};
 use crate::gemm::Products;
 use crate::library::guarded;
 use crate::memory::{Event, Stream};
-use crate::weights::{Source, Weights, widen};
-use crate::{Dropout, Error, Pooling, Precision, Result, Shape};
+use crate::weights::{Weights, widen};
+use crate::{Dropout, Error, Pooling, Precision, Report, Result, Shape, Source};
 use parking_lot::Mutex;
 
 /// Default size of a batch.
@@ -30,32 +30,6 @@ struct Lanes {
     lanes: Vec<Lane>,
     tokens: usize,
     halved: u32,
-}
-
-/// Statistics of a run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Report {
-    /// Tokens of all sequences, counted once for all views.
-    pub tokens: u64,
-    /// Number of batches.
-    pub batches: usize,
-    /// Largest number of tokens of a batch.
-    pub batch_tokens: usize,
-    /// How often the batch was halved because the GPU's memory was short.
-    pub halved: u32,
-}
-
-impl Report {
-    /// A warning for the user, if there is one.
-    pub fn note(&self) -> Option<String> {
-        let tokens = self.batch_tokens;
-        (self.halved > 0).then(|| {
-            format!(
-                "the GPU is short of memory: batches have {tokens} tokens instead of {}, which is slower",
-                tokens << self.halved
-            )
-        })
-    }
 }
 
 impl Bert {

@@ -329,7 +329,7 @@ impl Linear {
                 plan.y,
                 y as *mut c_void,
                 plan.y,
-                &plan.algorithm,
+                &raw const plan.algorithm,
                 workspace.at() as *mut c_void,
                 workspace.bytes(),
                 stream.handle().cast(),
@@ -442,7 +442,7 @@ impl Plan {
                     preference,
                     max_count as i32,
                     candidates.as_mut_ptr(),
-                    &mut count,
+                    &raw mut count,
                 )
                 .result()
             })();

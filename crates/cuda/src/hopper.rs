@@ -45,7 +45,7 @@ impl Map {
         // SAFETY: two dimensions, and arrays of two sizes, one pitch, two box sizes and two strides.
         let result = unsafe {
             sys::cuTensorMapEncodeTiled(
-                &mut map,
+                &raw mut map,
                 kind,
                 2,
                 at as *mut std::ffi::c_void,

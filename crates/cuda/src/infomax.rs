@@ -9,36 +9,12 @@
 //! ```
 
 use crate::device::Device;
-use crate::layer::{Layer, Texts, text_ranges};
-use crate::learned::{Learned, TrainingAdam};
+use crate::layer::{Layer, text_ranges};
+use crate::learned::Learned;
 use crate::library::guarded;
 use crate::memory::Buffer;
 use crate::training::View;
-use crate::{Error, Result, compile::arguments};
-
-/// Learned parameters after the filters.
-#[derive(Clone, Copy)]
-pub struct InfoMaxHead<'a> {
-    /// `W [width, bits]`.
-    pub map: &'a [f32],
-    /// `b [bits]`.
-    pub bias: &'a [f32],
-    /// `V` for windows, `[bits, bits]`.
-    pub parts: &'a [f32],
-    /// `V` for first states, `[bits, bits]`.
-    pub whole: &'a [f32],
-}
-
-/// Arguments of a step.
-#[derive(Clone, Copy)]
-pub struct InfoMaxStep<'a> {
-    /// Token states of the texts, without the first token.
-    pub texts: Texts<'a>,
-    /// States of the first tokens, `[texts, width]`.
-    pub firsts: &'a [f32],
-    /// Keys of the random draws: codes of texts, of tokens, of first states.
-    pub keys: [u64; 3],
-}
+use crate::{Error, InfoMaxHead, InfoMaxStep, Result, TrainingAdam, compile::arguments};
 
 /// DHIM in training.
 pub struct InfoMax {

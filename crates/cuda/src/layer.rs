@@ -7,31 +7,11 @@ use std::ops::Range;
 
 use crate::compile::{Kernel, Module, arguments};
 use crate::device::Device;
-use crate::learned::{Learned, TrainingAdam};
+use crate::learned::Learned;
 use crate::library::guarded;
 use crate::memory::{Buffer, Pinned, Stream};
 use crate::training::{View, image};
-use crate::{Error, Result};
-
-/// A block of a weight `[inputs, outputs]`. Elements outside of all blocks are zero and stay zero.
-#[derive(Clone, Debug)]
-pub struct LayerPart {
-    /// Rows of the weight.
-    pub inputs: Range<usize>,
-    /// Columns of the weight.
-    pub outputs: Range<usize>,
-}
-
-/// Token states of several texts.
-#[derive(Clone, Copy)]
-pub struct Texts<'a> {
-    /// All states, contiguous.
-    pub states: &'a [f32],
-    /// Values of a state, the distance between windows.
-    pub width: usize,
-    /// For every text, the windows of its tokens.
-    pub windows: &'a [Range<usize>],
-}
+use crate::{Error, LayerPart, Result, Texts, TrainingAdam};
 
 /// `y = x W + b` with Adam's moments of `W` and `b`.
 pub struct Layer {

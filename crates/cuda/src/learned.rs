@@ -1,25 +1,9 @@
 //! Learned parameters on a GPU, and Adam's update of them.
 
-use crate::Result;
 use crate::compile::{Kernel, arguments};
 use crate::device::Device;
 use crate::memory::{Buffer, Stream};
-
-/// Coefficients of one Adam update, bias corrections included.
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-pub struct TrainingAdam {
-    /// Decay of the first moment (beta 1).
-    pub keep_first: f32,
-    /// Decay of the second moment (beta 2).
-    pub keep_second: f32,
-    /// Learning rate divided by the first moment's bias correction.
-    pub rate: f32,
-    /// One over the square root of the second moment's bias correction.
-    pub scale: f32,
-    /// Added to the square root of the second moment.
-    pub epsilon: f32,
-}
+use crate::{Result, TrainingAdam};
 
 /// Parameters, their gradient and Adam's two moments.
 pub(crate) struct Learned {

@@ -9,36 +9,66 @@
 //! A row of the result depends only on its own tokens and, with dropout, on its document number. Dropout masks equal those
 //! of the CPU, bit for bit: a (key, document) pair is the same view on every device.
 
-mod error;
+// Without the driver only the values at the surface are used.
+#![cfg_attr(not(feature = "driver"), allow(dead_code))]
 
+mod error;
+mod shape;
+mod values;
+
+#[cfg(feature = "driver")]
 mod library;
 
+#[cfg(feature = "driver")]
 mod device;
+#[cfg(feature = "driver")]
 mod memory;
 
+#[cfg(feature = "driver")]
 mod compile;
+#[cfg(feature = "driver")]
 mod gemm;
+#[cfg(feature = "driver")]
 mod hopper;
 
-mod shape;
+#[cfg(feature = "driver")]
 mod weights;
 
+#[cfg(feature = "driver")]
 mod batch;
+#[cfg(feature = "driver")]
 mod forward;
 
+#[cfg(feature = "driver")]
 mod encode;
 
+#[cfg(feature = "driver")]
 mod infomax;
+#[cfg(feature = "driver")]
 mod layer;
+#[cfg(feature = "driver")]
 mod learned;
+#[cfg(feature = "driver")]
 mod training;
 
-pub use device::{Device, DeviceInfo, devices};
-pub use encode::{Bert, Report};
+#[cfg(not(feature = "driver"))]
+mod absent;
+
 pub use error::{Error, Result};
-pub use infomax::{InfoMax, InfoMaxHead, InfoMaxStep};
-pub use layer::{Layer, LayerPart, Texts};
-pub use learned::TrainingAdam;
 pub use shape::{Activation, Dropout, Pooling, Precision, Shape};
-pub use training::{Trainer, TrainingLosses, TrainingObjective, TrainingShape};
-pub use weights::Source;
+pub use values::{
+    DeviceInfo, InfoMaxHead, InfoMaxStep, LayerPart, Report, Source, Texts, TrainingAdam, TrainingLosses,
+    TrainingObjective, TrainingShape,
+};
+
+#[cfg(feature = "driver")]
+pub use {
+    device::{Device, devices},
+    encode::Bert,
+    infomax::InfoMax,
+    layer::Layer,
+    training::Trainer,
+};
+
+#[cfg(not(feature = "driver"))]
+pub use absent::{Bert, Device, InfoMax, Layer, Trainer, devices};

@@ -191,7 +191,7 @@ impl Event {
             (sys::CUevent_flags::CU_EVENT_DISABLE_TIMING, sys::CUevent_flags::CU_EVENT_BLOCKING_SYNC);
         let mut handle = std::ptr::null_mut();
         // SAFETY: the driver writes one handle.
-        let created = unsafe { sys::cuEventCreate(&mut handle, untimed as u32 | sleeping as u32) };
+        let created = unsafe { sys::cuEventCreate(&raw mut handle, untimed as u32 | sleeping as u32) };
         driver_result("creating an event", created.result())?;
         Ok(Event { device: device.clone(), handle })
     }

@@ -8,10 +8,10 @@ use std::sync::Arc;
 
 use crate::compile::{Kernel, Module, arguments, assemble};
 use crate::device::Device;
-use crate::learned::{Learned, TrainingAdam};
+use crate::learned::Learned;
 use crate::library::guarded;
 use crate::memory::{Buffer, Event, Pinned, Stream};
-use crate::{Error, Result};
+use crate::{Error, Result, TrainingAdam, TrainingLosses, TrainingObjective, TrainingShape};
 use parking_lot::Mutex;
 
 // One program of two files: the second uses the draws and the update of the first.
@@ -21,23 +21,6 @@ const SOURCE: &str = concat!(include_str!("training.cu"), include_str!("layer.cu
 const MAX_QUEUED_BATCHES: usize = 4;
 /// Vectors per call of the kernel that computes codes.
 const MAX_CODED_VECTORS: usize = 4096;
-
-/// Sizes of a model in training.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TrainingShape {
-    /// Values of an embedding.
-    pub inputs: usize,
-    /// Width of the projection's hidden layer.
-    pub hidden: usize,
-    /// Number of codebooks.
-    pub num_codebooks: usize,
-    /// Codewords per codebook, at most 256.
-    pub codebook_size: usize,
-    /// Dimensions of a codeword.
-    pub dim: usize,
-    /// Largest number of documents of a batch.
-    pub batch: usize,
-}
 
 impl TrainingShape {
     fn width(&self) -> usize {
@@ -84,41 +67,6 @@ impl TrainingShape {
         }
         Ok(())
     }
-}
-
-/// The objective, in the layout of the kernels.
-#[derive(Clone, Copy, Debug, PartialEq)]
-#[repr(C)]
-pub struct TrainingObjective {
-    /// Temperature of the soft code.
-    pub tau: f32,
-    /// Added to a probability before its logarithm.
-    pub floor: f32,
-    /// Weight of the mutual information.
-    pub prob_weight: f32,
-    /// Weight of the contrastive loss.
-    pub code_weight: f32,
-    /// Weight of the conditional entropy.
-    pub alpha: f32,
-    /// Temperature of the contrastive loss.
-    pub contrast_temperature: f32,
-    /// 1 with Gumbel noise, else 0.
-    pub gumbel: u32,
-    /// 1 for the mutual information of the posterior, 0 for that of the soft code.
-    pub posterior: u32,
-}
-
-/// Losses summed over steps, each weighted by its share.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct TrainingLosses {
-    /// Total loss.
-    pub loss: f64,
-    /// NT-Xent, nats.
-    pub contrastive: f64,
-    /// Mutual information, nats.
-    pub information: f64,
-    /// The first step, counted from 1, whose loss was not finite.
-    pub failed: Option<u64>,
 }
 
 #[derive(Clone, Copy)]

@@ -7,10 +7,7 @@ use crate::compile::Kernels;
 use crate::device::Device;
 use crate::gemm::{Linear, Products, Site};
 use crate::memory::Buffer;
-use crate::{Activation, Error, Precision, Result, Shape};
-
-/// Returns a tensor's values in f32 by its Hugging Face name without the prefix `bert.`.
-pub type Source<'a> = &'a dyn Fn(&str) -> std::result::Result<Vec<f32>, Box<dyn std::error::Error + Send + Sync>>;
+use crate::{Activation, Error, Precision, Result, Shape, Source};
 
 /// Scale and shift of a LayerNorm, in f32.
 pub(crate) struct Norm {

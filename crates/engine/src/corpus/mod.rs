@@ -41,12 +41,14 @@
 //! ```
 
 mod array;
+#[cfg(feature = "parquet")]
 mod batches;
 mod config;
 mod document;
 mod fields;
 mod folder;
 mod lines;
+#[cfg(feature = "parquet")]
 mod parquet;
 mod source;
 mod table;
@@ -69,6 +71,7 @@ pub use document::{DocId, Document, Value};
 #[doc(hidden)]
 pub use wire::{from_wire, to_wire};
 
+#[cfg(feature = "parquet")]
 use arrow::array::RecordBatchReader;
 
 use crate::{Error, Result};
@@ -223,6 +226,7 @@ impl Corpus {
         Ok(corpus)
     }
 
+    #[cfg(feature = "parquet")]
     /// Reads record batches. `name` is their name in messages. Columns are read as those of a Parquet file.
     pub fn from_batches(
         name: &str,
@@ -279,11 +283,20 @@ impl Corpus {
             Format::Json => Box::new(array::JsonArray::new(source, limit)),
             Format::Csv | Format::Tsv => Box::new(table::Table::open(source, self.format, &self.config, &self.fields)?),
             Format::Text => Box::new(lines::TextLines::new(source, limit, self.config.allow_empty_text)),
+            #[cfg(feature = "parquet")]
             Format::Parquet => {
                 Box::new(parquet::open_parquet(source, seekable, &self.fields, &self.config, self.read.clone())?)
             }
+            #[cfg(feature = "parquet")]
             Format::Arrow => {
                 Box::new(parquet::open_arrow(source, seekable, &self.fields, &self.config, self.read.clone())?)
+            }
+            #[cfg(not(feature = "parquet"))]
+            Format::Parquet | Format::Arrow => {
+                return Err(Error::format(
+                    source.path(),
+                    "is a table of columns, and this program was built without the feature \"parquet\"; build with it, or write JSON lines",
+                ));
             }
             Format::Folder => {
                 return Err(Error::format(source.path(), "format folder is asked for, but this is no folder"));

@@ -2,9 +2,10 @@
 
 use std::path::Path;
 
+use super::address::{self, ServiceConfig};
 use super::head::Head;
 use super::recipe::Recipe;
-use super::service::{self, Service, ServiceConfig};
+use super::service::Service;
 use super::{Convolution, Device, Dropout, Encoder, Pool, Pooling, PoolingChoice, Precision, Step, Terms, pull};
 use crate::model::{EmbeddingConfig, Model};
 use crate::parallel;
@@ -68,7 +69,7 @@ impl EmbedderConfig {
 
     /// The service that the encoder's name is the address of.
     fn service(&self) -> Result<Option<ServiceConfig>> {
-        match (service::is_address(&self.encoder), &self.encoder_model) {
+        match (address::is_address(&self.encoder), &self.encoder_model) {
             (false, None) => Ok(None),
             (false, Some(model)) => Err(Error::config(format!(
                 "encoder_model {model} is for a service, and encoder {} is not the address of one",
@@ -145,7 +146,7 @@ impl Embedder {
     fn of_service(config: &EmbedderConfig, service: ServiceConfig, progress: &dyn Progress) -> Result<Self> {
         let opened = Service::open(&config.encoder, &service, progress)?;
         let given = |prompt: &Option<String>| prompt.clone().filter(|prompt| !prompt.is_empty());
-        let sha256 = Service::sha256(&service);
+        let sha256 = service.sha256();
         let recorded = EmbeddingConfig {
             clean: config.clean,
             unit_length: config.unit_length,
@@ -157,7 +158,7 @@ impl Embedder {
                 sha256,
                 opened.width(),
                 Pooling::Mean,
-                service::MAX_TEXT_BYTES,
+                address::MAX_TEXT_BYTES,
             )
         };
         Ok(Embedder { service: Some(opened), ..Embedder::without_encoder(recorded) })
@@ -334,8 +335,8 @@ impl Embedder {
             if self.config.lowercase { text.to_lowercase() } else { text }
         };
         let cleaned: Vec<String> = parallel::map(texts, |text| prepare(text.as_ref()));
-        if self.service.is_some() {
-            return Ok(cleaned.iter().map(|text| service::to_tokens(text)).collect());
+        if let Some(service) = &self.service {
+            return Ok(cleaned.iter().map(|text| service.tokens(text)).collect());
         }
         self.loaded().tokenizer().encode(&cleaned, self.config.max_tokens)
     }

@@ -385,7 +385,7 @@ impl Transformer {
             let input = if layer.norms_first { layer.feed_norm.of(state, self.epsilon, normed) } else { &*state };
             match &layer.gate {
                 None => {
-                    layer.feed_in.apply_then(&layer.feed_out, input, narrow, rows, team, self.activation.epilogue())
+                    layer.feed_in.apply_then(&layer.feed_out, input, narrow, rows, team, self.activation.epilogue());
                 }
                 Some(gate) => {
                     layer.feed_in.apply_gated(gate, &layer.feed_out, input, narrow, rows, team, self.activation);

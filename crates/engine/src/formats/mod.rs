@@ -6,6 +6,7 @@
 pub mod beir;
 pub mod faiss;
 pub mod npz;
+#[cfg(feature = "parquet")]
 pub mod table;
 pub mod trec;
 pub mod vectors;

@@ -49,16 +49,9 @@ impl Element {
 
 enum Source {
     /// Rows of equal length one after the other, each after `skip` bytes of its own.
-    Plain {
-        file: Mutex<File>,
-        element: Element,
-        start: u64,
-        skip: usize,
-    },
-    Hdf5 {
-        dataset: Box<hdf5_pure::Dataset>,
-        element: Element,
-    },
+    Plain { file: Mutex<File>, element: Element, start: u64, skip: usize },
+    #[cfg(feature = "hdf5")]
+    Hdf5 { dataset: Box<hdf5_pure::Dataset>, element: Element },
 }
 
 pub struct VectorFile {
@@ -188,6 +181,7 @@ impl VectorFile {
                     element.decode(&row[*skip..], &mut values);
                 }
             }
+            #[cfg(feature = "hdf5")]
             Source::Hdf5 { dataset, element } => {
                 let (start, count) = (rows.start as u64, rows.len() as u64);
                 let read = match element {
@@ -212,6 +206,15 @@ impl VectorFile {
     }
 }
 
+#[cfg(not(feature = "hdf5"))]
+fn open_hdf5(path: &Path, _: &str) -> Result<VectorFile> {
+    Err(Error::format(
+        path,
+        "is HDF5, and this program was built without the feature \"hdf5\"; build with it, or write .npy",
+    ))
+}
+
+#[cfg(feature = "hdf5")]
 fn open_hdf5(path: &Path, name: &str) -> Result<VectorFile> {
     // Gives the file system's own error if there is no such file.
     File::open(path).map_err(Error::io(path))?;

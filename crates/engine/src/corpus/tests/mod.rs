@@ -3,6 +3,7 @@
 mod faults;
 mod formats;
 mod real;
+#[cfg(feature = "parquet")]
 mod tabular;
 
 use std::fs;
