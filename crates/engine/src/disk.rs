@@ -244,13 +244,7 @@ impl StagedDirectory {
             let folder = tempfile::Builder::new().prefix(&prefix).tempdir_in(parent).map_err(Error::io(parent))?.keep();
             // Another process may have taken the folder for litter before the lock was ours.
             if let Some(lock) = locked(&folder)? {
-                return Ok(StagedDirectory {
-                    folder,
-                    place: place.to_path_buf(),
-                    replaces,
-                    lock: Some(lock),
-                    kept: false,
-                });
+                return Ok(StagedDirectory { folder, place: place.clone(), replaces, lock: Some(lock), kept: false });
             }
         }
     }
@@ -268,7 +262,7 @@ impl StagedDirectory {
                 Some(lock) => {
                     return Ok(StagedDirectory {
                         folder,
-                        place: place.to_path_buf(),
+                        place: place.clone(),
                         replaces,
                         lock: Some(lock),
                         kept: false,

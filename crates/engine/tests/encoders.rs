@@ -211,7 +211,7 @@ fn what_is_not_understood_is_refused_by_name() {
 
     let copy = Copy::of("distilbert");
     copy.json("2_Dense/config.json", |config| {
-        config["activation_function"] = "torch.nn.modules.activation.Mish".into()
+        config["activation_function"] = "torch.nn.modules.activation.Mish".into();
     });
     copy.refused(&["2_Dense/config.json", "activation.Mish", "Tanh"]);
     let copy = Copy::of("distilbert");

@@ -77,7 +77,7 @@ impl Configured {
         configuration.row_bytes[..8].fill(64);
         configuration.rows[..8].fill(ROWS as u8);
         // SAFETY: the caller's promise; 64 bytes are read.
-        unsafe { asm!("ldtilecfg [{}]", in(reg) &configuration, options(nostack, readonly)) };
+        unsafe { asm!("ldtilecfg [{}]", in(reg) &raw const configuration, options(nostack, readonly)) };
         Configured(())
     }
 }

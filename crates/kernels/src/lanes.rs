@@ -152,14 +152,14 @@ mod tests {
         if x.abs() < 3.0 {
             let (mut term, mut sum) = (x, x);
             for n in 1..200 {
-                term *= -x * x / n as f64;
-                sum += term / (2 * n + 1) as f64;
+                term *= -x * x / f64::from(n);
+                sum += term / f64::from(2 * n + 1);
             }
             sum * 2.0 / std::f64::consts::PI.sqrt()
         } else {
             let mut f = 0.0;
             for n in (1..100).rev() {
-                f = n as f64 / 2.0 / (x.abs() + f);
+                f = f64::from(n) / 2.0 / (x.abs() + f);
             }
             (1.0 - (-x * x).exp() / (x.abs() + f) / std::f64::consts::PI.sqrt()).copysign(x)
         }

@@ -310,9 +310,9 @@ impl Flat {
             })
         };
         if values.len() / width < MIN_QUERIES_FOR_THREAD {
-            work::quick(py, None, work)?
+            work::quick(py, None, work)?;
         } else {
-            work::run(py, None, None, work)?
+            work::run(py, None, None, work)?;
         };
         Ok((rows(py, distances, k)?, rows(py, found, k)?))
     }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use engine::{Error, Result};
 use serde::{Deserialize, Serialize};
+use strum::{EnumString, VariantNames};
 
 /// The options of the server. A TOML file has these names, the environment has `MICPQ_SERVE_NAME`. Flags override the
 /// environment, and the environment overrides the file.
@@ -154,8 +155,9 @@ pub struct KeyConfig {
 }
 
 /// What a key may do. Each role includes the ones before it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, EnumString, VariantNames)]
 #[serde(rename_all = "lowercase")]
+#[strum(serialize_all = "lowercase", parse_err_ty = Error, parse_err_fn = unknown_role)]
 pub enum Role {
     /// Search and read.
     Read,
@@ -165,17 +167,8 @@ pub enum Role {
     Admin,
 }
 
-impl std::str::FromStr for Role {
-    type Err = Error;
-
-    fn from_str(name: &str) -> Result<Self> {
-        match name {
-            "read" => Ok(Role::Read),
-            "write" => Ok(Role::Write),
-            "admin" => Ok(Role::Admin),
-            _ => Err(Error::config(format!("unknown role '{name}'; known: read, write, admin"))),
-        }
-    }
+fn unknown_role(name: &str) -> Error {
+    Error::unknown("role", name, Role::VARIANTS)
 }
 
 /// Prefix of the options in the environment.

@@ -171,7 +171,7 @@ mod tests {
         // A long cloud along (1, 1, 0), flatter along (0, 0, 1), nothing else.
         let mut rows: Vec<Vec<f64>> = (0..101)
             .map(|i| {
-                let t = i as f64 - 50.0;
+                let t = f64::from(i) - 50.0;
                 vec![t + 3.0, t - 9.0, 10.0 * (t * 0.7).sin()]
             })
             .collect();

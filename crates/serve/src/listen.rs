@@ -125,7 +125,7 @@ impl Tls {
                         tracing::info!(certificate = %self.certificate.display(), "using the new certificate");
                     }
                     Err(error) => {
-                        tracing::warn!(%error, "the new certificate cannot be used; the old one stays in use")
+                        tracing::warn!(%error, "the new certificate cannot be used; the old one stays in use");
                     }
                 }
             }
@@ -144,7 +144,7 @@ fn stamp(certificate: &Path, key: &Path) -> Stamp {
 fn acceptor(certificate: &Path, key: &Path) -> Result<TlsAcceptor> {
     let bad = |path: &Path, problem: String| Error::format(path, format!("{problem}; give a PEM file"));
     let chain: Vec<CertificateDer> = CertificateDer::pem_file_iter(certificate)
-        .and_then(|all| all.collect())
+        .and_then(std::iter::Iterator::collect)
         .map_err(|e| bad(certificate, format!("has no readable certificate: {e}")))?;
     if chain.is_empty() {
         return Err(bad(certificate, "has no certificate".into()));

@@ -44,7 +44,7 @@ impl<'a> Passes<'a> {
         // CPU embeddings agree to a few thousandths but not bit for bit, so each has its own cache and a run resumes with
         // the kind it started with.
         let mut encoder = config.vectors_of_tokens();
-        if let Some(arithmetic) = embedder.encoder().map(|e| e.arithmetic()).filter(|a| *a != "f32") {
+        if let Some(arithmetic) = embedder.encoder().map(engine::encoder::Encoder::arithmetic).filter(|a| *a != "f32") {
             encoder += &format!("|{arithmetic}");
         }
         let keys: Vec<Key> = tokens.par_iter().map(|sequence| key(sequence)).collect();
@@ -129,7 +129,7 @@ impl Encode for Passes<'_> {
     }
 
     fn documents_at_once(&self) -> usize {
-        self.embedder.encoder().map_or(0, |e| e.sequences_at_once())
+        self.embedder.encoder().map_or(0, engine::encoder::Encoder::sequences_at_once)
     }
 }
 

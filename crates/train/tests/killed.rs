@@ -72,7 +72,7 @@ fn killed_process_is_resumed_to_the_same_model() {
         .unwrap();
     let checkpoint = || {
         let files = std::fs::read_dir(dir.path()).unwrap();
-        files.filter_map(|e| e.ok()).any(|e| e.path().extension().is_some_and(|x| x == "safetensors"))
+        files.filter_map(std::result::Result::ok).any(|e| e.path().extension().is_some_and(|x| x == "safetensors"))
     };
     let start = Instant::now();
     while !checkpoint() && start.elapsed() < Duration::from_secs(120) {

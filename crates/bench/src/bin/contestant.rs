@@ -92,7 +92,7 @@ impl Asked {
     fn new(request: &Value, k: usize, documents: usize) -> Asked {
         let filter = request["filter"].as_f64().map(|share| {
             let mut bits = vec![0u64; documents.div_ceil(64)];
-            let below = (share * u32::MAX as f64) as u64;
+            let below = (share * f64::from(u32::MAX)) as u64;
             let drawn = |row: &usize| kernels::dropout::mix(1, *row as u64) >> 32 < below;
             (0..documents).filter(drawn).for_each(|row| bits[row / 64] |= 1 << (row % 64));
             bits

@@ -98,7 +98,7 @@ mod bare {
             configuration.0[48 + tile] = 16;
         }
         // SAFETY: the caller's promise; 64 bytes are read.
-        unsafe { asm!("ldtilecfg [{}]", in(reg) &configuration, options(nostack, readonly)) };
+        unsafe { asm!("ldtilecfg [{}]", in(reg) &raw const configuration, options(nostack, readonly)) };
         let result = f();
         // SAFETY: as above.
         unsafe { asm!("tilerelease", options(nomem, nostack)) };
@@ -247,7 +247,7 @@ fn rest() {
             print(
                 "attention bf16",
                 best(200, tokens, || {
-                    attend_rounded(backend, &mut rounded, &mut out, shape, Scores::Plain, None, &mut halves)
+                    attend_rounded(backend, &mut rounded, &mut out, shape, Scores::Plain, None, &mut halves);
                 }),
             );
             if let Some(tiled) = Tiled::new(backend, shape) {

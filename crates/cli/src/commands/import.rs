@@ -64,9 +64,9 @@ pub fn run(args: Import, json: bool, progress: &TerminalProgress) -> Result<()> 
     // Claims the path before an hour of training. An old index stays until the new one is complete.
     let claim = Claim::new(&args.output, args.force)?;
     if is_vectors(&args.source) {
-        vectors(&args, &claim.path(), progress)?
+        vectors(&args, &claim.path(), progress)?;
     } else {
-        faiss(&args, &claim.path(), progress)?
+        faiss(&args, &claim.path(), progress)?;
     };
     claim.finish()?;
     progress.finish();

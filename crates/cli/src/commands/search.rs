@@ -343,9 +343,9 @@ fn marked(snippet: &Snippet, bold: bool) -> String {
         out.push_str(&snippet.text[at..mark.start]);
         let keyword = &snippet.text[mark.clone()];
         if bold {
-            out.push_str(&format!("\x1b[1m{keyword}\x1b[0m"))
+            out.push_str(&format!("\x1b[1m{keyword}\x1b[0m"));
         } else {
-            out.push_str(keyword)
+            out.push_str(keyword);
         }
         at = mark.end;
     }

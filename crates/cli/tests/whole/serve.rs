@@ -269,7 +269,11 @@ fn sigterm_completes_accepted_writes() {
     assert!(!done.is_empty());
     let server = Server::start(&bench, "news.micpq");
     let there = server.ok("POST", "/v1/indexes/news/documents/get", json!({ "ids": done }));
-    assert!(there["documents"].as_array().unwrap().iter().all(|d| d.is_object()), "{} acknowledged", done.len());
+    assert!(
+        there["documents"].as_array().unwrap().iter().all(serde_json::Value::is_object),
+        "{} acknowledged",
+        done.len()
+    );
 }
 
 #[test]

@@ -164,7 +164,7 @@ fn name_attributes(
     };
     match tree {
         UserInputAst::Clause(parts) => {
-            parts.iter_mut().for_each(|(_, part)| name_attributes(part, schema, known, unknown))
+            parts.iter_mut().for_each(|(_, part)| name_attributes(part, schema, known, unknown));
         }
         UserInputAst::Boost(part, _) => name_attributes(part, schema, known, unknown),
         UserInputAst::Leaf(leaf) => match leaf.as_mut() {

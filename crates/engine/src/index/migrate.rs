@@ -96,10 +96,10 @@ pub fn migrate(
     old.inner.reload(progress)?;
     // Damaged data would get a valid checksum in the new index.
     old.inner.snapshot().check_files()?;
-    if !same_vectors(old.model(), model) {
-        old.walk()?.expect_texts("their stored vectors are not of the new model's encoder")?;
-    } else {
+    if same_vectors(old.model(), model) {
         old.walk()?.expect_texts_or_vectors()?;
+    } else {
+        old.walk()?.expect_texts("their stored vectors are not of the new model's encoder")?;
     }
     let staged = StagedDirectory::resume(dir, FOLDER, Replaces::Index)?;
     match fill(&old, &staged, model, encode, config, progress) {

@@ -64,7 +64,7 @@ fn look(dir: &Path, progress: &dyn Progress) -> Result<Vec<Problem>> {
         Err(Error::Format { path, problem }) => check.problems.push(Problem { path, problem }),
         // Text that is no longer valid UTF-8.
         Err(Error::Io { path, source }) if source.kind() == std::io::ErrorKind::InvalidData => {
-            check.report(path, format!("is damaged: {source}; {RESTORE}"))
+            check.report(path, format!("is damaged: {source}; {RESTORE}"));
         }
         Err(e) => return Err(e),
     }

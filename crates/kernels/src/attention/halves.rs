@@ -172,7 +172,7 @@ impl Tiled {
         // SAFETY: `Tiled` exists only where the CPU has tiles; the lengths are checked.
         #[cfg(target_arch = "x86_64")]
         unsafe {
-            x86::tiles(qkv, first, out, shape, dropout, scratch)
+            x86::tiles(qkv, first, out, shape, dropout, scratch);
         }
         #[cfg(not(target_arch = "x86_64"))]
         let _ = (dropout, scratch);

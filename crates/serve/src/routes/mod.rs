@@ -239,7 +239,7 @@ fn is_cross_site(headers: &HeaderMap, config: &ServeConfig) -> bool {
         return false;
     }
     let foreign = origin.is_some_and(|origin| !is_own(origin, text(header::HOST).unwrap_or_default(), config));
-    let fetched = headers.get("sec-fetch-site").map(|site| site.as_bytes());
+    let fetched = headers.get("sec-fetch-site").map(ureq::http::HeaderValue::as_bytes);
     foreign || fetched.is_some_and(|site| site != b"same-origin" && site != b"none")
 }
 
@@ -294,7 +294,7 @@ async fn check_host(State(server): State<Arc<Server>>, request: Request, next: N
         return next.run(request).await;
     }
     let host = request.headers().get(header::HOST).and_then(|host| host.to_str().ok());
-    let host = host.or_else(|| request.uri().authority().map(|a| a.as_str())).unwrap_or_default();
+    let host = host.or_else(|| request.uri().authority().map(ureq::http::uri::Authority::as_str)).unwrap_or_default();
     let name = match host.rsplit_once(':') {
         Some((name, port)) if port.bytes().all(|b| b.is_ascii_digit()) => name,
         _ => host,

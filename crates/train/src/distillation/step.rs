@@ -314,7 +314,7 @@ impl<T: Real> DistilWorkspace<T> {
                     local.iter_mut().zip(inverse).for_each(|(t, inverse)| *t *= *inverse * length);
                     // The own document would be the largest of each row and hide the others from the softmax.
                     for row in [&mut *s, &mut *local, &mut *global] {
-                        row[own] = row[if own == 0 { 1 } else { 0 }];
+                        row[own] = row[usize::from(own == 0)];
                     }
                     let (loss, slope) = cross_entropy(local, s, scales[0], own, &mut scratch);
                     (sums.local, sums.slopes[0]) = (sums.local + loss, sums.slopes[0] + slope);

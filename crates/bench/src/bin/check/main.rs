@@ -150,7 +150,7 @@ impl Encoder {
         let mut goldens = Goldens { ids: vec![], cls: vec![], mean: vec![] };
         for (i, text) in texts.iter().enumerate() {
             let ids = text["ids"].as_array().ok_or("goldens.json: no ids")?;
-            goldens.ids.push(ids.iter().filter_map(|v| v.as_u64()).map(|v| v as u32).collect());
+            goldens.ids.push(ids.iter().filter_map(serde_json::Value::as_u64).map(|v| v as u32).collect());
             goldens.cls.extend(decode(Dtype::F32, file.tensor(&format!("{i}.cls"))?.data()));
             goldens.mean.extend(decode(Dtype::F32, file.tensor(&format!("{i}.mean"))?.data()));
         }
