@@ -9,7 +9,7 @@ PYTHON := $(CURDIR)/.venv/python-tests/bin/python
 MICPQ_SHARED ?= $(abspath ../shared)
 export MICPQ_SHARED
 
-.PHONY: help build demo test steps fmt features lint words figures unit contract page python ray ray-wheel arm encoders rustdoc package deny \
+.PHONY: help build demo test steps fmt features lint words figures unit contract page python ray ray-wheel arm encoders rustdoc package lean deny \
   test-crash soak fuzz sanitize miri sbom lock bench-search bench-encode bench-serve bench-query bench-ray encoder-goldens clean
 
 help:  ## list the targets
@@ -55,6 +55,9 @@ rustdoc:  ## build the API documentation, with warnings as errors
 PUBLISHED := kernels cuda engine train methods paper serve cli
 package:  ## pack every published crate
 	$(CARGO) package --quiet --no-verify --allow-dirty -p micpq $(foreach crate,$(PUBLISHED),-p micpq-$(crate))
+
+lean:  ## check the library without CUDA, Parquet, HDF5 and the hub
+	$(CARGO) check --release -p micpq --no-default-features
 
 deny:  ## check licences and advisories of the dependencies (cargo-deny)
 	@if $(CARGO) deny --version >/dev/null 2>&1; then $(CARGO) deny check; \

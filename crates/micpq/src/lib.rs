@@ -30,6 +30,17 @@
 //!     Ok(())
 //! }
 //! ```
+//!
+//! # Features
+//! All are on by default. A program that needs none of them compiles faster with `default-features = false`; what is missing
+//! then is an error that names its feature.
+//!
+//! | feature | what it adds |
+//! |---|---|
+//! | `cuda` | encoding and training on an NVIDIA GPU; CUDA is loaded at run time |
+//! | `hub` | encoders from the hub, embeddings of services |
+//! | `parquet` | documents from Parquet and Arrow files, exports to them |
+//! | `hdf5` | vectors from HDF5 files |
 #![deny(unsafe_code)]
 
 pub use engine::{Error, Matrix, NoProgress, Progress, Result};
