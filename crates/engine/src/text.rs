@@ -185,7 +185,7 @@ mod tests {
         for clean in [Clean::None, Clean::Faithful] {
             assert_eq!(clean.to_string().parse::<Clean>().unwrap(), clean);
         }
-        assert!("Faithful!".parse::<Clean>().unwrap_err().to_string().contains("none or faithful"));
+        assert!("Faithful!".parse::<Clean>().unwrap_err().to_string().contains("known: none, faithful"));
     }
 
     proptest! {
