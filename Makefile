@@ -10,7 +10,7 @@ MICPQ_SHARED ?= $(abspath ../shared)
 export MICPQ_SHARED
 
 .PHONY: help build demo test steps fmt features lint words figures unit contract page python ray ray-wheel arm encoders rustdoc package lean deny \
-  test-crash soak fuzz sanitize miri sbom lock bench-search bench-encode bench-serve bench-query bench-ray encoder-goldens clean
+  test-crash soak fuzz sanitize miri sbom lock bench-search bench-encode bench-serve bench-query bench-ray bench-languages encoder-goldens clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 22
@@ -186,6 +186,9 @@ ray-wheel: .venv-ray/made
 # ARGS go to the harness: make bench-ray ARGS="--documents 20000".
 bench-ray: encoders ray-wheel  ## measure Ray against the plain program, into benchmarks/results/ray.md
 	$(RAY_PYTHON) benchmarks/ray/bench.py $(ARGS)
+
+bench-languages: build  ## title to page on Debian's translated manual pages, into benchmarks/results/languages.md
+	@python3 benchmarks/languages/run.py --micpq $(MICPQ)
 
 # ARGS go to the harness: make bench-search ARGS="scan --bits 64 --documents 1000000"; ARGS=--help lists the stages.
 bench-search: .venv/peers build  ## measure search against FAISS and others, into benchmarks/results/search.md

@@ -2,13 +2,15 @@
 
 use std::path::PathBuf;
 
-use clap::{Args as Group, Parser, Subcommand};
+use clap::{Args as Flags, Parser, Subcommand};
 use engine::Result;
-use engine::corpus::{CorpusConfig, Format, OnError};
+use engine::chunk::ChunkConfig;
+use engine::corpus::{CorpusConfig, Extract, Format, OnError};
 use engine::encoder::{Device, EmbedderConfig, Pooling, PoolingChoice, Precision, pull};
 use engine::index::{CopyConfig, RerankVectors, Store};
+use engine::language::LanguageChoice;
 use engine::model::{CodeShape, Distance};
-use engine::query::{Cursor, RecallConfig, Rerank, SearchConfig};
+use engine::query::{Cursor, Group, RecallConfig, Rerank, SearchConfig};
 use engine::text::Clean;
 use methods::{Input, MethodConfig, MethodHandle, Training};
 use train::config::TrainConfig;
@@ -49,6 +51,8 @@ pub enum Command {
     Build(Build),
     /// Search an index
     Search(Search),
+    /// Keep an index like a folder: add, replace and delete what changed
+    Sync(Sync),
     /// Serve indexes over HTTP, with a page to search them
     Serve(Serve),
     /// Measure a model on labelled corpora: P@k, MAP, recall 10@100, beside exact float search
@@ -82,15 +86,19 @@ pub enum Command {
 }
 
 /// How a corpus is read.
-#[derive(Group, Clone)]
+#[derive(Flags, Clone)]
 #[command(next_help_heading = "Corpus")]
 pub struct CorpusArgs {
     /// Format of the corpus. Default: recognised by name and content
     #[arg(long, value_name = "FORMAT")]
     pub format: Option<Format>,
-    /// What to do with a row that cannot be used: stop, or skip and count
-    #[arg(long, value_name = "skip|stop", default_value = "stop")]
+    /// What to do with a row that cannot be used: stop, or skip and count. auto skips the files of a folder
+    #[arg(long, value_name = "auto|skip|stop", default_value_t = OnError::default())]
     pub on_error: OnError,
+    /// Command that turns files of a folder into text, by their endings; {} is the file. Can be repeated:
+    /// --extract 'pdf=pdftotext {} -' --extract 'docx,odt=pandoc -t plain {}'
+    #[arg(long, value_name = "ENDINGS=COMMAND")]
+    pub extract: Vec<Extract>,
     /// Field that holds the id. Default: id or _id
     #[arg(long, value_name = "NAME")]
     pub id_field: Option<String>,
@@ -141,6 +149,7 @@ impl CorpusArgs {
         CorpusConfig {
             format: self.format,
             on_error: self.on_error,
+            extract: self.extract.clone(),
             id_field: self.id_field.clone(),
             text_fields: self.text_field.clone(),
             label_field: self.label_field.clone(),
@@ -161,7 +170,7 @@ impl CorpusArgs {
 }
 
 /// How texts are encoded.
-#[derive(Group, Clone)]
+#[derive(Flags, Clone)]
 #[command(next_help_heading = "Encoder")]
 pub struct EmbeddingArgs {
     /// Encoder: a name of the hub, a directory of Hugging Face, sentence-transformers or model2vec, or the address of a service
@@ -199,7 +208,7 @@ pub struct EmbeddingArgs {
 }
 
 /// How the encoder computes.
-#[derive(Group, Clone, Copy, Default)]
+#[derive(Flags, Clone, Copy, Default)]
 #[command(next_help_heading = "Encoder")]
 pub struct ComputingArgs {
     /// Number type of the encoder's matrix products. auto is the fastest that measurably loses nothing. Default: the
@@ -234,7 +243,7 @@ impl EmbeddingArgs {
 }
 
 /// How a model is trained.
-#[derive(Group, Clone)]
+#[derive(Flags, Clone)]
 #[command(next_help_heading = "Training")]
 pub struct TrainingArgs {
     /// Bits of a code: 16, 32, 64 or 128. `train` takes several
@@ -422,11 +431,12 @@ fn with_option(config: &TrainConfig, pair: &str) -> Result<TrainConfig> {
     config.with_option(name, value).map_err(|e| engine::Error::config(format!("--set {pair}: {e}")))
 }
 
-#[derive(Group)]
+#[derive(Flags)]
 #[command(after_help = "\
 Examples:
   micpq build news.jsonl -o news.micpq
-  micpq build docs/ --bits 128 -o docs.micpq           a folder of text files
+  micpq build docs/ --bits 128 -o docs.micpq           a folder of text, Markdown, HTML and e-mail files
+  micpq build books.jsonl --chunk -o books.micpq       long texts: every part of them is searched
   cat news.jsonl | micpq build - --format jsonl -o news.micpq")]
 pub struct Build {
     /// File or folder; - is standard input
@@ -443,6 +453,8 @@ pub struct Build {
     /// How embeddings are stored for re-ranking: int8 (a byte per value), f16 or none
     #[arg(long, value_name = "int8|f16|none", default_value = "int8")]
     pub rerank_vectors: RerankVectors,
+    #[command(flatten)]
+    pub texts: TextArgs,
     /// Replace an existing index
     #[arg(long)]
     pub force: bool,
@@ -454,7 +466,42 @@ pub struct Build {
     pub training: TrainingArgs,
 }
 
-#[derive(Group)]
+#[derive(Flags)]
+#[command(after_help = "\
+Examples:
+  micpq build notes/ --chunk -o notes.micpq            once
+  micpq sync notes/ notes.micpq                        after changes
+  micpq sync notes/ notes.micpq --watch                until Ctrl-C")]
+pub struct Sync {
+    /// Folder of documents
+    pub folder: PathBuf,
+    /// Index directory
+    pub index: PathBuf,
+    /// Look again every SECONDS, until Ctrl-C
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "5")]
+    pub watch: Option<f64>,
+    /// Documents per commit; committed documents survive a crash
+    #[arg(long, default_value_t = 20_000, value_name = "N")]
+    pub commit_every: usize,
+    #[command(flatten)]
+    pub source: CorpusArgs,
+    #[command(flatten)]
+    pub computing: ComputingArgs,
+}
+
+/// How an index treats long texts and languages.
+#[derive(Flags, Clone, Copy)]
+pub struct TextArgs {
+    /// Split texts that are longer than the encoder takes into chunks, and search all of them; hits are documents. TOKENS is
+    /// the size of a chunk, OVERLAP what it repeats of the one before. Default: the encoder's length, and an eighth of it
+    #[arg(long, value_name = "TOKENS[:OVERLAP]", num_args = 0..=1, default_missing_value = "auto")]
+    pub chunk: Option<ChunkConfig>,
+    /// Language of keyword search: auto (that of most texts), any, or a code such as de, fr, ja, zh
+    #[arg(long, value_name = "auto|CODE", default_value_t = LanguageChoice::default())]
+    pub language: LanguageChoice,
+}
+
+#[derive(Flags)]
 #[command(after_help = "\
 Examples:
   micpq search news.micpq \"oil prices\" -k 5
@@ -511,6 +558,9 @@ pub struct Search {
     /// index before the first query
     #[arg(long, value_name = "SHARE", conflicts_with = "rerank")]
     pub target_recall: Option<f64>,
+    /// In an index with chunks, what gives a document its place: its best chunk, or the sum of its best three
+    #[arg(long, value_name = "best|sum", default_value_t = SearchConfig::default().group)]
+    pub group: Group,
     /// Show the part of each text that matches best, with its keywords marked
     #[arg(long)]
     pub snippets: bool,
@@ -538,6 +588,7 @@ impl Search {
             after: self.after,
             hybrid: self.hybrid,
             rerank: self.rerank,
+            group: self.group,
             distance: self.distance,
             documents: !self.ids,
             snippets: self.snippets,
@@ -546,7 +597,7 @@ impl Search {
     }
 }
 
-#[derive(Group)]
+#[derive(Flags)]
 #[command(after_help = "\
 Examples:
   micpq serve news.micpq
@@ -578,7 +629,7 @@ pub struct Serve {
     pub openapi: bool,
 }
 
-#[derive(Group)]
+#[derive(Flags)]
 #[command(after_help = "\
 Example:
   micpq eval --model model --database train.csv.gz --queries test.csv.gz --json")]
@@ -610,7 +661,7 @@ pub struct Eval {
     pub computing: ComputingArgs,
 }
 
-#[derive(Group)]
+#[derive(Flags)]
 #[command(after_help = "\
 Examples:
   micpq encode news.jsonl -o embeddings.npy
@@ -633,7 +684,7 @@ pub struct Encode {
     pub embedding: EmbeddingArgs,
 }
 
-#[derive(Group)]
+#[derive(Flags)]
 #[command(after_help = "\
 Examples:
   micpq train news.jsonl --bits 64 -o model
@@ -662,7 +713,7 @@ pub struct Train {
     pub training: TrainingArgs,
 }
 
-#[derive(Group)]
+#[derive(Flags)]
 #[command(after_help = "\
 Examples:
   micpq paper --plan quick --data corpora -o paper
@@ -709,6 +760,8 @@ pub enum Index {
         /// How embeddings are stored for re-ranking: int8 (a byte per value), f16 or none
         #[arg(long, value_name = "int8|f16|none", default_value = "int8")]
         rerank_vectors: RerankVectors,
+        #[command(flatten)]
+        texts: TextArgs,
         /// Replace an existing index
         #[arg(long)]
         force: bool,
@@ -821,7 +874,7 @@ command continues where it stopped.")]
 }
 
 /// How an index is copied.
-#[derive(Group, Clone)]
+#[derive(Flags, Clone)]
 pub struct CopyArgs {
     /// Replace an existing index
     #[arg(long)]

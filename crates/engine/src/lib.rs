@@ -55,10 +55,12 @@
     allow(dead_code, unused_variables)
 )]
 
+pub mod chunk;
 pub mod corpus;
 pub mod encoder;
 pub mod formats;
 pub mod index;
+pub mod language;
 pub mod model;
 pub mod query;
 pub mod search;

@@ -22,6 +22,11 @@ pub trait Progress: Sync {
         let _ = text;
     }
 
+    /// A note that the user must not miss: the result is less than was asked for.
+    fn warn(&self, text: &str) {
+        self.note(text);
+    }
+
     /// Whether the user asked to stop. Long loops ask at every batch and return [`crate::Error::Interrupted`].
     fn interrupted(&self) -> bool {
         false

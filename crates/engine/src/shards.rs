@@ -114,11 +114,11 @@ impl ShardManifest {
             Ok(index)
         };
         let indexes: Vec<Index> = self.shards.iter().map(open).collect::<Result<_>>()?;
-        let kind = |index: &Index| (index.store(), index.rerank_vectors());
+        let kind = |index: &Index| (index.store(), index.rerank_vectors(), index.language(), index.chunk());
         match indexes.iter().find(|index| kind(index) != kind(&indexes[0])) {
             Some(other) => Err(Error::format(
                 other.dir(),
-                "stores other parts of documents or other rerank vectors than the other shards; build the shards again",
+                "stores other parts of documents, other rerank vectors, another language or other chunks than the other shards; build the shards again",
             )),
             None => Ok(indexes),
         }

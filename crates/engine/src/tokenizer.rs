@@ -21,6 +21,8 @@ pub struct Tokenizer {
     dropped: Option<u32>,
     // Truncates to the length requested last. A copy with another length takes 5 ms, more than a query may.
     inner: Arc<RwLock<Arc<tokenizers::Tokenizer>>>,
+    // Truncates nothing, to count tokens.
+    whole: Arc<tokenizers::Tokenizer>,
 }
 
 impl Tokenizer {
@@ -46,7 +48,8 @@ impl Tokenizer {
         inner
             .with_truncation(None)
             .map_err(|e| Error::format(dir, format!("its tokenizer refuses to go without truncation: {e}")))?;
-        Ok(Tokenizer { ends: true, dropped: None, inner: Arc::new(RwLock::new(Arc::new(inner))) })
+        let whole = Arc::new(inner);
+        Ok(Tokenizer { ends: true, dropped: None, inner: Arc::new(RwLock::new(whole.clone())), whole })
     }
 
     /// Without the tokens that mark the ends of a text, for static embeddings; `drop_unknown` leaves unknown tokens out too.
@@ -95,8 +98,23 @@ impl Tokenizer {
         Ok(cutting)
     }
 
+    /// Tokens of a text of any length, with those that mark its ends.
+    pub fn count(&self, text: &str) -> Result<usize> {
+        let encoding = self.whole.encode_fast(text, self.ends);
+        Ok(encoding.map_err(|e| Error::input("a text", format!("cannot be tokenised: {e}")))?.len())
+    }
+
     /// Ids of every text, `[CLS] ... [SEP]`, at most `max_tokens` with those two.
     pub fn encode(&self, texts: &[impl AsRef<str> + Sync], max_tokens: usize) -> Result<Vec<Vec<u32>>> {
+        Ok(self.encode_and_cut(texts, max_tokens)?.0)
+    }
+
+    /// The same, and which texts were cut.
+    pub fn encode_and_cut(
+        &self,
+        texts: &[impl AsRef<str> + Sync],
+        max_tokens: usize,
+    ) -> Result<(Vec<Vec<u32>>, Vec<bool>)> {
         if self.ends && max_tokens < 3 {
             return Err(Error::config(format!(
                 "at least 3 tokens are needed for [CLS], one word piece and [SEP], not {max_tokens}"
@@ -108,9 +126,10 @@ impl Tokenizer {
             let encoding = cutting
                 .encode_fast(text, self.ends)
                 .map_err(|e| Error::input(format!("text {i}"), format!("cannot be tokenised: {e}")))?;
-            Ok(encoding.get_ids().iter().copied().filter(|id| Some(*id) != self.dropped).collect())
+            let ids: Vec<u32> = encoding.get_ids().iter().copied().filter(|id| Some(*id) != self.dropped).collect();
+            Ok((ids, !encoding.get_overflowing().is_empty()))
         };
-        parallel::try_map(&numbered, ids)
+        Ok(parallel::try_map(&numbered, ids)?.into_iter().unzip())
     }
 }
 
@@ -176,5 +195,18 @@ mod tests {
             }
         });
         assert!(tokenizer.encode(&["oil"], 2).is_err());
+    }
+
+    #[test]
+    fn texts_that_are_cut_are_counted_and_those_that_just_fit_are_not() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("vocab.txt"), "[PAD]\n[UNK]\n[CLS]\n[SEP]\noil\nrises\n").unwrap();
+        let tokenizer = Tokenizer::load(dir.path()).unwrap();
+        let texts = ["oil rises oil", "oil rises", "", "oil oil oil oil oil"];
+        for (max_tokens, cut) in [(3, [0, 1, 3].as_slice()), (4, &[0, 3]), (5, &[3]), (7, &[])] {
+            let found = tokenizer.encode_and_cut(&texts, max_tokens).unwrap().1;
+            assert_eq!((0..4).filter(|i| found[*i]).collect::<Vec<_>>(), cut, "{max_tokens} tokens");
+        }
+        assert_eq!(texts.map(|text| tokenizer.count(text).unwrap()), [5, 4, 2, 7]);
     }
 }

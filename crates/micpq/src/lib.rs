@@ -44,7 +44,7 @@
 #![deny(unsafe_code)]
 
 pub use engine::{Error, Matrix, NoProgress, Progress, Result};
-pub use engine::{corpus, encoder, formats, index, model, query, search, shards, text};
+pub use engine::{chunk, corpus, encoder, formats, index, language, model, query, search, shards, text};
 pub use {methods, train};
 
 pub mod pipeline;

@@ -45,7 +45,7 @@ pub fn attributes<'py>(py: Python<'py>, all: &[(String, Value)]) -> PyResult<Bou
     Ok(out)
 }
 
-/// `(id, distance, score, text, labels, attributes, snippet, codebook_distances)`.
+/// `(id, distance, score, text, labels, attributes, snippet, codebook_distances, chunk)`.
 fn hit<'py>(py: Python<'py>, hit: &Hit) -> PyResult<Bound<'py, PyTuple>> {
     let snippet = hit.snippet.as_ref().map(|s| {
         let marks: Vec<(usize, usize)> = s.marks_in_chars().into_iter().map(|m| (m.start, m.end)).collect();
@@ -60,6 +60,7 @@ fn hit<'py>(py: Python<'py>, hit: &Hit) -> PyResult<Bound<'py, PyTuple>> {
         attributes(py, &hit.attributes)?,
         snippet,
         hit.codebook_distances.clone(),
+        hit.chunk.map(|chunk| (chunk.number, chunk.of, chunk.start)),
     )
         .into_pyobject(py)
 }

@@ -95,10 +95,16 @@ impl Index {
     #[staticmethod]
     fn create(py: Python<'_>, dir: PathBuf, model: &Model, options: &str) -> PyResult<Self> {
         let options = options::Training::parse(options).map_err(raise)?;
-        work::run(py, None, None, |_| {
+        work::run(py, None, None, |progress| {
+            let chunk = match options.chunk {
+                None => None,
+                Some(chunk) => Some(chunk.sizes(model.embedder(progress)?)?),
+            };
             let config = IndexConfig {
                 store: options.store,
                 rerank_vectors: options.rerank_vectors,
+                language: options.language.of(std::iter::empty()),
+                chunk,
                 replace: options.replace,
                 metrics: model.metrics_value().clone(),
             };
@@ -167,6 +173,7 @@ impl Index {
             };
             progress.stage("indexing", None);
             let filled = documents.add_to(index, &embeddings, progress)?;
+            filled.report_cut(index, progress);
             index.reload(progress)?;
             if filled.interrupted { Err(Error::Interrupted) } else { Ok(filled.documents) }
         })
@@ -293,6 +300,7 @@ impl Index {
     fn codes<'py>(&self, py: Python<'py>) -> PyResult<(Vec<Bound<'py, PyAny>>, Bound<'py, numpy::PyArray2<u8>>)> {
         let searcher = self.searcher()?;
         let (ids, codes) = work::run(py, None, None, |_| {
+            searcher.index().expect_one_code_per_document("codes")?;
             let (mut ids, mut codes) = (Vec::new(), Vec::new());
             for record in searcher.index().records(false)? {
                 let record = record?;

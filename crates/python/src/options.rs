@@ -2,9 +2,11 @@
 
 use std::path::PathBuf;
 
+use engine::chunk::ChunkConfig;
 use engine::corpus::CorpusConfig;
 use engine::encoder::{Embedder, EmbedderConfig, Pooling, Precision};
 use engine::index::{IndexConfig, RerankVectors, Store};
+use engine::language::LanguageChoice;
 use engine::model::CodeShape;
 use engine::query::SearchConfig;
 use engine::{Error, Progress, Result};
@@ -98,6 +100,8 @@ pub fn corpus(text: &str) -> Result<CorpusConfig> {
         quoting: o.flag("quoting")?,
         infer_types: o.flag("infer_types")?.unwrap_or(defaults.infer_types),
         folder_labels: o.flag("folder_labels")?.unwrap_or(defaults.folder_labels),
+        extract: o.texts("extract")?.iter().map(|text| text.parse()).collect::<Result<_>>()?,
+        file_hashes: defaults.file_hashes,
         max_row_bytes: o.count("max_row_bytes")?.unwrap_or(defaults.max_row_bytes),
         max_unpacked_bytes: o.count("max_unpacked_bytes")?.map_or(defaults.max_unpacked_bytes, |v| v as u64),
         allow_empty_text: o.flag("allow_empty_text")?.unwrap_or(defaults.allow_empty_text),
@@ -105,7 +109,7 @@ pub fn corpus(text: &str) -> Result<CorpusConfig> {
     };
     o.end(
         "format, on_error, id_field, text_field, label_field, label_separator, ignore_fields, header, columns, delimiter, \
-         quoting, infer_types, folder_labels, max_row_bytes, max_unpacked_bytes, allow_empty_text, unique_ids",
+         quoting, infer_types, folder_labels, extract, max_row_bytes, max_unpacked_bytes, allow_empty_text, unique_ids",
     )?;
     config.validate()?;
     Ok(config)
@@ -121,6 +125,8 @@ pub struct Training {
     pub cache: Option<PathBuf>,
     pub store: Store,
     pub rerank_vectors: RerankVectors,
+    pub language: LanguageChoice,
+    pub chunk: Option<ChunkConfig>,
     pub replace: bool,
 }
 
@@ -161,6 +167,8 @@ impl Training {
             cache: o.text("cache")?.map(PathBuf::from),
             store: o.parsed("store")?.unwrap_or_default(),
             rerank_vectors: o.parsed("rerank_vectors")?.unwrap_or(RerankVectors::Int8),
+            language: o.parsed("language")?.unwrap_or_default(),
+            chunk: chunk(&mut o)?,
             replace: o.flag("replace")?.unwrap_or(false),
             // The rest are options of the method.
             training: trainer(o.given, method, input, bits, preset, pooling)?,
@@ -184,6 +192,8 @@ impl Training {
                 replace: self.replace,
                 ..IndexConfig::default()
             },
+            language: self.language,
+            chunk: self.chunk,
             ..BuildConfig::new(self.training)
         }
     }
@@ -192,6 +202,18 @@ impl Training {
     pub fn cache(&self) -> Result<PathBuf> {
         cache_dir(self.cache.as_deref())
     }
+}
+
+/// `True`, a number of tokens, or "TOKENS:OVERLAP".
+fn chunk(o: &mut Options) -> Result<Option<ChunkConfig>> {
+    let text = o.take("chunk", "True, a number of tokens, or a string like \"256:32\"", |v| match v {
+        Value::Bool(true) => Some(Some("auto".to_owned())),
+        Value::Bool(false) => Some(None),
+        Value::Number(n) => Some(Some(n.to_string())),
+        Value::String(s) => Some(Some(s.clone())),
+        _ => None,
+    })?;
+    text.flatten().map(|text| text.parse()).transpose()
 }
 
 /// The method, with its options by name.
@@ -252,12 +274,13 @@ pub fn search(text: &str) -> Result<SearchConfig> {
         after: o.parsed("after")?,
         hybrid: o.number("hybrid")?.map_or(defaults.hybrid, |v| v as f32),
         rerank: rerank.map_or(Ok(defaults.rerank), |text| text.parse())?,
+        group: o.parsed("group")?.unwrap_or(defaults.group),
         distance: o.parsed("distance")?,
         documents: o.flag("documents")?.unwrap_or(defaults.documents),
         snippets: o.flag("snippets")?.unwrap_or(defaults.snippets),
         explain: o.flag("explain")?.unwrap_or(defaults.explain),
     };
-    o.end("k, filter, radius, after, hybrid, rerank, distance, documents, snippets, explain")?;
+    o.end("k, filter, radius, after, hybrid, rerank, group, distance, documents, snippets, explain")?;
     config.validate()?;
     Ok(config)
 }

@@ -149,7 +149,26 @@ impl Shard {
             let config = IndexConfig {
                 store: options.store,
                 rerank_vectors: options.rerank_vectors,
+                language: options.language.of(std::iter::empty()),
+                chunk: None,
                 replace: options.replace,
+                metrics: model.metrics_value().clone(),
+            };
+            Ok(Shard::opened(Engine::create(&dir, model.engine(), config)?))
+        })
+    }
+
+    /// An empty shard that stores what the index at `like` stores.
+    #[staticmethod]
+    fn create_like(py: Python<'_>, dir: PathBuf, model: &Model, like: PathBuf) -> PyResult<Self> {
+        work::run(py, None, None, |progress| {
+            let like = Engine::open(&like, progress)?;
+            let config = IndexConfig {
+                store: like.store(),
+                rerank_vectors: like.rerank_vectors(),
+                language: like.language(),
+                chunk: like.chunk(),
+                replace: false,
                 metrics: model.metrics_value().clone(),
             };
             Ok(Shard::opened(Engine::create(&dir, model.engine(), config)?))
@@ -168,6 +187,11 @@ impl Shard {
     #[getter]
     fn rerank_vectors(&self) -> String {
         self.index.rerank_vectors().to_string()
+    }
+
+    #[getter]
+    fn language(&self) -> String {
+        self.index.language().to_string()
     }
 
     /// The insertion sequence after those of the last commit of any process.
@@ -253,10 +277,10 @@ pub struct Merger {
 #[pymethods]
 impl Merger {
     #[new]
-    fn new(model: &Model, rerank_vectors: &str, store: &str) -> PyResult<Self> {
-        let parsed = || Ok((rerank_vectors.parse()?, store.parse()?));
-        let (rerank_vectors, store) = parsed().map_err(raise)?;
-        Ok(Merger { searcher: RemoteSearcher::new(model.engine().clone(), rerank_vectors, store) })
+    fn new(model: &Model, rerank_vectors: &str, store: &str, language: &str) -> PyResult<Self> {
+        let parsed = || Ok((rerank_vectors.parse()?, store.parse()?, language.parse()?));
+        let (rerank_vectors, store, language) = parsed().map_err(raise)?;
+        Ok(Merger { searcher: RemoteSearcher::new(model.engine().clone(), rerank_vectors, store, language) })
     }
 
     /// Answers queries like `Index.search`. `deliver` gets a list of calls `(shard or None for all, call)` and returns a

@@ -75,6 +75,7 @@ enum Event {
     Stage(String, Option<u64>),
     Detail(String),
     Note(String),
+    Warning(String),
 }
 
 /// Progress of the work, stored until the calling thread delivers it to Python.
@@ -102,6 +103,7 @@ impl Events {
                 Event::Stage(name, total) => report.call1(py, ("stage", name, total))?,
                 Event::Detail(text) => report.call1(py, ("detail", text, None::<u64>))?,
                 Event::Note(text) => report.call1(py, ("note", text, None::<u64>))?,
+                Event::Warning(text) => report.call1(py, ("warning", text, None::<u64>))?,
             };
         }
         match self.done.swap(0, Ordering::Relaxed) {
@@ -126,6 +128,10 @@ impl Progress for Events {
 
     fn note(&self, text: &str) {
         self.push(Event::Note(text.to_owned()));
+    }
+
+    fn warn(&self, text: &str) {
+        self.push(Event::Warning(text.to_owned()));
     }
 
     fn interrupted(&self) -> bool {

@@ -30,6 +30,7 @@ const CHUNK: usize = 256;
 /// Refuses an index with documents that have neither text nor stored vector. Reads every document if the index stores no
 /// vectors.
 pub fn check(hosted: &Hosted) -> Result<()> {
+    hosted.index().expect_one_code_per_document("training a served index")?;
     hosted.index().walk()?.expect_texts_or_vectors()
 }
 
@@ -79,6 +80,7 @@ fn prepare(hosted: &Hosted, config: BuildConfig, job: &Job) -> Result<(StagedDir
     let settings = IndexConfig {
         store: index.store(),
         rerank_vectors: index.rerank_vectors(),
+        language: index.language(),
         metrics: trained.metrics.clone(),
         ..IndexConfig::default()
     };

@@ -1,11 +1,13 @@
 //! The write queue of an index. Writes that wait together share a commit, and are answered when it is on disk.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use engine::chunk::Chunker;
 use engine::corpus::{DocId, Document, Value};
 use engine::encoder::Embedder;
 use engine::index::{Index, IndexWriter, RerankVectors};
@@ -79,6 +81,9 @@ pub struct Done {
     pub changed: usize,
     /// Number of documents in the index after the commit.
     pub documents: usize,
+    /// Number of texts of this change that are longer than the encoder takes: only their beginnings are searched. An index
+    /// created with `chunk` searches all of each.
+    pub cut: usize,
 }
 
 /// Work that runs on the writer thread between two commits.
@@ -167,23 +172,34 @@ impl WriterThread {
                 ));
             }
         }
-        let texts: Vec<&str> = upserts(changes).filter(|(_, v)| v.is_none()).map(|(d, _)| d.text.as_str()).collect();
-        let encoded =
-            if texts.is_empty() { Matrix::default() } else { encode(searcher.embedder(&NoProgress)?, &texts)? };
-        let mut encoded = encoded.iter();
+        let split = split(&searcher, changes)?;
+        let texts: Vec<&str> = upserts(changes).zip(&split).flat_map(|(new, chunks)| texts_of(new, chunks)).collect();
+        let (encoded, cut) = match texts.is_empty() {
+            true => (Matrix::default(), Vec::new()),
+            false => encode(searcher.embedder(&NoProgress)?, &texts)?,
+        };
+        let (mut encoded, mut cut, mut split) = (encoded.iter(), cut.into_iter(), split.into_iter());
         let inputs = searcher.index().model().inputs();
         let mut done = Vec::with_capacity(changes.len());
         let writer = self.writer()?;
         for change in changes {
+            let mut cut_here = 0;
             let changed = match change {
                 Change::Upsert(new) => {
                     let mut rows = Vec::with_capacity(new.len() * inputs);
-                    for (_, vector) in new {
-                        let row = vector.as_deref().or_else(|| encoded.next()).expect("a vector for every text");
-                        rows.extend_from_slice(row);
+                    let mut documents = Vec::with_capacity(new.len());
+                    for (document, vector) in new {
+                        let chunks = split.next().expect("the chunks of every document");
+                        match vector {
+                            Some(vector) => rows.extend_from_slice(vector),
+                            None => {
+                                encoded.by_ref().take(chunks.len()).for_each(|row| rows.extend_from_slice(row));
+                                cut_here += cut.by_ref().take(chunks.len()).filter(|cut| *cut).count();
+                            }
+                        }
+                        documents.push((document, chunks));
                     }
-                    let documents: Vec<Document> = new.iter().map(|(document, _)| document.clone()).collect();
-                    writer.add_embeddings(&documents, &Matrix::from_vec(inputs, rows))?;
+                    writer.add_chunks(&documents, &Matrix::from_vec(inputs, rows))?;
                     new.len()
                 }
                 Change::Delete(ids) => {
@@ -195,7 +211,7 @@ impl WriterThread {
                 }
                 Change::DeleteWhere(filter) => writer.delete_where(filter)?,
             };
-            done.push(Done { changed, documents: 0 });
+            done.push(Done { changed, documents: 0, cut: cut_here });
         }
         let documents = writer.commit(&NoProgress)?;
         done.iter_mut().for_each(|d| d.documents = documents);
@@ -230,13 +246,44 @@ fn catch_panic<T>(work: impl FnOnce() -> T) -> Option<T> {
     result.ok()
 }
 
-/// Encodes texts in slices, so that queries get the cores in between.
-fn encode(embedder: &Embedder, texts: &[&str]) -> Result<Matrix> {
+/// Encodes texts in slices, so that queries get the cores in between. Says which texts were cut.
+fn encode(embedder: &Embedder, texts: &[&str]) -> Result<(Matrix, Vec<bool>)> {
     let mut rows = Vec::with_capacity(texts.len() * embedder.width());
+    let mut all_cut = Vec::with_capacity(texts.len());
     for slice in slices(texts) {
-        rows.extend_from_slice(embedder.encode(slice, &NoProgress)?.as_slice());
+        let (tokens, cut) = embedder.tokens_and_cut(slice)?;
+        rows.extend_from_slice(embedder.encode_tokens(&tokens, None, &NoProgress)?.as_slice());
+        all_cut.extend(cut);
     }
-    Ok(Matrix::from_vec(embedder.width(), rows))
+    Ok((Matrix::from_vec(embedder.width(), rows), all_cut))
+}
+
+/// The chunks of every document to add. A document with a vector is one chunk.
+fn split(searcher: &Searcher, changes: &[&Change]) -> Result<Vec<Vec<Range<usize>>>> {
+    let whole = |document: &Document| std::iter::once(0..document.text.len()).collect();
+    let Some(sizes) = searcher.index().chunk() else {
+        return Ok(upserts(changes).map(|(document, _)| whole(document)).collect());
+    };
+    let mut chunker = None;
+    let of = |(document, vector): &DocumentWithVector| match vector {
+        Some(_) => Ok(whole(document)),
+        None => {
+            if chunker.is_none() {
+                chunker = Some(Chunker::new(sizes, searcher.embedder(&NoProgress)?)?);
+            }
+            Ok(chunker.as_ref().expect("just made").split(&document.text))
+        }
+    };
+    upserts(changes).map(of).collect()
+}
+
+/// The texts of a document to encode; none if it has a vector.
+fn texts_of<'a>(
+    (document, vector): &'a DocumentWithVector,
+    chunks: &'a [Range<usize>],
+) -> impl Iterator<Item = &'a str> {
+    let chunks = if vector.is_some() { &[] } else { chunks };
+    chunks.iter().map(|range| &document.text[range.clone()])
 }
 
 fn upserts<'a>(changes: &'a [&'a Change]) -> impl Iterator<Item = &'a DocumentWithVector> {

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use anyhow::Result;
+use engine::corpus::CorpusConfig;
 use engine::encoder::Embedder;
 use engine::index::IndexConfig;
 use engine::model::Model;
@@ -31,7 +32,8 @@ pub fn run(args: Build, json: bool, progress: &TerminalProgress) -> Result<()> {
         }
         None => ModelSource::Train,
     };
-    let corpus = args.source.config();
+    // A folder can be kept up to date by "micpq sync".
+    let corpus = CorpusConfig { file_hashes: args.corpus.is_dir(), ..args.source.config() };
     let built = micpq::pipeline::build(Source::Corpus(&args.corpus, &corpus), &args.output, model, &config, progress)
         .map_err(|error| with_next_step(error, &args, &config))?;
     progress.finish();
@@ -53,6 +55,8 @@ impl Build {
                 replace: self.force,
                 ..IndexConfig::default()
             },
+            language: self.texts.language,
+            chunk: self.texts.chunk,
             interrupted_model: Some(disk::beside(&self.output, ".model")),
             ..BuildConfig::new(training)
         })
@@ -99,15 +103,18 @@ fn report(built: &Built, output: &Path, json: bool) -> Result<()> {
         return output::json(&serde_json::json!({
             "index": output, "documents": info.documents, "added": built.documents, "bits": model.shape().bits(),
             "code_bytes": code_bytes, "fingerprint": model.fingerprint(), "seconds": built.seconds,
+            "texts": built.texts, "cut": built.cut, "language": info.language,
             "training_seconds": built.training_seconds, "metrics": built.metrics,
         }));
     }
+    let codes = info.chunks.unwrap_or(info.documents);
+    let chunks = info.chunks.map_or_else(String::new, |chunks| format!(" in {chunks} chunks"));
     output::line(format!(
-        "{}: {} documents, {code_bytes} bytes each for search ({} against {} as float vectors), built in {:.0} s ({:.0} s encoding and training)\nsearch it with: micpq search {} \"what you look for\"",
+        "{}: {} documents{chunks}, {code_bytes} bytes each for search ({} against {} as float vectors), built in {:.0} s ({:.0} s encoding and training)\nsearch it with: micpq search {} \"what you look for\"",
         output.display(),
         info.documents,
-        output::bytes((info.documents * code_bytes) as u64),
-        output::bytes((info.documents * model.inputs() * 4) as u64),
+        output::bytes((codes * code_bytes) as u64),
+        output::bytes((codes * model.inputs() * 4) as u64),
         built.seconds,
         built.training_seconds,
         output.display()

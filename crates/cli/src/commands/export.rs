@@ -98,6 +98,7 @@ pub fn run(args: Export, json: bool, progress: &TerminalProgress) -> Result<()> 
 
 /// Ids and packed codes of all documents, in the order of insertion.
 fn ids_and_codes(index: &Index, progress: &dyn Progress) -> Result<(Vec<DocId>, Vec<u8>)> {
+    index.expect_one_code_per_document("an export of codes")?;
     let records = index.records(false)?;
     let (mut ids, mut codes) = (Vec::with_capacity(records.len()), Vec::new());
     progress.stage("reading codes", Some(records.len() as u64));

@@ -5,6 +5,7 @@ use std::path::Path;
 use anyhow::Result;
 use engine::corpus::{Corpus, DocId};
 use engine::index::{Copied, Index, IndexConfig, MigrateConfig, Stats, backup, migrate, restore, verify};
+use engine::language::LanguageChoice;
 use engine::model::Model;
 use engine::query::{RecallConfig, RecallReport, Searcher};
 use engine::{Error, Progress};
@@ -20,11 +21,18 @@ const DOCUMENTS_PER_COMMIT: usize = 20_000;
 
 pub fn run(command: args::Index, json: bool, progress: &TerminalProgress) -> Result<()> {
     match command {
-        args::Index::Create { index, corpus, model, store, rerank_vectors, force, source, computing } => {
+        args::Index::Create { index, corpus, model, store, rerank_vectors, texts, force, source, computing } => {
             let metrics = metrics_of(&model)?;
             let model = Model::load(&model)?;
-            let created =
-                Index::create(&index, &model, IndexConfig { store, rerank_vectors, replace: force, metrics })?;
+            let chunk = match texts.chunk {
+                None => None,
+                Some(chunk) => Some(chunk.sizes(&embedder_of(&model, computing, progress)?)?),
+            };
+            // An empty index has no texts to detect a language from.
+            let head = corpus.as_deref().map_or(Ok(Vec::new()), |corpus| head(corpus, &source))?;
+            let language = texts.language.of(head.iter().map(String::as_str));
+            let config = IndexConfig { store, rerank_vectors, language, chunk, replace: force, metrics };
+            let created = Index::create(&index, &model, config)?;
             if let Some(corpus) = corpus {
                 add(&created, &corpus, &source, computing, DOCUMENTS_PER_COMMIT, progress)?;
             }
@@ -229,18 +237,21 @@ fn print_info(index: &Index, json: bool) -> Result<()> {
         return output::json(&info);
     }
     let (shape, bytes) = (info.shape, &info.bytes);
+    let chunks = info.chunks.zip(info.chunk);
+    let chunks = chunks.map_or_else(String::new, |(chunks, sizes)| format!(" in {chunks} chunks of {sizes} tokens"));
     let size =
         |n: u64| format!("{:>10}  {:.1} per document", output::bytes(n), n as f64 / info.documents.max(1) as f64);
     output::line(format!(
-        "{}\n  documents    {} ({} deleted, {} segments), store: {}, rerank vectors: {}\n  codes        {} bits, {} bytes in memory for searches\n  model        {} ({})\n  on disk      {}",
+        "{}\n  documents    {}{chunks} ({} deleted, {} segments), store: {}, rerank vectors: {}, language: {}\n  codes        {} bits, {} bytes in memory for searches\n  model        {} ({})\n  on disk      {}",
         index.dir().display(),
         info.documents,
         info.deleted,
         info.segments,
         info.store,
         info.rerank_vectors,
+        info.language,
         shape.bits(),
-        info.documents * shape.code_bytes(),
+        info.chunks.unwrap_or(info.documents) * shape.code_bytes(),
         info.model,
         index.model().config.embedding.as_ref().map_or("user vectors", |e| e.encoder.as_str()),
         output::bytes(bytes.total()),
@@ -276,6 +287,15 @@ pub fn metrics_of(model: &Path) -> Result<serde_json::Value> {
     }
 }
 
+/// The first texts of a corpus, to detect their language. Standard input can be read only once, so it has none.
+fn head(corpus: &Path, source: &args::CorpusArgs) -> Result<Vec<String>> {
+    if !corpus.is_file() && !corpus.is_dir() {
+        return Ok(Vec::new());
+    }
+    let texts = Corpus::open(corpus, &source.config())?.map(|document| document.map(|document| document.text));
+    Ok(texts.take(LanguageChoice::SAMPLE).collect::<engine::Result<_>>()?)
+}
+
 fn add(
     index: &Index,
     corpus: &Path,
@@ -289,6 +309,7 @@ fn add(
     progress.stage("indexing", None);
     let filled = fill(index, corpus.by_ref(), &Embeddings::Encode(&embedder), commit_every, progress)?;
     report_skipped(&corpus, progress);
+    filled.report_cut(index, progress);
     progress.finish();
     if filled.interrupted {
         let problem = format!("{} documents are committed; run the same command to add the rest", filled.documents);

@@ -12,6 +12,7 @@ mod paper;
 pub mod score;
 mod search;
 mod serve;
+mod sync;
 mod train;
 
 use std::sync::OnceLock;
@@ -40,6 +41,7 @@ pub fn run(args: Args) -> Result<()> {
     match args.command {
         Command::Build(a) => build::run(a, json, &progress),
         Command::Search(a) => search::run(a, json, &progress),
+        Command::Sync(a) => sync::run(a, json, &progress),
         Command::Serve(a) => serve::run(a, json, &progress),
         Command::Eval(a) => eval::run(a, json, &progress),
         Command::Encode(a) => encode::run(a, json, &progress),

@@ -4,7 +4,7 @@ use std::io::{BufRead, IsTerminal, Write};
 use std::sync::Arc;
 
 use anyhow::Result;
-use engine::corpus::{Corpus, DocId, Value};
+use engine::corpus::{Corpus, DocId, FILE, FILE_HASH, Value};
 use engine::encoder::{Device, Embedder};
 use engine::index::RerankVectors;
 use engine::model::Model;
@@ -232,6 +232,9 @@ fn print_json(answer: &Answer, query: Option<&serde_json::Value>) -> Result<()> 
             "id": hit.id, "distance": hit.distance, "score": hit.score, "text": hit.text, "labels": hit.labels,
             "attributes": attributes,
         });
+        if let Some(chunk) = &hit.chunk {
+            object["chunk"] = json!(chunk);
+        }
         if let Some(snippet) = &hit.snippet {
             let marks: Vec<[usize; 2]> = snippet.marks_in_chars().iter().map(|m| [m.start, m.end]).collect();
             object["snippet"] = json!({ "text": snippet.text, "marks": marks });
@@ -330,7 +333,8 @@ fn about(hit: &Hit) -> String {
         about.push(hit.labels.join(", "));
     }
     let attributes = hit.attributes.iter().map(|(name, value)| (name, plain(value)));
-    let attributes = attributes.filter(|(name, value)| *name != "title" && !value.is_empty());
+    let hidden = ["title", FILE, FILE_HASH];
+    let attributes = attributes.filter(|(name, value)| !hidden.contains(&name.as_str()) && !value.is_empty());
     about.extend(attributes.map(|(name, value)| format!("{name}: {value}")));
     about.join("; ")
 }

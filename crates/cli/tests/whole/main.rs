@@ -3,6 +3,7 @@
 mod bench;
 mod crash;
 mod device;
+mod documents;
 mod faults;
 mod flow;
 mod formats;

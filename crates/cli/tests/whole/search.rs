@@ -21,7 +21,7 @@ fn ids(hits: &[Value]) -> Vec<u64> {
 fn texts_documents_and_vectors_are_single_or_fused_queries() {
     let bench = built("int8");
     let info = &bench.json("index info i")[0];
-    assert_eq!((info["rerank_vectors"].as_str(), info["format"].as_u64()), (Some("int8"), Some(3)));
+    assert_eq!((info["rerank_vectors"].as_str(), info["format"].as_u64()), (Some("int8"), Some(4)));
 
     // A text and its vector are the same query, from a file or from standard input.
     std::fs::write(bench.path("one.txt"), "crude oil barrel\n").unwrap();
@@ -242,7 +242,7 @@ fn wrong_options_and_queries_are_refused() {
         ("search i --fuse", 2, "--fuse"),
         ("search i oil --queries two.txt", 2, "not both"),
         ("index delete i --filter 'yaer:1988'", 2, "known: year"),
-        ("index create j --model i/model --rerank-vectors int4", 2, "int8, f16, none"),
+        ("index create j --model i/model --rerank-vectors int4", 2, "none, int8, f16"),
     ] {
         let output = bench.fails(line, code);
         assert!(output.contains(word), "{line}: {output}");

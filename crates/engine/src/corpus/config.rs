@@ -4,6 +4,7 @@ use std::fmt;
 use std::path::Path;
 use std::str::FromStr;
 
+use super::extract::Extract;
 use crate::{Error, Result};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -24,7 +25,8 @@ pub enum Format {
     Beir,
     /// A document per line.
     Text,
-    /// A folder of text files, one document per file.
+    /// A folder of files, one document per file (per message in a mailbox): text, Markdown, HTML, e-mail, and what
+    /// [`CorpusConfig::extract`] turns into text.
     Folder,
 }
 
@@ -111,16 +113,19 @@ impl FromStr for Format {
 /// How to treat a row that cannot be used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnError {
+    /// Skip the files of a folder, which may hold anything; stop at a row, which should be like the others.
+    #[default]
+    Auto,
     /// Count the row and continue; see [`super::Corpus::skipped`].
     Skip,
     /// Stop with an error.
-    #[default]
     Stop,
 }
 
 impl fmt::Display for OnError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
+            OnError::Auto => "auto",
             OnError::Skip => "skip",
             OnError::Stop => "stop",
         })
@@ -132,9 +137,10 @@ impl FromStr for OnError {
 
     fn from_str(name: &str) -> Result<Self> {
         match name {
+            "auto" => Ok(OnError::Auto),
             "skip" => Ok(OnError::Skip),
             "stop" => Ok(OnError::Stop),
-            _ => Err(Error::config(format!("unknown treatment of bad rows \"{name}\": it is skip or stop"))),
+            _ => Err(Error::config(format!("unknown treatment of bad rows \"{name}\": it is auto, skip or stop"))),
         }
     }
 }
@@ -172,6 +178,11 @@ pub struct CorpusConfig {
     pub infer_types: bool,
     /// Whether the first folder in a text file's relative path is its label.
     pub folder_labels: bool,
+    /// Commands that turn files of a folder into text, by their endings.
+    pub extract: Vec<Extract>,
+    /// Whether the documents of a folder have the attributes that [`super::FILE`] and others name, by which a later look
+    /// finds what changed.
+    pub file_hashes: bool,
     /// A longer row is a bad row and is not held in memory. (Parquet is different: it has pages, not rows.)
     pub max_row_bytes: usize,
     /// Compressed or piped Parquet and Arrow is unpacked into a temporary file of at most this size.
@@ -199,6 +210,8 @@ impl Default for CorpusConfig {
             quoting: None,
             infer_types: true,
             folder_labels: false,
+            extract: Vec::new(),
+            file_hashes: false,
             max_row_bytes: 16 << 20,
             max_unpacked_bytes: 16 << 30,
             allow_empty_text: false,
@@ -260,7 +273,7 @@ mod tests {
         let error = "xml".parse::<Format>().unwrap_err().to_string();
         assert!(error.contains("\"xml\"") && error.contains("jsonl, json, csv, tsv, parquet, arrow, beir"), "{error}");
         assert_eq!("skip".parse::<OnError>().unwrap(), OnError::Skip);
-        assert!("halt".parse::<OnError>().unwrap_err().to_string().contains("skip or stop"));
+        assert!("halt".parse::<OnError>().unwrap_err().to_string().contains("auto, skip or stop"));
     }
 
     #[test]

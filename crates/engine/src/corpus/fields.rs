@@ -48,9 +48,9 @@ impl Row {
         Row { fields, kind: Kind::Bare }
     }
 
-    /// A text file with an id and perhaps a label.
-    pub(super) fn file(id: String, text: String, label: Option<&str>) -> Row {
-        let mut row = Row::text(text);
+    /// A file with an id, perhaps a label, and what was read from it: `text` and attributes.
+    pub(super) fn file(id: String, fields: Map<String, Json>, label: Option<&str>) -> Row {
+        let mut row = Row { fields, kind: Kind::Bare };
         row.fields.insert("id".into(), Json::String(id));
         if let Some(label) = label {
             row.fields.insert("label".into(), Json::String(label.to_owned()));

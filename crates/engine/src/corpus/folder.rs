@@ -1,4 +1,4 @@
-//! Folders: text files, one document per file, or files of rows, read one after the other.
+//! Folders: files of documents, one document per file, or files of rows, read one after the other.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -7,9 +7,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
+use serde_json::{Map, Value as Json};
+use sha2::{Digest, Sha256};
+
 use super::config::{CorpusConfig, Format};
+use super::extract::{Extract, Kind, foreign, heading};
 use super::fields::{Row, utf8};
+use super::html::{self, Page};
 use super::lines::too_long;
+use super::mail;
 use super::source::Source;
 use super::{Fault, Rows};
 use crate::{Error, Result};
@@ -76,7 +82,8 @@ pub(super) struct Contents {
 }
 
 /// Looks through a folder for files to read. `format` is the requested format.
-pub(super) fn look(root: &Path, format: Option<Format>) -> Result<Contents> {
+pub(super) fn look(root: &Path, config: &CorpusConfig) -> Result<Contents> {
+    let format = config.format;
     if matches!(format, None | Some(Format::Beir)) {
         for name in ["corpus.jsonl", "corpus.jsonl.gz", "corpus.jsonl.zst"] {
             let path = root.join(name);
@@ -88,10 +95,22 @@ pub(super) fn look(root: &Path, format: Option<Format>) -> Result<Contents> {
             return Err(Error::format(root, "a BEIR folder holds corpus.jsonl or corpus.jsonl.gz, this one does not"));
         }
     }
-    let rows_of = |path: &Path| Format::of_name(path).filter(|format| *format != Format::Text);
+    sort(root, Walk::new(root)?, config)
+}
+
+/// Decides how to read some files together.
+pub(super) fn sort(
+    root: &Path,
+    paths: impl Iterator<Item = (PathBuf, io::Result<fs::Metadata>)>,
+    config: &CorpusConfig,
+) -> Result<Contents> {
+    let format = config.format;
+    // A command decides over the name: rows in a .json file may be one document to it.
+    let is_extracted = |path: &Path| matches!(Kind::of(path, &config.extract), Kind::Command(_));
+    let rows_of = |path: &Path| Format::of_name(path).filter(|format| *format != Format::Text && !is_extracted(path));
     let mut kinds: BTreeMap<String, u64> = BTreeMap::new();
     let (mut files, mut bytes, mut found) = (vec![], 0, None);
-    for (path, metadata) in Walk::new(root)? {
+    for (path, metadata) in paths {
         let kind = rows_of(&path);
         let size = metadata.map_or(0, |m| m.len());
         match format {
@@ -128,63 +147,243 @@ pub(super) fn look(root: &Path, format: Option<Format>) -> Result<Contents> {
     }
 }
 
-/// Every file below a folder is a document. Its relative path is its id.
-pub(super) struct TextFiles {
+/// The files of a folder, or some that were named.
+enum Files {
+    Below(Walk),
+    Named(std::vec::IntoIter<PathBuf>),
+}
+
+impl Iterator for Files {
+    type Item = (PathBuf, io::Result<fs::Metadata>);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        match self {
+            Files::Below(walk) => walk.next(),
+            Files::Named(paths) => paths.next().map(|path| {
+                let metadata = fs::metadata(&path);
+                (path, metadata)
+            }),
+        }
+    }
+}
+
+/// Every file is a document, and every message of a mailbox. The path below the root is the id.
+pub(super) struct Documents {
     root: PathBuf,
-    walk: Walk,
+    files: Files,
     present: PathBuf,
-    limit: usize,
-    labels: bool,
+    mailbox: Option<Mailbox>,
+    config: CorpusConfig,
     read: Arc<AtomicU64>,
 }
 
-impl TextFiles {
-    pub(super) fn new(root: &Path, config: &CorpusConfig, read: Arc<AtomicU64>) -> Result<TextFiles> {
-        Ok(TextFiles {
-            root: root.to_path_buf(),
-            walk: Walk::new(root)?,
-            present: root.to_path_buf(),
-            limit: config.max_row_bytes,
-            labels: config.folder_labels,
-            read,
-        })
+/// A mailbox that is being read.
+struct Mailbox {
+    messages: Box<dyn Iterator<Item = io::Result<Vec<u8>>> + Send>,
+    number: usize,
+    /// Attributes of each message, by which a later look knows the file.
+    about: Map<String, Json>,
+}
+
+type Outcome<T> = std::result::Result<T, Fault>;
+
+impl Documents {
+    pub(super) fn below(root: &Path, config: &CorpusConfig, read: Arc<AtomicU64>) -> Result<Documents> {
+        Ok(Documents::new(root, Files::Below(Walk::new(root)?), config, read))
     }
 
-    fn row(&self) -> std::result::Result<Row, Fault> {
+    /// Some files. Ids are their paths below `root`, or whole paths elsewhere.
+    pub(super) fn named(root: &Path, paths: Vec<PathBuf>, config: &CorpusConfig, read: Arc<AtomicU64>) -> Documents {
+        Documents::new(root, Files::Named(paths.into_iter()), config, read)
+    }
+
+    fn new(root: &Path, files: Files, config: &CorpusConfig, read: Arc<AtomicU64>) -> Documents {
+        let (root, present) = (root.to_path_buf(), root.to_path_buf());
+        Documents { root, files, present, mailbox: None, config: config.clone(), read }
+    }
+
+    /// The path below the root as parts of an id.
+    fn parts(&self) -> Outcome<Vec<String>> {
         let below = self.present.strip_prefix(&self.root).unwrap_or(&self.present);
-        let parts: Option<Vec<&str>> = below.iter().map(|part| part.to_str()).collect();
-        let Some(parts) = parts else {
-            return Err(Fault::Row("the name is not UTF-8, and names are ids here; rename the file".into()));
+        let parts: Option<Vec<String>> = below.iter().map(|part| part.to_str().map(str::to_owned)).collect();
+        parts.ok_or_else(|| Fault::Row("the name is not UTF-8, and names are ids here; rename the file".into()))
+    }
+
+    fn label(&self, parts: &[String]) -> Option<String> {
+        parts.first().cloned().filter(|_| self.config.folder_labels && parts.len() > 1)
+    }
+
+    /// The document of the present file; `None` if it is a mailbox, which is open then.
+    fn open(&mut self) -> Outcome<Option<Row>> {
+        let (parts, path, limit) = (self.parts()?, self.present.clone(), self.config.max_row_bytes);
+        let about = self.about(&parts)?;
+        let mut fields = match Kind::of(&path, &self.config.extract) {
+            Kind::Mailbox => {
+                let file = Source::open(&path, self.read.clone()).map_err(one)?;
+                let messages = Box::new(mail::messages(file.into_reader()));
+                self.mailbox = Some(Mailbox { messages, number: 0, about });
+                return Ok(None);
+            }
+            Kind::Foreign => return Err(Fault::Row(foreign(&path))),
+            Kind::Command(command) => plain(utf8(&command.run(&path, limit).map_err(Fault::Row)?)?),
+            Kind::Mail => mail::fields(&self.bytes()?).map_err(Fault::Row)?,
+            Kind::Html => html_fields(utf8(&self.bytes()?)?),
+            Kind::Markdown => {
+                let bytes = self.bytes()?;
+                let text = utf8(&bytes)?;
+                let mut fields = plain(text);
+                fields.extend(heading(text).map(|title| ("title".into(), Json::String(title))));
+                fields
+            }
+            Kind::Text => plain(utf8(&self.bytes()?)?),
         };
-        // A file that cannot be read is one bad document here. It does not end the corpus.
-        let one = |error: Error| {
-            Fault::Row(match error {
-                Error::Io { source, .. } => format!("cannot be read: {source}"),
-                Error::Format { problem, .. } => problem,
-                other => other.to_string(),
-            })
+        fields.extend(about);
+        let label = self.label(&parts);
+        Ok(Some(Row::file(parts.join("/"), fields, label.as_deref())))
+    }
+
+    /// The next message of the open mailbox.
+    fn message(&mut self) -> Option<Outcome<Row>> {
+        let mailbox = self.mailbox.as_mut()?;
+        let Some(message) = mailbox.messages.next() else {
+            let empty = mailbox.number == 0;
+            self.mailbox = None;
+            return empty
+                .then(|| Err(Fault::Row("is no mailbox: no line begins with \"From \"; check the file".into())));
         };
-        let mut source = Source::open(&self.present, self.read.clone()).map_err(one)?;
-        let bytes = source.read_up_to(self.limit.saturating_add(1)).map_err(one)?;
-        if bytes.len() > self.limit {
-            return Err(too_long(bytes.len(), self.limit));
+        mailbox.number += 1;
+        let (number, about) = (mailbox.number, mailbox.about.clone());
+        Some(self.message_row(message, number, about))
+    }
+
+    fn message_row(&self, message: io::Result<Vec<u8>>, number: usize, about: Map<String, Json>) -> Outcome<Row> {
+        let bytes = message.map_err(|error| Fault::Row(format!("cannot be read: {error}")))?;
+        if bytes.len() > self.config.max_row_bytes {
+            return Err(too_long(bytes.len(), self.config.max_row_bytes));
         }
-        let label = parts.first().copied().filter(|_| self.labels && parts.len() > 1);
-        Ok(Row::file(parts.join("/"), utf8(&bytes)?.to_owned(), label))
+        let mut fields = mail::fields(&bytes).map_err(|problem| Fault::Row(format!("message {number} {problem}")))?;
+        let parts = self.parts()?;
+        let name = fields.get("message_id").and_then(Json::as_str).map_or_else(|| number.to_string(), str::to_owned);
+        fields.extend(about);
+        Ok(Row::file(format!("{}#{name}", parts.join("/")), fields, self.label(&parts).as_deref()))
+    }
+
+    /// A file that cannot be read is one bad document here. It does not end the corpus.
+    fn bytes(&self) -> Outcome<Vec<u8>> {
+        let mut source = Source::open(&self.present, self.read.clone()).map_err(one)?;
+        let limit = self.config.max_row_bytes;
+        let bytes = source.read_up_to(limit.saturating_add(1)).map_err(one)?;
+        if bytes.len() > limit { Err(too_long(bytes.len(), limit)) } else { Ok(bytes) }
+    }
+
+    /// The attributes by which a later look knows the file.
+    fn about(&self, parts: &[String]) -> Outcome<Map<String, Json>> {
+        let mut about = Map::new();
+        if self.config.file_hashes {
+            let hash = content_hash(&self.present, &self.config.extract).map_err(one)?;
+            about.insert(FILE.into(), Json::String(parts.join("/")));
+            about.insert(FILE_HASH.into(), Json::String(hash));
+        }
+        Ok(about)
     }
 }
 
-impl Rows for TextFiles {
-    fn next_row(&mut self) -> Option<std::result::Result<Row, Fault>> {
-        let (path, metadata) = self.walk.next()?;
-        self.present = path;
-        Some(match metadata {
-            Ok(_) => self.row(),
-            Err(error) => Err(Fault::Row(format!("cannot be read: {error}"))),
-        })
+/// The problem of one file.
+fn one(error: Error) -> Fault {
+    Fault::Row(match error {
+        Error::Io { source, .. } => format!("cannot be read: {source}"),
+        Error::Format { problem, .. } => problem,
+        other => other.to_string(),
+    })
+}
+
+fn plain(text: &str) -> Map<String, Json> {
+    Map::from_iter([("text".to_owned(), Json::String(text.to_owned()))])
+}
+
+fn html_fields(html: &str) -> Map<String, Json> {
+    let Page { title, text } = html::read(html);
+    // The title is the best line of a page, and often is not on it.
+    let text = match &title {
+        Some(title) if !text.starts_with(&format!("# {title}")) => format!("# {title}\n\n{text}"),
+        _ => text,
+    };
+    let mut fields = plain(&text);
+    fields.extend(title.map(|title| ("title".to_owned(), Json::String(title))));
+    fields
+}
+
+impl Rows for Documents {
+    fn next_row(&mut self) -> Option<Outcome<Row>> {
+        loop {
+            if let Some(row) = self.message() {
+                return Some(row);
+            }
+            let (path, metadata) = self.files.next()?;
+            self.present = path;
+            let row = match metadata {
+                Ok(_) => self.open(),
+                Err(error) => Err(Fault::Row(format!("cannot be read: {error}"))),
+            };
+            match row {
+                Ok(None) => {}
+                Ok(Some(row)) => return Some(Ok(row)),
+                Err(fault) => return Some(Err(fault)),
+            }
+        }
     }
 
     fn place(&self) -> String {
         self.present.display().to_string()
+    }
+}
+
+/// Attribute of a document: the file it was read from, below the folder.
+pub const FILE: &str = "file";
+/// Attribute of a document: a hash of that file's content, and of the command that extracted its text.
+pub const FILE_HASH: &str = "file_hash";
+
+/// A file below a folder, as it is now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FolderFile {
+    pub path: PathBuf,
+    /// Its path below the folder, as in the attribute [`FILE`].
+    pub name: String,
+    /// As in the attribute [`FILE_HASH`].
+    pub hash: String,
+}
+
+/// The files below a folder in the order of their names, and those that cannot be read, with the reason.
+pub fn files_below(root: &Path, config: &CorpusConfig) -> Result<(Vec<FolderFile>, Vec<String>)> {
+    let (mut files, mut unread) = (Vec::new(), Vec::new());
+    for (path, metadata) in Walk::new(root)? {
+        let below = path.strip_prefix(root).unwrap_or(&path);
+        let parts: Option<Vec<&str>> = below.iter().map(|part| part.to_str()).collect();
+        let hash = metadata.map_err(Error::io(&path)).and_then(|_| content_hash(&path, &config.extract));
+        match (parts, hash) {
+            (Some(parts), Ok(hash)) => {
+                let name = parts.join("/");
+                files.push(FolderFile { path, name, hash });
+            }
+            (None, _) => unread.push(format!("{}: the name is not UTF-8; rename the file", path.display())),
+            (_, Err(error)) => unread.push(error.to_string()),
+        }
+    }
+    Ok((files, unread))
+}
+
+/// A hash of a file's content, and of the command that would extract its text.
+fn content_hash(path: &Path, commands: &[Extract]) -> Result<String> {
+    let mut file = fs::File::open(path).map_err(Error::io(path))?;
+    let mut hash = Sha256::new();
+    if let Kind::Command(command) = Kind::of(path, commands) {
+        hash.update(command.to_string());
+    }
+    let mut buffer = vec![0; 128 << 10];
+    loop {
+        match io::Read::read(&mut file, &mut buffer).map_err(Error::io(path))? {
+            0 => return Ok(hex::encode(&hash.finalize()[..16])),
+            count => hash.update(&buffer[..count]),
+        }
     }
 }

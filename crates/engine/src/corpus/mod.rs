@@ -8,10 +8,11 @@
 //! | `parquet`, `arrow` | a table of typed columns | rows |
 //! | `beir` | a folder with `corpus.jsonl` (`_id`, `title`, `text`, `metadata`) | lines |
 //! | `text` | a document per line | lines that are not blank |
-//! | `folder` | a folder of text files, read with its sub-folders in the order of their names | files |
+//! | `folder` | a folder of text, Markdown, HTML and e-mail files, read with its sub-folders in the order of their names | files, or messages |
 //!
 //! Each may be compressed with gzip (one member or many) or zstd. The first bytes decide, not the name. A folder of files of
-//! one tabular format is read as one corpus, file after file. `-` is standard input.
+//! one tabular format is read as one corpus, file after file; so are the files that a pattern (`data/*.parquet`) matches. `-`
+//! is standard input. Other files of a folder become text by a command ([`CorpusConfig::extract`]).
 //!
 //! **Fields.** `id` or `_id` is the id, otherwise the row number, counted from 0. `text` is the text, else `body`, else
 //! `content`; several can be joined with [`CorpusConfig::text_fields`]. `label` or `labels` holds the labels: a string, a
@@ -45,9 +46,12 @@ mod array;
 mod batches;
 mod config;
 mod document;
+mod extract;
 mod fields;
 mod folder;
+mod html;
 mod lines;
+mod mail;
 #[cfg(feature = "parquet")]
 mod parquet;
 mod source;
@@ -68,6 +72,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 pub use config::{CorpusConfig, Format, OnError};
 pub use document::{DocId, Document, Value};
+pub use extract::Extract;
+pub use folder::{FILE, FILE_HASH, FolderFile, files_below};
 #[doc(hidden)]
 pub use wire::{from_wire, to_wire};
 
@@ -180,17 +186,25 @@ impl Corpus {
             return Corpus::from_reader("standard input", io::stdin(), config);
         }
         config.validate()?;
-        let metadata = fs::metadata(path).map_err(Error::io(path))?;
+        refuse_address(path)?;
         let read = Arc::new(AtomicU64::new(0));
+        if let Some(paths) = matching_paths(path)? {
+            return Corpus::of_paths(path, paths, config, read);
+        }
+        let metadata = fs::metadata(path).map_err(Error::io(path))?;
         if metadata.is_dir() {
-            let contents = folder::look(path, config.format)?;
+            let contents = folder::look(path, config)?;
             let mut corpus = Corpus::new(config, contents.format, read.clone(), Some(contents.bytes));
             corpus.files = contents.files.into();
             match contents.format {
-                Format::Folder => corpus.rows = Some(Box::new(folder::TextFiles::new(path, config, read)?)),
+                Format::Folder => corpus.rows = Some(Box::new(folder::Documents::below(path, config, read)?)),
                 _ => corpus.next_file()?,
             }
             return Ok(corpus);
+        }
+        let is_document = extract::Kind::of(path, &config.extract).is_document();
+        if is_document && matches!(config.format, None | Some(Format::Folder)) {
+            return Corpus::of_paths(path, vec![path.to_path_buf()], config, read);
         }
         let source = Source::open(path, read.clone())?;
         let format = match config.format {
@@ -211,6 +225,35 @@ impl Corpus {
         };
         let mut corpus = Corpus::new(config, format, read, metadata.is_file().then_some(metadata.len()));
         corpus.rows = Some(corpus.rows_of(source, path.is_file())?);
+        Ok(corpus)
+    }
+
+    /// Reads files of a folder as documents; ids are paths below `root`.
+    pub fn open_documents(root: &Path, paths: Vec<PathBuf>, config: &CorpusConfig) -> Result<Corpus> {
+        config.validate()?;
+        let read = Arc::new(AtomicU64::new(0));
+        let mut corpus = Corpus::new(config, Format::Folder, read.clone(), None);
+        corpus.rows = Some(Box::new(folder::Documents::named(root, paths, config, read)));
+        Ok(corpus)
+    }
+
+    /// Reads some files as one corpus: documents, or rows of one format.
+    fn of_paths(name: &Path, paths: Vec<PathBuf>, config: &CorpusConfig, read: Arc<AtomicU64>) -> Result<Corpus> {
+        let with_metadata = |path: &PathBuf| (path.clone(), fs::metadata(path));
+        let contents = folder::sort(name, paths.iter().map(with_metadata), config)?;
+        let mut corpus = Corpus::new(config, contents.format, read.clone(), Some(contents.bytes));
+        corpus.files = contents.files.into();
+        match contents.format {
+            Format::Folder => {
+                // Ids begin where the names begin to differ.
+                let root = match paths.as_slice() {
+                    [one] => one.parent().unwrap_or(Path::new("")).to_path_buf(),
+                    _ => fixed_part(name),
+                };
+                corpus.rows = Some(Box::new(folder::Documents::named(&root, paths, config, read)));
+            }
+            _ => corpus.next_file()?,
+        }
         Ok(corpus)
     }
 
@@ -361,6 +404,57 @@ impl Corpus {
     }
 }
 
+/// Refuses an address, with the way to get at what is there.
+fn refuse_address(path: &Path) -> Result<()> {
+    let text = path.to_string_lossy();
+    let Some((scheme, rest)) = text.split_once("://").filter(|_| !path.exists()) else { return Ok(()) };
+    let way = match scheme {
+        "hf" => {
+            let name = rest.trim_start_matches("datasets/");
+            format!(
+                "download it first: huggingface-cli download {name} --repo-type dataset --local-dir data, then name its files, \
+                 for instance 'data/**/*.parquet'"
+            )
+        }
+        "s3" | "gs" | "az" => {
+            "copy it first with the client of that store, or mount it, then name the files".to_owned()
+        }
+        _ => "download it first, for instance with curl -O, then name the file".to_owned(),
+    };
+    Err(Error::input(&text, format!("is an address, and micpq reads files; {way}")))
+}
+
+/// The files that a pattern like `data/**/*.parquet` matches, in the order of their names; `None` if it is no pattern.
+fn matching_paths(path: &Path) -> Result<Option<Vec<PathBuf>>> {
+    let Some(text) = path.to_str().filter(|text| text.contains(['*', '?', '['])) else { return Ok(None) };
+    // A name may hold these characters.
+    if path.exists() {
+        return Ok(None);
+    }
+    let refuse = |problem: String| Error::input(text, problem);
+    let found = glob::glob(text).map_err(|e| refuse(format!("is no pattern: {e}; write one like data/*.jsonl")))?;
+    let mut paths = Vec::new();
+    for path in found {
+        let path = path.map_err(|e| refuse(format!("cannot be searched: {e}")))?;
+        if path.is_file() {
+            paths.push(path);
+        }
+    }
+    if paths.is_empty() {
+        return Err(refuse(
+            "matches no file; check the pattern, and quote it so that the shell leaves it alone".into(),
+        ));
+    }
+    paths.sort();
+    Ok(Some(paths))
+}
+
+/// The folders of a pattern before its first wildcard.
+fn fixed_part(pattern: &Path) -> PathBuf {
+    let is_fixed = |part: &std::path::Component| !part.as_os_str().to_string_lossy().contains(['*', '?', '[']);
+    pattern.components().take_while(is_fixed).collect()
+}
+
 impl Iterator for Corpus {
     type Item = Result<Document>;
 
@@ -399,9 +493,9 @@ impl Iterator for Corpus {
                 }
             };
             let error = Error::input(rows.place(), problem);
-            match self.config.on_error {
-                OnError::Stop => return self.fail(error),
-                OnError::Skip => self.skipped.add(error),
+            match (self.config.on_error, self.format) {
+                (OnError::Skip, _) | (OnError::Auto, Format::Folder) => self.skipped.add(error),
+                (OnError::Stop | OnError::Auto, _) => return self.fail(error),
             }
         }
     }

@@ -101,6 +101,11 @@ impl Source {
         Ok(())
     }
 
+    /// The decompressed bytes.
+    pub(super) fn into_reader(self) -> Box<dyn BufRead + Send> {
+        self.reader
+    }
+
     /// The name shown in messages.
     pub(super) fn path(&self) -> &Path {
         &self.path

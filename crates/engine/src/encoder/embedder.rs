@@ -316,29 +316,47 @@ impl Embedder {
 
     /// Token ids of cleaned texts, with the prompt of their role in front.
     pub fn tokens_of(&self, role: Role, texts: &[impl AsRef<str> + Sync]) -> Result<Vec<Vec<u32>>> {
+        Ok(self.cut_tokens(role, texts)?.0)
+    }
+
+    /// Token ids of the cleaned texts of documents, and which of them were cut at `max_tokens`. What a service cuts is not
+    /// known here.
+    pub fn tokens_and_cut(&self, texts: &[impl AsRef<str> + Sync]) -> Result<(Vec<Vec<u32>>, Vec<bool>)> {
+        self.cut_tokens(Role::Document, texts)
+    }
+
+    fn cut_tokens(&self, role: Role, texts: &[impl AsRef<str> + Sync]) -> Result<(Vec<Vec<u32>>, Vec<bool>)> {
         if let Some(terms) = &self.config.terms {
             let vocabulary = terms.vocabulary();
             let of = |text: &str| vocabulary.term_numbers(&self.config.clean.apply(text, None));
-            return Ok(parallel::map(texts, |text| of(text.as_ref())));
+            return Ok((parallel::map(texts, |text| of(text.as_ref())), vec![false; texts.len()]));
         }
         // The authors cut to max_length words and to max_length + 1 ids.
         let max_words = self.service.is_none().then(|| self.config.max_tokens - 1);
+        let cleaned: Vec<String> = parallel::map(texts, |text| self.prepare(role, text.as_ref(), max_words));
+        if let Some(service) = &self.service {
+            return Ok((cleaned.iter().map(|text| service.tokens(text)).collect(), vec![false; texts.len()]));
+        }
+        self.loaded().tokenizer().encode_and_cut(&cleaned, self.config.max_tokens)
+    }
+
+    /// Tokens of a document's text of any length, with its prompt and the ends; `None` without an encoder in this process.
+    pub fn count_tokens(&self, text: &str) -> Result<Option<usize>> {
+        let count = |encoder: &Encoder| encoder.tokenizer().count(&self.prepare(Role::Document, text, None));
+        self.encoder.as_ref().map(count).transpose()
+    }
+
+    /// The text that the tokenizer gets.
+    fn prepare(&self, role: Role, text: &str, max_words: Option<usize>) -> String {
         let prompt = match role {
             Role::Document => &self.config.document_prompt,
             Role::Query => &self.config.query_prompt,
         };
-        let prepare = |text: &str| {
-            let mut text = self.config.clean.apply(text, max_words).into_owned();
-            if let Some(prompt) = prompt {
-                text.insert_str(0, prompt);
-            }
-            if self.config.lowercase { text.to_lowercase() } else { text }
-        };
-        let cleaned: Vec<String> = parallel::map(texts, |text| prepare(text.as_ref()));
-        if let Some(service) = &self.service {
-            return Ok(cleaned.iter().map(|text| service.tokens(text)).collect());
+        let mut text = self.config.clean.apply(text, max_words).into_owned();
+        if let Some(prompt) = prompt {
+            text.insert_str(0, prompt);
         }
-        self.loaded().tokenizer().encode(&cleaned, self.config.max_tokens)
+        if self.config.lowercase { text.to_lowercase() } else { text }
     }
 
     /// Embeddings of the tokens of documents, or with `dropout` one view of them.

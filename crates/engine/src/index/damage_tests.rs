@@ -255,7 +255,9 @@ fn verify_finds_an_id_that_two_documents_have() {
     writer.close(&NoProgress).unwrap();
     // As a program would that does not look ids up.
     let mut raw: tantivy::IndexWriter = index.inner.tantivy.writer_with_num_threads(1, 15_000_000).unwrap();
-    let again = index.inner.fields.document(&document(2), &code(index.model(), 9), &[], 5).unwrap();
+    let second = document(2);
+    let chunk = (0, 0..second.text.len());
+    let again = index.inner.fields.document(&second, chunk, &code(index.model(), 9), &[], 5).unwrap();
     raw.add_document(again).unwrap();
     let mut prepared = raw.prepare_commit().unwrap();
     let payload = super::writer::Payload { next: 6, opstamp: prepared.opstamp() };

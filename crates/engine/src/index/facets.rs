@@ -55,11 +55,12 @@ impl Index {
             if filter.is_some() {
                 snapshot.require(Part::Terms)?;
             }
-            for reader in snapshot.searcher().segment_readers() {
-                let documents = match &filter {
+            for (ordinal, reader) in snapshot.searcher().segment_readers().iter().enumerate() {
+                let rows = match &filter {
                     Some(filter) => matching(snapshot.searcher(), reader, filter.query())?,
                     None => living(reader),
                 };
+                let documents = snapshot.documents_of(ordinal, rows);
                 count(reader, &documents, &mut seen)?;
             }
             Ok(())

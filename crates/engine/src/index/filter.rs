@@ -244,7 +244,7 @@ impl Kind {
 
 /// A bitmap over a segment's documents.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Bitmap {
+pub(crate) struct Bitmap {
     blocks: Vec<u64>,
 }
 

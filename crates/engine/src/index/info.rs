@@ -5,6 +5,8 @@ use std::path::Path;
 use super::schema::FEATURE;
 use super::stats::columnar;
 use super::{CODES, Inner, MODEL, RerankVectors, STORE, Store, guarded_ours};
+use crate::chunk::ChunkSizes;
+use crate::language::Language;
 use crate::model::CodeShape;
 use crate::search::Memory;
 use crate::{Error, Result};
@@ -15,7 +17,15 @@ pub struct Info {
     pub format: u32,
     /// Documents that are not deleted.
     pub documents: usize,
-    /// Deleted documents that still take space.
+    /// Chunks of these documents; `None` in an index without chunks.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub chunks: Option<usize>,
+    /// How texts are split; `None` if they are not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub chunk: Option<ChunkSizes>,
+    /// Language of keyword search.
+    pub language: Language,
+    /// Deleted documents (chunks, where there are chunks) that still take space.
     pub deleted: usize,
     pub segments: usize,
     /// Fingerprint of the model.
@@ -79,7 +89,10 @@ pub(super) fn of(inner: &Inner) -> Result<Info> {
     snapshot.segments().iter().for_each(|segment| memory += segment.memory());
     Ok(Info {
         format: inner.manifest.format(),
-        documents: snapshot.searcher().num_docs() as usize,
+        documents: snapshot.documents(),
+        chunks: snapshot.has_chunks().then(|| snapshot.searcher().num_docs() as usize),
+        chunk: inner.manifest.layout().chunk,
+        language: inner.manifest.layout().language,
         deleted: readers.iter().map(|r| r.num_deleted_docs() as usize).sum(),
         segments: readers.len(),
         model: inner.model.fingerprint().to_string(),

@@ -14,12 +14,11 @@ use tantivy::postings::Postings;
 use tantivy::query::Bm25Weight;
 use tantivy::schema::{Field, IndexRecordOption};
 use tantivy::snippet::SnippetGenerator;
-use tantivy::tokenizer::{
-    Language, LowerCaser, RemoveLongFilter, SimpleTokenizer, Stemmer, StopWordFilter, TextAnalyzer, TokenStream,
-};
+use tantivy::tokenizer::{TextAnalyzer, TokenStream};
 use tantivy::{DocSet, Searcher, SegmentReader, TERMINATED, Term};
 
 use super::filter::Bitmap;
+use crate::language::Language;
 
 /// The keywords of a query as stems, like the terms of the text field.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -51,23 +50,16 @@ impl KeywordStatistics {
     }
 }
 
-/// Max bytes of a keyword, as in tantivy's `en_stem`.
-const LONGEST: usize = 40;
-
 /// Documents scored at a time: their sums stay in the cache.
 const WINDOW: u32 = 1 << 14;
 
 impl Keywords {
     /// Splits a text into keywords. A document may match any of them and need not match all. Stop words ("the", "of")
     /// count only if the text has no other keyword. `None` if the text has no keyword at all.
-    pub fn new(text: &str) -> Option<Keywords> {
-        let stop_words = StopWordFilter::new(Language::English).expect("tantivy knows the stop keywords of English");
-        let plain = TextAnalyzer::builder(SimpleTokenizer::default()).filter(RemoveLongFilter::limit(LONGEST));
-        let mut analyzer = plain.filter(LowerCaser).filter(stop_words).filter(Stemmer::new(Language::English)).build();
-        let mut stems = stems(&mut analyzer, text);
+    pub fn new(text: &str, language: Language) -> Option<Keywords> {
+        let mut stems = stems(&mut language.analyzer(true), text);
         if stems.is_empty() {
-            let plain = TextAnalyzer::builder(SimpleTokenizer::default()).filter(RemoveLongFilter::limit(LONGEST));
-            stems = self::stems(&mut plain.filter(LowerCaser).filter(Stemmer::new(Language::English)).build(), text);
+            stems = self::stems(&mut language.analyzer(false), text);
         }
         (!stems.is_empty()).then(|| Keywords { stems: stems.into_iter().collect() })
     }

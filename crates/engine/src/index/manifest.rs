@@ -8,13 +8,17 @@ use serde::{Deserialize, Serialize};
 use strum::{Display, EnumString, VariantNames};
 
 use super::files::RESTORE;
+use super::schema::Layout;
 use super::{MODEL, RerankVectors};
+use crate::chunk::ChunkSizes;
+use crate::language::Language;
 use crate::model::Model;
 use crate::{Error, Result};
 
 /// Format version of the index directory. 1: no rerank vectors. 2: `keep` says how rerank vectors are stored. 3: `keep`
-/// is renamed to `rerank_vectors`, and a unique `id` is added.
-pub const FORMAT: u32 = 3;
+/// is renamed to `rerank_vectors`, and a unique `id` is added. 4: `language` says how texts become terms, and `chunk` how
+/// they are split, if they are.
+pub const FORMAT: u32 = 4;
 /// Oldest format that can be read.
 pub const OLDEST_FORMAT: u32 = 1;
 
@@ -46,6 +50,12 @@ pub(super) struct Manifest {
     /// Since format 2.
     #[serde(default, skip_serializing_if = "Option::is_none", alias = "keep")]
     rerank_vectors: Option<RerankVectors>,
+    /// Since format 4.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    language: Option<Language>,
+    /// Since format 4, where texts are split.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    chunk: Option<ChunkSizes>,
     /// Fingerprint of the model that produced the codes.
     model: String,
     /// CRC-32 of each file in the model directory, in hex.
@@ -58,10 +68,27 @@ impl Manifest {
     }
 
     /// The manifest of a new index whose model is already written into `dir`.
-    pub fn new(model: &Model, store: Store, rerank_vectors: RerankVectors, dir: &Path) -> Result<Manifest> {
-        let files = model_files(dir)?;
-        let (id, model) = (Some(new_id()), model.fingerprint().to_string());
-        Ok(Manifest { format: FORMAT, id, store, rerank_vectors: Some(rerank_vectors), model, files })
+    pub fn new(model: &Model, layout: Layout, dir: &Path) -> Result<Manifest> {
+        let Layout { store, rerank_vectors, language, chunk } = layout;
+        Ok(Manifest {
+            format: FORMAT,
+            id: Some(new_id()),
+            store,
+            rerank_vectors: Some(rerank_vectors),
+            language: Some(language),
+            chunk,
+            model: model.fingerprint().to_string(),
+            files: model_files(dir)?,
+        })
+    }
+
+    pub fn layout(&self) -> Layout {
+        Layout {
+            store: self.store,
+            rerank_vectors: self.rerank_vectors(),
+            language: self.language.unwrap_or_default(),
+            chunk: self.chunk,
+        }
     }
 
     /// The manifest of a copy. A copy is a separate index, so it gets its own id.
@@ -120,10 +147,12 @@ impl Manifest {
         }
         let manifest: Manifest = serde_json::from_value(value)
             .map_err(|e| Error::format(&path, format!("{e}; restore it from a copy or build the index again")))?;
-        let (has_vectors, has_id) = (manifest.format > 1, manifest.format > 2);
+        let (has_vectors, has_id, has_language) = (manifest.format > 1, manifest.format > 2, manifest.format > 3);
         if manifest.to_json() != text
             || manifest.rerank_vectors.is_some() != has_vectors
             || manifest.id.is_some() != has_id
+            || manifest.language.is_some() != has_language
+            || manifest.chunk.is_some_and(|chunk| !has_language || chunk.validate().is_err())
             || !manifest.id.as_deref().is_none_or(is_id)
         {
             return Err(Error::format(&path, "is not as micpq wrote it; restore it from a copy"));

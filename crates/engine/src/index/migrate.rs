@@ -5,6 +5,7 @@ use std::path::Path;
 
 use tantivy::DocAddress;
 
+use super::schema::Stored;
 use super::snapshot::{Record, Snapshot};
 use super::walk::in_order;
 use super::writer::{self, Payload};
@@ -125,35 +126,44 @@ fn fill(
     let new = begin(old, staged, model, config, progress)?;
     let resumed = new.len() as u64;
     let snapshot = old.inner.sound()?;
-    let total = snapshot.searcher().num_docs();
+    let total = snapshot.documents() as u64;
     progress.stage("encoding again", Some(total));
     progress.advance(resumed);
     let mut writer = new.writer()?;
-    let mut addresses = in_order(&snapshot).skip(resumed as usize);
+    let is_first = |address: &DocAddress| snapshot.first(*address) == *address;
+    let mut documents = in_order(&snapshot).filter(is_first).skip(resumed as usize);
     let mut pending = 0;
     loop {
-        let records = addresses
-            .by_ref()
-            .take(CHUNK.min(config.commit_every - pending))
-            .map(|address| old.inner.record(&snapshot, address).map(|record| (address, record)));
-        let records: Vec<(DocAddress, Record)> = records.collect::<Result<_>>()?;
-        if records.is_empty() {
+        let firsts: Vec<DocAddress> = documents.by_ref().take(CHUNK.min(config.commit_every - pending)).collect();
+        if firsts.is_empty() {
             break;
         }
-        let embeddings = match features_of(old, &snapshot, &records, model, encode) {
+        // The chunks stay as they are: the new model may have another encoder, but the passages are the user's.
+        let mut chunks: Vec<(DocAddress, Stored)> = Vec::new();
+        for address in firsts.iter().flat_map(|&first| snapshot.chunks(first)) {
+            chunks.push((address, snapshot.stored(&old.inner.fields, address)?));
+        }
+        let embeddings = match features_of(old, &snapshot, &chunks, model, encode) {
             Err(Error::Interrupted) => {
                 writer.commit(progress)?;
                 return Err(Error::Interrupted);
             }
             other => other?,
         };
-        pending += records.len();
-        let document = |(_, record): (DocAddress, Record)| {
-            let Record { id, text, labels, attributes, .. } = record;
-            Document { id, text: text.unwrap_or_default(), labels, attributes }
+        pending += firsts.len();
+        let records = firsts.iter().map(|&first| old.inner.record(&snapshot, first).map(document));
+        let records: Vec<Document> = records.collect::<Result<_>>()?;
+        let mut chunks = chunks.into_iter().peekable();
+        let mut ranges = |first: DocAddress| -> Vec<std::ops::Range<usize>> {
+            let own = std::iter::from_fn(|| chunks.next_if(|(address, _)| snapshot.first(*address) == first));
+            let range = |(address, stored): (DocAddress, Stored)| {
+                let start = snapshot.chunk_place(address).map_or(0, |(_, start)| start as usize);
+                start..start + stored.text.map_or(0, |text| text.len())
+            };
+            own.map(range).collect()
         };
-        let documents: Vec<Document> = records.into_iter().map(document).collect();
-        writer.add_embeddings(&documents, &embeddings)?;
+        let split: Vec<_> = records.iter().zip(&firsts).map(|(record, &first)| (record, ranges(first))).collect();
+        writer.add_chunks(&split, &embeddings)?;
         if pending >= config.commit_every || progress.interrupted() {
             writer.commit(progress)?;
             pending = 0;
@@ -173,31 +183,39 @@ fn fill(
     Ok(Migrated { documents: total, resumed })
 }
 
-/// Embeddings of some documents: encoded from their texts, or the stored vectors of documents without text.
+fn document(record: Record) -> Document {
+    let Record { id, text, labels, attributes, .. } = record;
+    Document { id, text: text.unwrap_or_default(), labels, attributes }
+}
+
+/// Embeddings of some documents or chunks: encoded from their texts, or the stored vectors of documents without text.
 fn features_of(
     old: &Index,
     snapshot: &Snapshot,
-    records: &[(DocAddress, Record)],
+    rows: &[(DocAddress, Stored)],
     model: &Model,
     encode: &mut dyn FnMut(&[&str]) -> Result<Matrix>,
 ) -> Result<Matrix> {
-    let with_text = records.iter().filter(|(_, record)| !record.is_without_text());
-    let texts: Vec<&str> = with_text.filter_map(|(_, record)| record.text.as_deref()).collect();
-    if texts.len() == records.len() {
+    let text_of = |stored: &Stored| stored.text.as_deref().is_some_and(|text| !text.trim().is_empty());
+    let texts = rows.iter().filter(|(_, stored)| text_of(stored)).filter_map(|(_, stored)| stored.text.as_deref());
+    let texts: Vec<&str> = texts.collect();
+    if texts.len() == rows.len() {
         return encode(&texts);
     }
     let encoded = if texts.is_empty() { Matrix::default() } else { encode(&texts)? };
     let mut encoded = encoded.iter();
-    let mut rows = Vec::with_capacity(records.len() * model.inputs());
-    for (address, record) in records {
-        if !record.is_without_text() {
-            rows.extend_from_slice(encoded.next().expect("a vector for every text"));
+    let mut values = Vec::with_capacity(rows.len() * model.inputs());
+    for (address, stored) in rows {
+        if text_of(stored) {
+            values.extend_from_slice(encoded.next().expect("a vector for every text"));
             continue;
         }
         let vector = old.inner.vector(snapshot, *address)?;
-        rows.extend(vector.expect("checked before the work began: the index stores vectors"));
+        values.extend(vector.ok_or_else(|| {
+            Error::format(old.dir(), "has a chunk without text and stores no vectors; build it from its corpus again")
+        })?);
     }
-    Ok(Matrix::from_vec(model.inputs(), rows))
+    Ok(Matrix::from_vec(model.inputs(), values))
 }
 
 /// Whether both models take vectors of the same encoder. For user vectors, only the width can be compared.
@@ -235,8 +253,14 @@ fn begin(
     }
     // The new index stores rerank vectors the same way as the old one.
     let metrics = config.metrics.clone();
-    let settings =
-        IndexConfig { store: Store::All, rerank_vectors: old.rerank_vectors(), metrics, ..IndexConfig::default() };
+    let settings = IndexConfig {
+        store: Store::All,
+        rerank_vectors: old.rerank_vectors(),
+        language: old.language(),
+        chunk: old.chunk(),
+        metrics,
+        replace: false,
+    };
     let index = Index::create(&staged.path(), model, settings)?;
     disk::replace(&task_path, &serde_json::to_vec(&task).expect("plain data has a JSON form"))?;
     Ok(index)

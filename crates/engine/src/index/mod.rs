@@ -8,6 +8,7 @@
 //! Any number of processes read; one writes. A reader sees the commit it opened or last [`Index::reload`]ed.
 
 mod backup;
+mod chunks;
 mod claim;
 #[cfg(test)]
 mod damage_tests;
@@ -47,7 +48,7 @@ use parking_lot::{Mutex, RwLock};
 pub use backup::{Copied, CopyConfig, backup, restore};
 pub use claim::Claim;
 pub use facets::Facet;
-pub(crate) use filter::Filter;
+pub(crate) use filter::{Bitmap, Filter};
 pub use info::{Bytes, Info};
 pub(crate) use keywords::{KeywordStatistics, Keywords};
 pub use manifest::{FORMAT, OLDEST_FORMAT, Store};
@@ -61,16 +62,18 @@ pub(crate) use snapshot::{Candidate, Scanned};
 pub use stats::{AttributeStats, CodeStats, CodebookStats, SegmentStats, Stats};
 pub use verify::{Problem, verify};
 pub use walk::{Records, Walk};
-pub use writer::IndexWriter;
+pub use writer::{IndexWriter, SplitDocument};
 
+use crate::chunk::ChunkSizes;
 use crate::corpus::DocId;
+use crate::language::Language;
 use crate::model::{CodeShape, DistanceTable, Model};
 pub use crate::query::{Hit, SearchConfig};
 use crate::{Error, Progress, Result};
 use directory::StoreDirectory;
 use files::Part;
 use manifest::Manifest;
-use schema::Fields;
+use schema::{Fields, Layout};
 use selections::Selections;
 use snapshot::Snapshot;
 
@@ -80,10 +83,21 @@ pub struct IndexConfig {
     pub store: Store,
     /// How embeddings are stored for re-ranking.
     pub rerank_vectors: RerankVectors,
+    /// How texts become terms.
+    pub language: Language,
+    /// How long texts are split. `None`: a document has one code, and what the encoder does not take is cut.
+    pub chunk: Option<ChunkSizes>,
     /// Replaces an existing index.
     pub replace: bool,
     /// Metrics of the model, stored beside it.
     pub metrics: serde_json::Value,
+}
+
+impl IndexConfig {
+    fn layout(&self) -> Layout {
+        let IndexConfig { store, rerank_vectors, language, chunk, .. } = *self;
+        Layout { store, rerank_vectors, language, chunk }
+    }
 }
 
 /// An open index. Clones share all state, and any number of threads may search.
@@ -133,10 +147,12 @@ impl Index {
             std::fs::create_dir(staged.join(name)).map_err(Error::io(staged))?;
         }
         model.write_into(&staged.join(MODEL), &config.metrics)?;
-        let (schema, _) = schema::build(model.shape(), config.store, config.rerank_vectors);
+        let layout = config.layout();
+        layout.chunk.map_or(Ok(()), |chunk| chunk.validate())?;
+        let (schema, _) = schema::build(model.shape(), layout);
         let store = staged.join(STORE);
         tantivy::Index::create_in_dir(&store, schema).map_err(|e| tantivy_error(&store, e))?;
-        let manifest = Manifest::new(model, config.store, config.rerank_vectors, staged)?;
+        let manifest = Manifest::new(model, layout, staged)?;
         crate::disk::write_synced(&Manifest::path(staged), manifest.to_json().as_bytes())?;
 
         claim.finish()?;
@@ -165,7 +181,9 @@ impl Index {
         let store = dir.join(STORE);
         let directory = guarded(&store, || StoreDirectory::open(dir, Some(model.shape())))?;
         let tantivy = guarded(&store, || tantivy::Index::open(directory.clone()))?;
-        let (expected, fields) = schema::build(model.shape(), manifest.store(), manifest.rerank_vectors());
+        let layout = manifest.layout();
+        layout.language.register(&tantivy);
+        let (expected, fields) = schema::build(model.shape(), layout);
         if tantivy.schema() != expected {
             return Err(Error::format(
                 dir.join(STORE),
@@ -175,8 +193,7 @@ impl Index {
         verify::check_list(&tantivy, &store)?;
         let reader =
             guarded(&store, || tantivy.reader_builder().reload_policy(tantivy::ReloadPolicy::Manual).try_into())?;
-        let snapshot =
-            Snapshot::open(dir, &directory, &model, manifest.rerank_vectors(), reader.searcher(), None, progress)?;
+        let snapshot = Snapshot::open(dir, &directory, &model, layout, reader.searcher(), None, progress)?;
         let inner = Inner {
             dir: dir.to_path_buf(),
             manifest,
@@ -215,6 +232,26 @@ impl Index {
         self.inner.manifest.rerank_vectors()
     }
 
+    /// How texts become terms.
+    pub fn language(&self) -> Language {
+        self.inner.manifest.layout().language
+    }
+
+    /// How texts are split; `None` if they are not.
+    pub fn chunk(&self) -> Option<ChunkSizes> {
+        self.inner.manifest.layout().chunk
+    }
+
+    /// Refuses an index with chunks, for work that needs one code per document.
+    pub fn expect_one_code_per_document(&self, work: &str) -> Result<()> {
+        match self.chunk() {
+            None => Ok(()),
+            Some(_) => Err(Error::config(format!(
+                "{work} needs one code per document, and this index has one per chunk; build it without chunk"
+            ))),
+        }
+    }
+
     /// Names of the attributes that some document has.
     pub fn attributes(&self) -> Result<Vec<String>> {
         let snapshot = self.inner.snapshot();
@@ -228,7 +265,7 @@ impl Index {
 
     /// Number of documents that are not deleted.
     pub fn len(&self) -> usize {
-        self.inner.snapshot().searcher().num_docs() as usize
+        self.inner.snapshot().documents()
     }
 
     pub fn is_empty(&self) -> bool {
@@ -324,6 +361,7 @@ impl Inner {
         }
     }
 
+    /// The document of a row; its first chunk in an index with chunks.
     fn record(&self, snapshot: &Snapshot, address: tantivy::DocAddress) -> Result<Record> {
         guarded_ours(&self.dir.join(STORE), || snapshot.record(&self.fields, address))
     }
@@ -356,8 +394,8 @@ impl Inner {
         earlier: &Snapshot,
         progress: &dyn Progress,
     ) -> Result<Snapshot> {
-        let rerank_vectors = self.manifest.rerank_vectors();
-        Snapshot::open(&self.dir, &self.directory, &self.model, rerank_vectors, searcher, Some(earlier), progress)
+        let layout = self.manifest.layout();
+        Snapshot::open(&self.dir, &self.directory, &self.model, layout, searcher, Some(earlier), progress)
     }
 
     fn warn(&self, warning: String) {

@@ -7,7 +7,7 @@ use tantivy::DocAddress;
 use tantivy::snippet::SnippetGenerator;
 
 use super::files::Part;
-use super::filter::{Filter, matching};
+use super::filter::{Bitmap, Filter, matching};
 use super::keywords::{self, KeywordStatistics, Keywords, Scored};
 use super::schema::Stored;
 use super::snapshot::{Candidate, Scanned, Snapshot};
@@ -110,6 +110,44 @@ impl Reader {
                 }
             }
             Ok(statistics)
+        })
+    }
+
+    /// The candidate for a row found by other means than its code.
+    pub fn near(&self, table: &DistanceTable, address: DocAddress) -> Candidate {
+        self.snapshot.near(table, address)
+    }
+
+    pub fn has_chunks(&self) -> bool {
+        self.snapshot.has_chunks()
+    }
+
+    /// Chunks per document, rounded up.
+    pub fn chunks_per_document(&self) -> usize {
+        (self.snapshot.searcher().num_docs() as usize).div_ceil(self.snapshot.documents().max(1)).max(1)
+    }
+
+    /// The first chunk of a row's document, which stands for the document.
+    pub fn first(&self, address: DocAddress) -> DocAddress {
+        self.snapshot.first(address)
+    }
+
+    /// All chunks of a document, by its first.
+    pub fn chunks(&self, first: DocAddress) -> impl Iterator<Item = DocAddress> + use<> {
+        self.snapshot.chunks(first)
+    }
+
+    /// Which chunk of its document a row is, and where it begins in the text.
+    pub fn chunk_place(&self, address: DocAddress) -> Option<(u32, u64)> {
+        self.snapshot.chunk_place(address)
+    }
+
+    /// The rows of every segment that match a filter.
+    pub fn matching(&self, filter: &Filter) -> Result<Vec<Bitmap>> {
+        self.snapshot.require(Part::Terms)?;
+        let searcher = self.snapshot.searcher();
+        guarded_ours(&self.inner.dir.join(STORE), || {
+            searcher.segment_readers().iter().map(|reader| matching(searcher, reader, filter.query())).collect()
         })
     }
 

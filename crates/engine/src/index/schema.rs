@@ -1,6 +1,7 @@
 //! The tantivy schema, and conversion of documents to and from its fields.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use tantivy::schema::{
     FAST, Field, IndexRecordOption, JsonObjectOptions, OwnedValue, STORED, Schema, TextFieldIndexing, TextOptions,
@@ -10,12 +11,23 @@ use tantivy::{TantivyDocument, Term};
 
 use super::RerankVectors;
 use super::manifest::Store;
+use crate::chunk::ChunkSizes;
 use crate::corpus::{DocId, Document, Value};
+use crate::language::Language;
 use crate::model::CodeShape;
 use crate::{Error, Result};
 
 /// Max bytes of an id. tantivy silently does not index a term of 65,530 bytes.
 const LONGEST_ID: usize = 1024;
+
+/// What decides the fields of an index, as its manifest records it.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Layout {
+    pub store: Store,
+    pub rerank_vectors: RerankVectors,
+    pub language: Language,
+    pub chunk: Option<ChunkSizes>,
+}
 
 /// The fields of the store. Internal names begin with `_`, so that they hide no attribute of a document.
 #[derive(Clone, Debug)]
@@ -26,7 +38,15 @@ pub(super) struct Fields {
     pub sequence: Field,
     pub codes: Vec<Field>,
     pub embedding: Option<Field>,
+    pub chunk: Option<ChunkFields>,
     pub documents: Option<DocumentFields>,
+}
+
+/// The fields of an index with chunks.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ChunkFields {
+    number: Field,
+    start: Field,
 }
 
 /// The fields that `Store::Codes` leaves out.
@@ -42,6 +62,8 @@ pub(super) const SEQUENCE: &str = "_sequence";
 pub(super) const NAME: &str = "_name";
 pub(super) const NUMBER: &str = "_number";
 pub(super) const FEATURE: &str = "_feature";
+pub(super) const CHUNK: &str = "_chunk";
+pub(super) const START: &str = "_start";
 
 /// Name of the column with bytes `8 i .. 8 i + 8` of the code.
 pub(super) fn code_column(i: usize) -> String {
@@ -53,7 +75,7 @@ pub(super) fn code_columns(shape: CodeShape) -> usize {
     shape.code_bytes().div_ceil(8)
 }
 
-pub(super) fn build(shape: CodeShape, store: Store, rerank_vectors: RerankVectors) -> (Schema, Fields) {
+pub(super) fn build(shape: CodeShape, layout: Layout) -> (Schema, Fields) {
     let mut schema = Schema::builder();
     let exact = TextFieldIndexing::default()
         .set_tokenizer("raw")
@@ -68,8 +90,11 @@ pub(super) fn build(shape: CodeShape, store: Store, rerank_vectors: RerankVector
     let number = schema.add_u64_field(NUMBER, FAST);
     let sequence = schema.add_u64_field(SEQUENCE, FAST);
     let codes = (0..code_columns(shape)).map(|i| schema.add_u64_field(&code_column(i), FAST)).collect();
-    let documents = (store == Store::All).then(|| DocumentFields {
-        text: schema.add_text_field("text", TextOptions::default().set_indexing_options(terms("en_stem")).set_stored()),
+    let documents = (layout.store == Store::All).then(|| DocumentFields {
+        text: schema.add_text_field(
+            "text",
+            TextOptions::default().set_indexing_options(terms(&layout.language.analyzer_name())).set_stored(),
+        ),
         labels: schema
             .add_text_field("labels", TextOptions::default().set_indexing_options(exact.clone()).set_fast("raw")),
         attributes: schema.add_json_field(
@@ -84,8 +109,11 @@ pub(super) fn build(shape: CodeShape, store: Store, rerank_vectors: RerankVector
     });
     // Many values per document in one column. They lie side by side, so a vector is one range of a mapped file, and
     // commits, merges, deletes and checksums treat it like any other column.
-    let embedding = (rerank_vectors != RerankVectors::None).then(|| schema.add_u64_field(FEATURE, FAST));
-    (schema.build(), Fields { id, name, number, sequence, codes, embedding, documents })
+    let embedding = (layout.rerank_vectors != RerankVectors::None).then(|| schema.add_u64_field(FEATURE, FAST));
+    let chunk = layout
+        .chunk
+        .map(|_| ChunkFields { number: schema.add_u64_field(CHUNK, FAST), start: schema.add_u64_field(START, FAST) });
+    (schema.build(), Fields { id, name, number, sequence, codes, embedding, chunk, documents })
 }
 
 /// The text an id is looked up by.
@@ -101,10 +129,12 @@ impl Fields {
         Term::from_field_text(self.id, &id_text(id))
     }
 
-    /// The document as tantivy stores it. `embedding` is its packed rerank vector, empty if the index stores none.
+    /// A chunk of a document as tantivy stores it; the whole document as its only chunk in an index without chunks.
+    /// `embedding` is its packed rerank vector, empty if the index stores none.
     pub fn document(
         &self,
         document: &Document,
+        (number, range): (usize, Range<usize>),
         code: &[u8],
         embedding: &[u64],
         sequence: u64,
@@ -127,14 +157,19 @@ impl Fields {
         if let Some(field) = self.embedding {
             embedding.iter().for_each(|&block| out.add_u64(field, block));
         }
+        if let Some(fields) = &self.chunk {
+            out.add_u64(fields.number, number as u64);
+            out.add_u64(fields.start, range.start as u64);
+        }
         if let Some(fields) = &self.documents {
-            out.add_text(fields.text, &document.text);
+            out.add_text(fields.text, &document.text[range]);
             document.labels.iter().for_each(|label| out.add_text(fields.labels, label));
             let attributes = attributes_object(document)?;
             if !attributes.is_empty() {
                 out.add_object(fields.attributes, attributes);
             }
-            if !document.labels.is_empty() || !document.attributes.is_empty() {
+            // Filters need them at every chunk; hits read them from the first.
+            if number == 0 && (!document.labels.is_empty() || !document.attributes.is_empty()) {
                 let rest = serde_json::to_string(&(&document.labels, &document.attributes))
                     .map_err(|e| Error::input(id_text(&document.id), format!("cannot be kept as JSON: {e}")))?;
                 out.add_text(fields.rest, rest);

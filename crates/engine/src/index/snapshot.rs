@@ -12,14 +12,15 @@ use tantivy::query::Query;
 use tantivy::schema::IndexRecordOption;
 use tantivy::{DocAddress, DocSet, Searcher, SegmentReader, TERMINATED, TantivyDocument};
 
+use super::chunks::ChunkColumns;
 use super::directory::StoreDirectory;
 use super::files::{Part as FilePart, StoreFile};
-use super::filter::{Filter, matching};
+use super::filter::{Bitmap, Filter, matching};
 use super::rerank_vectors::RerankColumn;
-use super::schema::{Fields, NAME, NUMBER, Stored};
+use super::schema::{Fields, Layout, NAME, NUMBER, Stored};
 use super::segment::Segment;
 use super::selections::Selections;
-use super::{RerankVectors, STORE, tantivy_error};
+use super::{STORE, tantivy_error};
 use crate::corpus::{DocId, Value};
 use crate::model::{CodeShape, DistanceTable, Model};
 use crate::search::{self, CodeBlocks, Plan, ScanHit, ScanSegment, Selection, TopKRequest};
@@ -67,6 +68,9 @@ pub(crate) struct Snapshot {
     segments: Vec<Segment>,
     ids: Vec<Ids>,
     kept: Vec<RerankColumn>,
+    // None in an index without chunks.
+    chunks: Option<Vec<ChunkColumns>>,
+    documents: OnceLock<usize>,
     files: Vec<[Vec<Arc<StoreFile>>; FilePart::ALL.len()]>,
     attributes: OnceLock<BTreeSet<String>>,
 }
@@ -76,7 +80,7 @@ impl Snapshot {
         dir: &Path,
         directory: &StoreDirectory,
         model: &Model,
-        rerank_vectors: RerankVectors,
+        layout: Layout,
         searcher: Searcher,
         earlier: Option<&Snapshot>,
         progress: &dyn Progress,
@@ -85,6 +89,7 @@ impl Snapshot {
         let mut segments = Vec::with_capacity(searcher.segment_readers().len());
         let mut ids = Vec::with_capacity(segments.capacity());
         let mut kept = Vec::with_capacity(segments.capacity());
+        let mut chunks = Vec::with_capacity(segments.capacity());
         let mut files = Vec::with_capacity(segments.capacity());
         for reader in searcher.segment_readers() {
             if progress.interrupted() {
@@ -93,12 +98,73 @@ impl Snapshot {
             let known = earlier.and_then(|e| e.segments.iter().find(|s| s.id == reader.segment_id()));
             segments.push(Segment::open(dir, model.shape(), &searcher, reader, known, progress)?);
             ids.push(super::guarded(&store, || Ids::open(reader))?);
-            kept.push(super::guarded(&store, || RerankColumn::open(reader, rerank_vectors, model.inputs()))?);
+            let kind = layout.rerank_vectors;
+            kept.push(super::guarded(&store, || RerankColumn::open(reader, kind, model.inputs()))?);
+            if layout.chunk.is_some() {
+                chunks.push(super::guarded(&store, || ChunkColumns::open(reader))?);
+            }
             let of = |part| super::guarded(&store, || directory.files(reader.segment_id(), part));
             files.push([of(FilePart::Columns)?, of(FilePart::Terms)?, of(FilePart::Documents)?]);
         }
         directory.forget_unused();
-        Ok(Snapshot { store, searcher, segments, ids, kept, files, attributes: OnceLock::new() })
+        let chunks = layout.chunk.map(|_| chunks);
+        let (documents, attributes) = (OnceLock::new(), OnceLock::new());
+        Ok(Snapshot { store, searcher, segments, ids, kept, chunks, documents, files, attributes })
+    }
+
+    /// Number of documents that are not deleted.
+    pub fn documents(&self) -> usize {
+        match &self.chunks {
+            None => self.searcher.num_docs() as usize,
+            Some(_) => *self.documents.get_or_init(|| {
+                let readers = self.searcher.segment_readers().iter().zip(0..);
+                readers.map(|(reader, ordinal)| self.firsts_alive(reader, ordinal).count()).sum()
+            }),
+        }
+    }
+
+    /// The living rows that are the first chunk of their document; all living rows without chunks.
+    pub fn firsts_alive<'a>(&'a self, reader: &'a SegmentReader, ordinal: u32) -> impl Iterator<Item = u32> + 'a {
+        let chunks = self.chunks.as_ref().map(|all| &all[ordinal as usize]);
+        reader.doc_ids_alive().filter(move |&row| chunks.is_none_or(|chunks| chunks.number(row) == 0))
+    }
+
+    pub fn has_chunks(&self) -> bool {
+        self.chunks.is_some()
+    }
+
+    /// The first chunk of a row's document; the row itself in an index without chunks.
+    pub fn first(&self, address: DocAddress) -> DocAddress {
+        match &self.chunks {
+            None => address,
+            Some(all) => {
+                let first = all[address.segment_ord as usize].first(address.doc_id);
+                DocAddress::new(address.segment_ord, first)
+            }
+        }
+    }
+
+    /// All chunks of the document whose first chunk is given.
+    pub fn chunks(&self, first: DocAddress) -> impl Iterator<Item = DocAddress> + use<> {
+        let rows = match &self.chunks {
+            None => first.doc_id..first.doc_id + 1,
+            Some(all) => all[first.segment_ord as usize].of(first.doc_id),
+        };
+        rows.map(move |row| DocAddress::new(first.segment_ord, row))
+    }
+
+    /// Which chunk of its document a row is, and where it begins in the text.
+    pub fn chunk_place(&self, address: DocAddress) -> Option<(u32, u64)> {
+        let columns = &self.chunks.as_ref()?[address.segment_ord as usize];
+        Some((columns.number(address.doc_id), columns.start(address.doc_id)))
+    }
+
+    /// The documents that have one of these rows, each as its first row.
+    pub fn documents_of(&self, ordinal: usize, rows: Bitmap) -> Bitmap {
+        match &self.chunks {
+            None => rows,
+            Some(all) => all[ordinal].firsts(&rows),
+        }
     }
 
     /// Compares the files of a part with their checksums, each once, and refuses damaged ones. Call this before reading
@@ -155,8 +221,24 @@ impl Snapshot {
     pub fn count(&self, query: &dyn Query) -> Result<usize> {
         self.require(FilePart::Terms)?;
         self.require(FilePart::Columns)?;
-        let counts = self.searcher.segment_readers().iter().map(|r| Ok(matching(&self.searcher, r, query)?.count()));
-        counts.sum()
+        let readers = self.searcher.segment_readers().iter().enumerate();
+        let count =
+            |(ordinal, reader)| Ok(self.documents_of(ordinal, matching(&self.searcher, reader, query)?).count());
+        readers.map(count).sum()
+    }
+
+    /// Ids of the documents that match a filter.
+    pub fn ids_where(&self, query: &dyn Query) -> Result<Vec<DocId>> {
+        self.require(FilePart::Terms)?;
+        self.require(FilePart::Columns)?;
+        let mut ids = Vec::new();
+        for (ordinal, reader) in self.searcher.segment_readers().iter().enumerate() {
+            let documents = self.documents_of(ordinal, matching(&self.searcher, reader, query)?);
+            for document in documents.iter() {
+                ids.push(self.id(DocAddress::new(ordinal as u32, document))?);
+            }
+        }
+        Ok(ids)
     }
 
     /// The nearest documents of every query, best first, and how each segment was searched.
@@ -281,10 +363,15 @@ impl Snapshot {
         u64::from_le_bytes(hash.finalize()[..8].try_into().expect("32 bytes"))
     }
 
+    /// The whole document of a row. The code is that of its first chunk.
     pub fn record(&self, fields: &Fields, address: DocAddress) -> Result<Record> {
         self.require_of(address.segment_ord as usize, FilePart::Columns)?;
+        let address = self.first(address);
         let columns = &self.segments[address.segment_ord as usize].columns;
-        let stored = self.stored(fields, address)?;
+        let mut stored = self.stored(fields, address)?;
+        if self.has_chunks() && stored.text.is_some() {
+            stored.text = Some(self.whole_text(fields, address)?);
+        }
         Ok(Record {
             id: self.id(address)?,
             code: columns.code(address.doc_id),
@@ -293,6 +380,15 @@ impl Snapshot {
             labels: stored.labels,
             attributes: stored.attributes,
         })
+    }
+
+    fn whole_text(&self, fields: &Fields, first: DocAddress) -> Result<String> {
+        let mut parts = Vec::new();
+        for address in self.chunks(first) {
+            let (_, start) = self.chunk_place(address).unwrap_or_default();
+            parts.push((start as usize, self.stored(fields, address)?.text.unwrap_or_default()));
+        }
+        crate::chunk::join(parts.into_iter()).map_err(|problem| Error::format(&self.store, problem))
     }
 
     /// Only id, code and sequence; reads no text.

@@ -80,9 +80,9 @@ pub(super) fn of(inner: &Inner, progress: &dyn Progress) -> Result<Stats> {
     let mut values = Values::default();
     let readers = snapshot.searcher().segment_readers();
     progress.stage("looking at attributes", Some(readers.len() as u64));
-    for reader in readers {
+    for (ordinal, reader) in readers.iter().enumerate() {
         super::guarded_ours(&inner.dir.join(STORE), || {
-            values.take(reader, progress).map_err(|e| match e {
+            values.take(&snapshot, ordinal, reader, progress).map_err(|e| match e {
                 Error::Io { source, .. } => Error::io(inner.dir.join(STORE))(source),
                 other => other,
             })
@@ -196,7 +196,13 @@ impl Seen {
 }
 
 impl Values {
-    fn take(&mut self, reader: &SegmentReader, progress: &dyn Progress) -> Result<()> {
+    fn take(
+        &mut self,
+        snapshot: &Snapshot,
+        ordinal: usize,
+        reader: &SegmentReader,
+        progress: &dyn Progress,
+    ) -> Result<()> {
         // An attribute may have a column per type. A document with two of them is counted once.
         let mut having: BTreeMap<String, Bitmap> = BTreeMap::new();
         let columnar = columnar(reader)?;
@@ -248,7 +254,7 @@ impl Values {
         }
         for (name, documents) in having {
             if let Some(seen) = self.attributes.get_mut(&name) {
-                seen.documents += documents.count() as u64;
+                seen.documents += snapshot.documents_of(ordinal, documents).count() as u64;
             }
         }
         Ok(())

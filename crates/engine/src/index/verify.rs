@@ -8,6 +8,7 @@ use tantivy::index::SegmentMeta;
 use tantivy::schema::IndexRecordOption;
 use tantivy::{DocSet, IndexMeta, SegmentReader, TERMINATED, Term};
 
+use super::chunks::ChunkColumns;
 use super::files::{RESTORE, Version, damaged, footer};
 use super::manifest::Manifest;
 use super::schema::id_text;
@@ -100,7 +101,9 @@ impl Check<'_> {
         let store = self.dir.join(STORE);
         let index = super::guarded(&store, || tantivy::Index::open_in_dir(&store))?;
         let metas = super::guarded(&store, || index.load_metas())?;
-        let (schema, fields) = schema::build(model.shape(), manifest.store(), manifest.rerank_vectors());
+        let layout = manifest.layout();
+        layout.language.register(&index);
+        let (schema, fields) = schema::build(model.shape(), layout);
         let next = self.metas(&metas, &schema)?;
         self.managed(&metas)?;
 
@@ -120,6 +123,7 @@ impl Check<'_> {
                     Ok(reader) => {
                         self.segment(&reader, segment, model.shape(), next)?;
                         self.kinship(&reader, &fields)?;
+                        super::guarded_ours(&store, || self.chunk_order(&reader, &fields))?;
                         readers.push(reader);
                     }
                     Err(e) => self.report(&store, e.to_string()),
@@ -137,7 +141,8 @@ impl Check<'_> {
         let (mut seen, mut reported) = (HashSet::new(), BTreeSet::new());
         for reader in readers {
             let ids = Ids::open(reader).map_err(|e| tantivy_error(&store, e))?;
-            for document in reader.doc_ids_alive() {
+            let chunks = chunks(reader, fields).map_err(|e| tantivy_error(&store, e))?;
+            for document in reader.doc_ids_alive().filter(|&row| is_first(chunks.as_ref(), row)) {
                 let id = ids.get(document).map_err(|problem| Error::format(&store, problem))?;
                 if seen.insert(hasher.hash_one(id_text(&id)))
                     || reported.len() == TOLD
@@ -146,7 +151,7 @@ impl Check<'_> {
                     continue;
                 }
                 // Counted, because two ids may have the same hash.
-                let count = living(readers, &fields.id_term(&id)).map_err(|e| tantivy_error(&store, e))?;
+                let count = living(readers, fields, &fields.id_term(&id)).map_err(|e| tantivy_error(&store, e))?;
                 if count > 1 {
                     let problem = format!(
                         "holds the id \"{id}\" {count} times; add its document again, which replaces all of them, or delete it"
@@ -277,6 +282,22 @@ impl Check<'_> {
         Ok(())
     }
 
+    /// Reports chunks that do not lie side by side in their order.
+    fn chunk_order(&mut self, reader: &SegmentReader, fields: &schema::Fields) -> Result<()> {
+        let store = self.dir.join(STORE);
+        let Some(chunks) = chunks(reader, fields).map_err(|e| tantivy_error(&store, e))? else { return Ok(()) };
+        let wrong = (0..reader.max_doc()).find(|&row| {
+            let before = row.checked_sub(1).map(|before| chunks.number(before));
+            let number = chunks.number(row);
+            number != 0 && before.is_none_or(|before| before + 1 != number)
+        });
+        if let Some(row) = wrong {
+            let id = reader.segment_id().uuid_string();
+            self.report(&store, format!("row {row} of segment {id} is a chunk without the one before; {RESTORE}"));
+        }
+        Ok(())
+    }
+
     fn segment(&mut self, reader: &SegmentReader, meta: &SegmentMeta, shape: CodeShape, next: u64) -> Result<()> {
         let store = self.dir.join(STORE);
         let columns = super::guarded(&store, || Columns::open(reader, shape))?;
@@ -321,14 +342,24 @@ impl Check<'_> {
     }
 }
 
+fn chunks(reader: &SegmentReader, fields: &schema::Fields) -> tantivy::Result<Option<ChunkColumns>> {
+    fields.chunk.map(|_| ChunkColumns::open(reader)).transpose()
+}
+
+fn is_first(chunks: Option<&ChunkColumns>, row: u32) -> bool {
+    chunks.is_none_or(|chunks| chunks.number(row) == 0)
+}
+
 /// Number of documents with a term that are not deleted.
-fn living(readers: &[SegmentReader], term: &Term) -> tantivy::Result<usize> {
+fn living(readers: &[SegmentReader], fields: &schema::Fields, term: &Term) -> tantivy::Result<usize> {
     let mut count = 0;
     for reader in readers {
+        let chunks = chunks(reader, fields)?;
         let postings = reader.inverted_index(term.field())?.read_postings(term, IndexRecordOption::Basic)?;
         let Some(mut postings) = postings else { continue };
         while postings.doc() != TERMINATED {
-            count += usize::from(!reader.is_deleted(postings.doc()));
+            let row = postings.doc();
+            count += usize::from(!reader.is_deleted(row) && is_first(chunks.as_ref(), row));
             postings.advance();
         }
     }

@@ -2,14 +2,16 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use tantivy::DocAddress;
+use tantivy::columnar::StrColumn;
 
 use super::files::Part;
 use super::reader::Reader;
 use super::snapshot::{Record, Snapshot};
-use super::{Index, Inner, RerankVectors, STORE, guarded_ours};
+use super::{Index, Inner, RerankVectors, STORE, guarded_ours, tantivy_error};
 use crate::corpus::DocId;
 use crate::{Error, Result};
 
@@ -24,11 +26,13 @@ impl Index {
     /// Takes the current commit. Uses 8 bytes per document for the order.
     pub fn walk(&self) -> Result<Walk> {
         let snapshot = self.inner.sound()?;
-        let order = guarded_ours(&self.inner.dir.join(STORE), || Ok(in_order(&snapshot).collect()))?;
+        let is_first = |address: &DocAddress| snapshot.first(*address) == *address;
+        let order = guarded_ours(&self.inner.dir.join(STORE), || Ok(in_order(&snapshot).filter(is_first).collect()))?;
         Ok(Walk { inner: self.inner.clone(), snapshot, order })
     }
 
-    /// The rerank vector of a document; `None` if there is no such document or the index stores no vectors.
+    /// The rerank vector of a document, of its first chunk where there are chunks; `None` if there is no such document or the
+    /// index stores no vectors.
     pub fn vector(&self, id: &DocId) -> Result<Option<Vec<f32>>> {
         let snapshot = self.inner.sound()?;
         let address = guarded_ours(&self.inner.dir.join(STORE), || snapshot.find(&self.inner.fields, id))?;
@@ -39,6 +43,32 @@ impl Index {
     /// no text.
     pub fn records(&self, documents: bool) -> Result<Records> {
         Ok(Records { walk: self.walk()?, next: 0, documents })
+    }
+
+    /// The id of every document with its values of some text attributes, in the order of `names`. Reads columns only.
+    pub fn text_attributes(&self, names: &[&str]) -> Result<Vec<(DocId, Vec<Option<String>>)>> {
+        let (snapshot, store) = (self.inner.snapshot(), self.inner.dir.join(STORE));
+        guarded_ours(&store, || {
+            snapshot.require(Part::Columns)?;
+            let mut all = Vec::new();
+            for (reader, ordinal) in snapshot.searcher().segment_readers().iter().zip(0u32..) {
+                let column = |name: &&str| reader.fast_fields().str(&format!("attributes.{name}"));
+                let columns: Vec<Option<StrColumn>> =
+                    names.iter().map(column).collect::<tantivy::Result<_>>().map_err(|e| tantivy_error(&store, e))?;
+                for row in snapshot.firsts_alive(reader, ordinal) {
+                    let value = |column: &Option<StrColumn>| -> std::io::Result<Option<String>> {
+                        let Some(column) = column else { return Ok(None) };
+                        let Some(ordinal) = column.term_ords(row).next() else { return Ok(None) };
+                        let mut text = String::new();
+                        Ok(column.ord_to_str(ordinal, &mut text)?.then_some(text))
+                    };
+                    let values =
+                        columns.iter().map(value).collect::<std::io::Result<_>>().map_err(Error::io(&store))?;
+                    all.push((snapshot.id(DocAddress::new(ordinal, row))?, values));
+                }
+            }
+            Ok(all)
+        })
     }
 
     /// A number that changes with every commit and merge.
@@ -67,6 +97,13 @@ impl Index {
             Ok(counts)
         })
     }
+}
+
+/// A chunk as it is stored: its bytes of the text, its code and its packed rerank vector, empty if the index stores none.
+pub(super) struct StoredChunk {
+    pub range: Range<usize>,
+    pub code: Vec<u8>,
+    pub vector: Vec<u64>,
 }
 
 impl Walk {
@@ -103,16 +140,22 @@ impl Walk {
         guarded_ours(&self.inner.dir.join(STORE), || self.snapshot.id(self.order[i]))
     }
 
-    /// The rerank vector of the `i`-th document as it is stored; empty if the index stores none.
-    pub(super) fn packed_vector(&self, i: usize) -> Result<Vec<u64>> {
-        if self.inner.manifest.rerank_vectors() == RerankVectors::None {
-            return Ok(Vec::new());
-        }
-        let (mut packed, mut vector) = (Vec::new(), vec![0.0; self.inner.model.inputs()]);
-        guarded_ours(&self.inner.dir.join(STORE), || {
-            self.snapshot.rerank_vector(self.order[i], &mut packed, &mut vector)
-        })?;
-        Ok(packed)
+    /// The chunks of the `i`-th document as they are stored; one without chunks.
+    pub(super) fn chunks(&self, i: usize) -> Result<Vec<StoredChunk>> {
+        let has_vectors = self.inner.manifest.rerank_vectors() != RerankVectors::None;
+        let mut unpacked = vec![0.0; self.inner.model.inputs()];
+        let chunk = |address: DocAddress| {
+            let mut vector = Vec::new();
+            if has_vectors {
+                self.snapshot.rerank_vector(address, &mut vector, &mut unpacked)?;
+            }
+            let start = self.snapshot.chunk_place(address).map_or(0, |(_, start)| start as usize);
+            let text = self.snapshot.stored(&self.inner.fields, address)?.text;
+            let range = start..start + text.map_or(0, |text| text.len());
+            Ok(StoredChunk { range, code: self.snapshot.code(address), vector })
+        };
+        let addresses = self.snapshot.chunks(self.order[i]);
+        guarded_ours(&self.inner.dir.join(STORE), || addresses.map(chunk).collect())
     }
 
     /// Refuses an index that cannot be encoded again: it has documents without text and stores no vectors.
@@ -186,8 +229,8 @@ impl Iterator for Records {
 
 impl ExactSizeIterator for Records {}
 
-/// The documents of a commit in the order of insertion, without deleted ones. Ranks within a segment are in that order,
-/// so the segments are merged.
+/// The rows of a commit in the order of insertion, without deleted ones: documents, or all chunks of each. Ranks within a
+/// segment are in that order, so the segments are merged.
 pub(super) fn in_order(snapshot: &Snapshot) -> impl Iterator<Item = DocAddress> + '_ {
     let next = move |ordinal: usize, from: u32| {
         let (segment, reader) = (&snapshot.segments()[ordinal], snapshot.searcher().segment_reader(ordinal as u32));

@@ -1,18 +1,22 @@
 //! The index writer: many changes, one commit.
 
+use std::borrow::Cow;
 use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use tantivy::directory::{Directory, DirectoryLock, INDEX_WRITER_LOCK};
 use tantivy::index::{SegmentId, SegmentMeta};
+use tantivy::indexer::UserOperation;
 use tantivy::merge_policy::{LogMergePolicy, MergeCandidate, MergePolicy};
 
 use super::directory::{StoreDirectory, segment_of};
 use super::schema::id_text;
 use super::segment::codes_path;
 use super::snapshot::Snapshot;
+use super::walk::StoredChunk;
 use super::{CODES, Index, Inner, RerankVectors, SEGMENTS, STORE, guarded_ours, tantivy_error};
 use crate::corpus::{DocId, Document};
 use crate::disk::{self, TEMPORARY};
@@ -40,6 +44,21 @@ pub struct IndexWriter {
     base: Arc<Snapshot>,
     // Whether the store may have a commit newer than `base`. If so, `base` is updated before ids are looked up.
     behind: bool,
+}
+
+/// A document with the byte ranges of its chunks.
+pub type SplitDocument<'a> = (&'a Document, Vec<Range<usize>>);
+
+/// Documents of one chunk each.
+fn whole(documents: &[Document]) -> Vec<SplitDocument<'_>> {
+    documents.iter().map(|document| (document, std::iter::once(0..document.text.len()).collect())).collect()
+}
+
+/// A chunk to store: its bytes of the text, its code and its packed rerank vector.
+struct Row<'a> {
+    range: Range<usize>,
+    code: Cow<'a, [u8]>,
+    vector: Vec<u64>,
 }
 
 impl IndexWriter {
@@ -93,13 +112,14 @@ impl IndexWriter {
                 "comes as a code alone, but this index stores rerank vectors; give its embedding, or create an index without them",
             ));
         }
-        self.insert(document, code, &[])
+        self.insert(document, &[Row { range: 0..document.text.len(), code: code.into(), vector: Vec::new() }])
     }
 
     /// Adds documents by their embeddings `[documents, inputs]`, or replaces those with the same ids. The index's own
-    /// model computes the codes, and the embeddings are stored as the index is configured.
+    /// model computes the codes, and the embeddings are stored as the index is configured. In an index with chunks, each
+    /// document is one chunk.
     pub fn add_embeddings(&mut self, documents: &[Document], embeddings: &Matrix) -> Result<()> {
-        self.add_numbered(documents, embeddings, None)
+        self.add_numbered(&whole(documents), embeddings, None)
     }
 
     /// The same with the insertion sequence of each document, for a shard, whose sequences are those of all shards
@@ -114,7 +134,7 @@ impl IndexWriter {
                 sequences.len()
             )));
         }
-        self.add_numbered(documents, embeddings, Some(sequences))
+        self.add_numbered(&whole(documents), embeddings, Some(sequences))
     }
 
     /// The insertion sequence of the next document.
@@ -123,12 +143,23 @@ impl IndexWriter {
         Ok(self.next)
     }
 
-    fn add_numbered(&mut self, documents: &[Document], embeddings: &Matrix, sequences: Option<&[u64]>) -> Result<()> {
+    /// Adds documents with the byte ranges of their chunks, and embeddings `[chunks of all documents, inputs]`.
+    pub fn add_chunks(&mut self, documents: &[SplitDocument], embeddings: &Matrix) -> Result<()> {
+        self.add_numbered(documents, embeddings, None)
+    }
+
+    fn add_numbered(
+        &mut self,
+        documents: &[SplitDocument],
+        embeddings: &Matrix,
+        sequences: Option<&[u64]>,
+    ) -> Result<()> {
         let (rerank_vectors, inputs) = (self.inner.manifest.rerank_vectors(), self.inner.model.inputs());
-        if embeddings.rows() != documents.len() || embeddings.rows() > 0 && embeddings.cols() != inputs {
+        let chunks: usize = documents.iter().map(|(_, chunks)| chunks.len()).sum();
+        if embeddings.rows() != chunks || embeddings.rows() > 0 && embeddings.cols() != inputs {
+            let kind = if self.inner.fields.chunk.is_some() { "chunks" } else { "documents" };
             return Err(Error::config(format!(
-                "{} documents came with {} embeddings of {} values; this index takes one of {inputs} values for each",
-                documents.len(),
+                "{chunks} {kind} came with {} embeddings of {} values; this index takes one of {inputs} values for each",
                 embeddings.rows(),
                 embeddings.cols()
             )));
@@ -138,15 +169,25 @@ impl IndexWriter {
         }
         let codes = self.inner.model.encode(embeddings)?;
         let width = self.inner.model.shape().code_bytes();
-        let rows = documents.iter().zip(embeddings.iter()).zip(codes.chunks_exact(width));
-        for (i, ((document, embedding), code)) in rows.enumerate() {
+        let mut encoded = embeddings.iter().zip(codes.chunks_exact(width));
+        for (i, (document, chunks)) in documents.iter().enumerate() {
+            let refuse = |problem: &str| Error::input(id_text(&document.id), problem);
+            if chunks.is_empty() || chunks.len() > 1 && self.inner.fields.chunk.is_none() {
+                return Err(refuse("has chunks, but the index was created without; create one with chunk"));
+            }
+            let mut rows = Vec::with_capacity(chunks.len());
+            for (range, (embedding, code)) in chunks.iter().zip(encoded.by_ref()) {
+                if document.text.get(range.clone()).is_none() {
+                    return Err(refuse("has a chunk that is no part of its text"));
+                }
+                let vector = rerank_vectors.pack(embedding).map_err(|problem| refuse(&problem))?;
+                rows.push(Row { range: range.clone(), code: code.into(), vector });
+            }
             if let Some(sequences) = sequences {
                 self.ready()?;
                 self.next = sequences[i];
             }
-            let packed =
-                rerank_vectors.pack(embedding).map_err(|problem| Error::input(id_text(&document.id), problem))?;
-            self.insert(document, code, &packed)?;
+            self.insert(document, &rows)?;
         }
         Ok(())
     }
@@ -154,11 +195,10 @@ impl IndexWriter {
     /// Adds the documents of another index of the same model whose ids `keep` accepts, with their codes, rerank vectors
     /// and insertion sequences as they are. Returns their number.
     pub fn copy_from(&mut self, from: &Index, keep: impl Fn(&DocId) -> bool, progress: &dyn Progress) -> Result<usize> {
-        let kind = |inner: &Inner| (inner.manifest.store(), inner.manifest.rerank_vectors());
         from.expect_model(&self.inner.model)?;
-        if kind(&from.inner) != kind(&self.inner) {
+        if from.inner.manifest.layout() != self.inner.manifest.layout() {
             return Err(Error::config(format!(
-                "{} stores other parts of documents or other rerank vectors than {}",
+                "{} stores other parts of documents, other rerank vectors, another language or other chunks than {}",
                 from.dir().display(),
                 self.inner.dir.display()
             )));
@@ -181,10 +221,12 @@ impl IndexWriter {
                 labels: record.labels,
                 attributes: record.attributes,
             };
+            let row = |StoredChunk { range, code, vector }| Row { range, code: code.into(), vector };
+            let rows: Vec<Row> = walk.chunks(i)?.into_iter().map(row).collect();
             self.next = record.sequence;
-            let inserted = self.insert(&document, &record.code, &walk.packed_vector(i)?);
+            let inserted = self.insert(&document, &rows);
             // Several indexes may follow each other whose sequences interleave.
-            next = next.max(record.sequence + 1);
+            next = next.max(record.sequence + rows.len() as u64);
             self.next = next;
             inserted?;
             copied += 1;
@@ -193,30 +235,39 @@ impl IndexWriter {
         Ok(copied)
     }
 
-    fn insert(&mut self, document: &Document, code: &[u8], embedding: &[u64]) -> Result<()> {
+    fn insert(&mut self, document: &Document, rows: &[Row]) -> Result<()> {
         let shape = self.inner.model.shape();
         let spare = shape.code_bytes() * 8 - shape.bits();
-        if code.len() != shape.code_bytes() || spare > 0 && code[code.len() - 1] >> (8 - spare) != 0 {
+        let wrong =
+            |code: &[u8]| code.len() != shape.code_bytes() || spare > 0 && code[code.len() - 1] >> (8 - spare) != 0;
+        if let Some(row) = rows.iter().find(|row| wrong(&row.code)) {
             return Err(Error::input(
                 id_text(&document.id),
                 format!(
                     "its code has {} bytes, expected {} bits; encode it with the model of this index",
-                    code.len(),
+                    row.code.len(),
                     shape.bits()
                 ),
             ));
         }
         self.ready()?;
-        let entry = self.inner.fields.document(document, code, embedding, self.next)?;
+        let fields = &self.inner.fields;
+        let entry = |(number, row): (usize, &Row)| {
+            let sequence = self.next + number as u64;
+            let entry = fields.document(document, (number, row.range.clone()), &row.code, &row.vector, sequence);
+            entry.map(UserOperation::Add)
+        };
+        let entries: Vec<UserOperation> = rows.iter().enumerate().map(entry).collect::<Result<_>>()?;
         let hash = self.hasher.hash_one(id_text(&document.id));
         if self.knows(&document.id, hash)? {
             let term = self.inner.fields.id_term(&document.id);
             self.tantivy()?.delete_term(term);
         }
         let store = self.inner.dir.join(STORE);
-        self.tantivy()?.add_document(entry).map_err(|e| tantivy_error(&store, e))?;
+        // One group: tantivy writes it to one segment, side by side (see `chunks.rs`).
+        self.tantivy()?.run(entries).map_err(|e| tantivy_error(&store, e))?;
         self.added.insert(hash);
-        self.next += 1;
+        self.next += rows.len() as u64;
         self.changed = true;
         Ok(())
     }
@@ -256,7 +307,13 @@ impl IndexWriter {
     }
 
     /// Deletes every document that matches a filter, committed or not. Returns the number of committed ones.
+    ///
+    /// In an index with chunks, a document is deleted whole if one of its chunks matches; changes before this one are
+    /// committed first.
     pub fn delete_where(&mut self, filter: &str) -> Result<usize> {
+        if self.inner.fields.chunk.is_some() {
+            return self.delete_chunks_where(filter);
+        }
         self.ready()?;
         // An attribute that no committed document has may belong to an uncommitted one.
         let known = self.added.is_empty().then(|| self.base.clone());
@@ -268,6 +325,21 @@ impl IndexWriter {
         Ok(count)
     }
 
+    fn delete_chunks_where(&mut self, filter: &str) -> Result<usize> {
+        if self.changed {
+            self.commit(&crate::NoProgress)?;
+        }
+        self.ready()?;
+        let base = self.base.clone();
+        let query = self.inner.parse_filter(filter, Some(&base))?;
+        let store = self.inner.dir.join(STORE);
+        let ids = guarded_ours(&store, || base.ids_where(query.query()))?;
+        for id in &ids {
+            self.delete(id)?;
+        }
+        Ok(ids.len())
+    }
+
     /// Makes all changes since the last commit visible and durable at once, and packs the codes of new segments.
     /// Returns the number of documents.
     ///
@@ -277,7 +349,7 @@ impl IndexWriter {
         if !self.changed {
             self.follow(progress)?;
             self.tidy()?;
-            return Ok(self.base.searcher().num_docs() as usize);
+            return Ok(self.base.documents());
         }
         self.write_commit()?;
         (self.committed, self.changed, self.behind) = (self.next, false, true);
@@ -287,7 +359,11 @@ impl IndexWriter {
             Ok(()) | Err(Error::Interrupted) => {}
             Err(e) => self.inner.warn(format!("the commit is on disk, but is not yet searched: {e}")),
         }
-        Ok(self.inner.directory.committed_documents() as usize)
+        // Chunks are counted by reading them, so the number is that of the last commit that could be opened.
+        match self.inner.fields.chunk {
+            None => Ok(self.inner.directory.committed_documents() as usize),
+            Some(_) => Ok(self.base.documents()),
+        }
     }
 
     fn write_commit(&mut self) -> Result<()> {
@@ -596,7 +672,11 @@ mod tests {
         // Simulates a writer that does not know its last commit.
         for commit in 0..2 {
             for i in 5 * commit..5 * commit + 8 {
-                let entry = index.inner.fields.document(&document(i), &code(&model, i), &[], writer.next).unwrap();
+                let entry = {
+                    let document = document(i);
+                    let chunk = (0, 0..document.text.len());
+                    index.inner.fields.document(&document, chunk, &code(&model, i), &[], writer.next).unwrap()
+                };
                 writer.tantivy().unwrap().add_document(entry).unwrap();
                 (writer.next, writer.changed) = (writer.next + 1, true);
             }

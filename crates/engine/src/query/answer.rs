@@ -16,14 +16,28 @@ pub struct Hit {
     /// with the query's embedding (the weighted mean, where there are several); after the re-ranked candidates it is -1 minus
     /// the distance. In a hybrid search it is the sum of weighted reciprocal ranks.
     pub score: f32,
-    /// Text, labels and attributes are filled where the index stores them and the search requests them.
+    /// Text, labels and attributes are filled where the index stores them and the search requests them. In an index with
+    /// chunks, `text` is that of the chunk; [`crate::index::Index::get`] gives the whole.
     pub text: Option<String>,
     pub labels: Vec<String>,
     pub attributes: Vec<(String, Value)>,
     /// Where snippets were requested.
     pub snippet: Option<Snippet>,
+    /// The chunk by which the document was found, in an index with chunks.
+    pub chunk: Option<HitChunk>,
     /// The distance by codebook, where an explanation was requested.
     pub codebook_distances: Option<Vec<f32>>,
+}
+
+/// The chunk by which a document was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct HitChunk {
+    /// Which of the document's chunks, counted from 0.
+    pub number: u32,
+    /// How many chunks the document has.
+    pub of: u32,
+    /// Where it begins in the document's text, in bytes.
+    pub start: u64,
 }
 
 /// A part of a text with the matching keywords marked.

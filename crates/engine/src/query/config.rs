@@ -1,5 +1,8 @@
 //! Every option of a search, its default, and the one check.
 
+use serde::{Deserialize, Serialize};
+use strum::{Display, EnumString, VariantNames};
+
 use super::Cursor;
 use crate::model::Distance;
 use crate::{Error, Result};
@@ -48,6 +51,22 @@ impl std::str::FromStr for Rerank {
     }
 }
 
+/// How a document's chunks make its place among the hits. Without chunks it changes nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, Display, EnumString, VariantNames)]
+#[serde(rename_all = "lowercase")]
+#[strum(serialize_all = "lowercase", parse_err_ty = Error, parse_err_fn = unknown_group)]
+pub enum Group {
+    /// The best chunk.
+    #[default]
+    Best,
+    /// The sum over its best three chunks: by code of `1 / (1 + distance)`, re-ranked of `(1 + cosine) / 2`.
+    Sum,
+}
+
+fn unknown_group(name: &str) -> Error {
+    Error::unknown("group", name, Group::VARIANTS)
+}
+
 /// The options of a search.
 ///
 /// ```
@@ -72,6 +91,8 @@ pub struct SearchConfig {
     /// `(1 - hybrid) / (60 + rank by code) + hybrid / (60 + rank by BM25)`.
     pub hybrid: f32,
     pub rerank: Rerank,
+    /// In an index with chunks, how the chunks of a document make its place.
+    pub group: Group,
     /// The distance over codes. Default: the model's own.
     pub distance: Option<Distance>,
     /// Whether hits have text, labels and attributes, or only ids.
@@ -91,6 +112,7 @@ impl Default for SearchConfig {
             after: None,
             hybrid: 0.0,
             rerank: Rerank::Auto,
+            group: Group::Best,
             distance: None,
             documents: true,
             snippets: false,

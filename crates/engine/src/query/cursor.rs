@@ -28,6 +28,9 @@ pub(super) enum Place {
     List { commit: u64, given: u32, depth: u32 },
 }
 
+/// Hits before a page of one commit's list at most. A page costs as much as all before it.
+const MAX_GIVEN: usize = 100 * MOST;
+
 const BYTES: usize = 1 + 8 + 16 + 4;
 
 impl std::fmt::Display for Cursor {
@@ -72,7 +75,7 @@ impl std::str::FromStr for Cursor {
         let distance = f32::from_bits(number(17));
         let place = match bytes[0] {
             kind @ (1 | 2) if distance.is_finite() => Place::Code { distance, sequence: long(9), tail: kind == 2 },
-            3 if number(17) as usize <= 2 * MOST && number(21) as usize <= MOST => {
+            3 if number(17) as usize <= MAX_GIVEN && number(21) as usize <= MOST => {
                 Place::List { commit: long(9), given: number(17), depth: number(21) }
             }
             _ => return Err(refuse()),
@@ -91,7 +94,8 @@ impl Cursor {
     ) -> u64 {
         let mut hash = Sha256::new();
         table.values().iter().for_each(|v| hash.update(v.to_le_bytes()));
-        hash.update(format!("{keywords:?} {first} {:?} {:?} {}", config.filter, config.radius, config.hybrid));
+        let SearchConfig { filter, radius, hybrid, group, .. } = config;
+        hash.update(format!("{keywords:?} {first} {filter:?} {radius:?} {hybrid} {group}"));
         u64::from_le_bytes(hash.finalize()[..8].try_into().expect("32 bytes"))
     }
 

@@ -2,7 +2,7 @@
 
 use tantivy::snippet::{SnippetGenerator, collapse_overlapped_ranges};
 
-use super::answer::{Hit, SegmentPlan, Snippet};
+use super::answer::{Hit, HitChunk, SegmentPlan, Snippet};
 use crate::Result;
 use crate::index::{Candidate, Reader, Scanned, Stored};
 use crate::model::DistanceTable;
@@ -27,9 +27,16 @@ pub(super) fn hit(
         (Some(generator), Some(text)) => Some(snippet(generator, text)),
         _ => None,
     };
+    let first = reader.first(address);
     if !documents {
         stored = Stored::default();
+    } else if first != address {
+        // Only the first chunk has them.
+        let Stored { labels, attributes, .. } = reader.stored(first)?;
+        stored = Stored { labels, attributes, ..stored };
     }
+    let chunk = reader.chunk_place(address);
+    let chunk = chunk.map(|(number, start)| HitChunk { number, of: reader.chunks(first).count() as u32, start });
     Ok(Hit {
         id: reader.id(address)?,
         distance,
@@ -38,6 +45,7 @@ pub(super) fn hit(
         labels: stored.labels,
         attributes: stored.attributes,
         snippet,
+        chunk,
         codebook_distances: table
             .map(|table| reader.code(address).map(|code| table.codebook_distances(&code)))
             .transpose()?,

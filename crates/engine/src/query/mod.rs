@@ -6,7 +6,7 @@
 //! 1. Every query becomes one distance table. Several examples are fused by adding their tables, weighted: the sum of
 //!    distances is again a distance over codes, so the answer stays exact at any depth, costs one scan, and can be cut by
 //!    distance and continued page by page, which a fusion of truncated lists cannot.
-//! 2. The scan gives the nearest codes ([`crate::search`]).
+//! 2. The scan gives the nearest codes ([`crate::search`]); in an index with chunks, documents by their chunks ([`Group`]).
 //! 3. Where the index stores rerank vectors, the first candidates are re-ranked by cosine ([`Rerank`]).
 //! 4. A hybrid search fuses that list with BM25's by reciprocal rank.
 //! 5. Documents, snippets and explanations are fetched for the page only.
@@ -17,6 +17,9 @@ mod config;
 mod cursor;
 mod embed;
 mod fetch;
+mod group;
+#[cfg(test)]
+mod group_tests;
 mod rank;
 mod recall;
 mod request;
@@ -28,9 +31,9 @@ mod shard_tests;
 mod tests;
 mod wire;
 
-pub use answer::{Answer, Explanation, Hit, SegmentPlan, Snippet, Timings};
+pub use answer::{Answer, Explanation, Hit, HitChunk, SegmentPlan, Snippet, Timings};
 pub use ask::{Embedded, Like, Query};
-pub use config::{MOST, Rerank, SearchConfig};
+pub use config::{Group, MOST, Rerank, SearchConfig};
 pub use cursor::Cursor;
 pub use recall::{DepthRecall, RecallConfig, RecallReport, WindowRecall};
 pub(crate) use searcher::by_tables;

@@ -105,6 +105,7 @@ impl Searcher {
         if self.indexes().len() > 1 {
             return Err(Error::config("recall is measured on one index; measure each shard by itself"));
         }
+        self.index().expect_one_code_per_document("recall")?;
         if self.index().rerank_vectors() == RerankVectors::None {
             return Err(Error::config(
                 "the index stores no rerank vectors to compare with; build it with rerank_vectors int8 or f16",

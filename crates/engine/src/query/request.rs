@@ -11,10 +11,12 @@ use super::config::{Rerank, SearchConfig};
 use super::cursor::{Cursor, Place};
 use super::rank::{self, Placed, Ranked};
 use super::shard::{
-    Aim, Example, Fetch, FetchQuery, FilterText, Find, FindKeywords, FindQuery, Found, Gather, Gathered, Shards,
+    Aim, Example, Fetch, FetchQuery, FilterText, Find, FindKeywords, FindQuery, Found, FoundQuery, Gather, Gathered,
+    Near, Shards,
 };
 use crate::corpus::DocId;
 use crate::index::{KeywordStatistics, Keywords, RerankVectors, Store};
+use crate::language::Language;
 use crate::model::{CodeShape, DistanceTable, Model};
 use crate::search::TopKRequest;
 use crate::{Error, Matrix, Result};
@@ -28,6 +30,7 @@ pub(crate) struct Common<'a> {
     pub model: &'a Model,
     pub rerank_vectors: RerankVectors,
     pub store: Store,
+    pub language: Language,
 }
 
 /// A batch of queries with the same options.
@@ -98,11 +101,10 @@ impl<'a> Request<'a> {
         if config.after.is_some() && queries.len() > 1 {
             return Err(Error::config("a cursor belongs to one query; request the next page of one query at a time"));
         }
-        let gathered = gather(shards, queries, first, config)?;
+        let gathered = gather(shards, queries, first, common.language, config)?;
         let filter = config.filter.as_ref().map(|text| FilterText { text: text.clone(), known: gathered.attributes });
         let mut tables = tables(common.model, queries, config)?.into_iter();
-        let asked =
-            queries.iter().map(|query| Asked::new(common.model, query, &mut tables, &gathered.examples, config));
+        let asked = queries.iter().map(|query| Asked::new(common, query, &mut tables, &gathered.examples, config));
         let asked: Vec<Asked> = asked.collect::<Result<_>>()?;
         if config.hybrid > 0.0
             && let Some(i) = asked.iter().position(|a| a.keywords.is_none())
@@ -198,6 +200,7 @@ impl<'a> Request<'a> {
             radius: request.radius.map(f32::to_bits),
             after: request.after.map(|(distance, sequence)| (distance.to_bits(), sequence)),
             filter: self.filter.clone(),
+            group: self.config.group,
             // A page that begins after a code has no re-ranked candidates.
             first: if request.after.is_some() { 0 } else { self.first },
             keywords: hybrid.then(|| FindKeywords { depth: self.depth(), statistics: self.statistics.clone() }),
@@ -211,10 +214,14 @@ impl<'a> Request<'a> {
         let mut by_keywords: Vec<Vec<(f32, Placed)>> = vec![Vec::new(); all.len()];
         for (shard, found) in found {
             for (q, found) in found.queries.into_iter().enumerate() {
-                let near = found.near.into_iter().enumerate();
-                let near = near.map(|(i, near)| Placed { shard, near, cosine: found.cosines.get(i).copied() });
-                all[q].near.extend(near);
-                let placed = |near| Placed { shard, near, cosine: None };
+                let FoundQuery { near, sums, cosines, passages, .. } = &found;
+                let placed = |(i, &near): (usize, &Near)| {
+                    let passage = passages.get(i).copied().unwrap_or(near);
+                    let reranked = cosines.get(i).map(|&score| (score, passage));
+                    Placed { shard, near, sum: sums.get(i).copied(), reranked }
+                };
+                all[q].near.extend(near.iter().enumerate().map(placed));
+                let placed = |near| Placed { shard, near, sum: None, reranked: None };
                 by_keywords[q].extend(found.scores.into_iter().zip(found.keywords.into_iter().map(placed)));
                 all[q].plans.extend(found.plans);
             }
@@ -222,9 +229,7 @@ impl<'a> Request<'a> {
         // Every shard gave `request.k`, less the examples; beyond that many the merged list may have gaps.
         let complete = request.k - self.examples();
         for (merged, mut keywords) in all.iter_mut().zip(by_keywords) {
-            merged.near.sort_by(|a, b| {
-                a.near.distance.total_cmp(&b.near.distance).then(a.near.sequence.cmp(&b.near.sequence))
-            });
+            merged.near.sort_by(Placed::order);
             merged.near.truncate(complete);
             keywords.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.near.sequence.cmp(&b.1.near.sequence)));
             keywords.truncate(self.depth());
@@ -247,19 +252,23 @@ impl<'a> Request<'a> {
         }
         if request.after.is_some() {
             // After the re-ranked candidates, if there are any, the order is that of codes.
-            let shift = if self.first > 0 { 1.0 } else { 0.0 };
-            let ranked = |&candidate: &Placed| Ranked { candidate, score: -candidate.near.distance - shift };
-            let hits: Vec<Ranked> = near.iter().take(k).map(ranked).collect();
-            let next =
-                (near.len() > k).then(|| hits.last().map(|last| code_place(&last.candidate, shift > 0.0))).flatten();
+            let near_k = &near[..k.min(near.len())];
+            let hits: Vec<Ranked> = match self.first {
+                0 => rank::by_code(near_k),
+                _ => near_k.iter().map(|candidate| candidate.behind()).collect(),
+            };
+            let next = near_k.last().filter(|_| near.len() > k).map(|last| code_place(last, self.first > 0));
             return Page { hits, next, candidates: near.len(), reranked: 0, by_keywords: 0 };
         }
         let ranked = self.rank(near);
         let hits: Vec<Ranked> = ranked.iter().skip(given).take(k).copied().collect();
         let end = given + k;
-        let next = (ranked.len() > end).then(|| {
-            // After the re-ranked candidates the order is that of codes, which stays exact whatever is committed meanwhile.
-            if end >= self.first { code_place(&near[end - 1], self.first > 0) } else { list(end, 0) }
+        // After the re-ranked candidates the order is that of codes, which stays exact whatever is committed meanwhile. Sums
+        // have no place in that order.
+        let by_code = end >= self.first && near.iter().all(|candidate| candidate.sum.is_none());
+        let next = (ranked.len() > end).then(|| match by_code {
+            true => code_place(&near[end - 1], self.first > 0),
+            false => list(end, 0),
         });
         Page { hits, next, candidates: near.len(), reranked: self.first.min(near.len()), by_keywords: 0 }
     }
@@ -331,11 +340,17 @@ struct Known {
 }
 
 /// Asks the shards what the request must know. A plain search needs nothing.
-fn gather(shards: &dyn Shards, queries: &[Embedded], first: usize, config: &SearchConfig) -> Result<Known> {
+fn gather(
+    shards: &dyn Shards,
+    queries: &[Embedded],
+    first: usize,
+    language: Language,
+    config: &SearchConfig,
+) -> Result<Known> {
     let like = queries.iter().flat_map(|query| &query.like);
     let examples = like.filter_map(|(point, _)| if let Point::Document(id) = point { Some(id.clone()) } else { None });
     let keywords = queries.iter().filter(|_| config.hybrid > 0.0 || config.snippets);
-    let keywords = keywords.filter_map(|query| query.keywords.as_deref().and_then(Keywords::new));
+    let keywords = keywords.filter_map(|query| Keywords::new(query.keywords.as_deref()?, language));
     let call = Gather {
         examples: examples.collect(),
         vectors: first > 0,
@@ -373,12 +388,13 @@ fn tables(model: &Model, queries: &[Embedded], config: &SearchConfig) -> Result<
 impl Asked {
     /// `built` holds the distance tables of the embeddings of this and later queries.
     fn new(
-        model: &Model,
+        common: Common,
         query: &Embedded,
         built: &mut impl Iterator<Item = DistanceTable>,
         known: &BTreeMap<DocId, Example>,
         config: &SearchConfig,
     ) -> Result<Asked> {
+        let model = common.model;
         let distance = config.distance.unwrap_or(model.config.distance);
         let total: f32 = query.like.iter().map(|(_, weight)| weight).sum();
         let (mut tables, mut aims, mut examples) = (Vec::new(), Vec::new(), Vec::new());
@@ -391,9 +407,13 @@ impl Asked {
                 }
                 Point::Document(id) => {
                     let example = known.get(id).ok_or_else(|| unknown(id))?;
-                    tables.push((model.codebooks().symmetric_table(&example.code, distance), weight));
-                    if !example.vector.is_empty() {
-                        aims.push(Aim { embedding: example.vector.clone(), weight });
+                    // Like all its chunks alike.
+                    let weight = weight / example.chunks.len() as f32;
+                    for chunk in &example.chunks {
+                        tables.push((model.codebooks().symmetric_table(&chunk.code, distance), weight));
+                        if !chunk.vector.is_empty() {
+                            aims.push(Aim { embedding: chunk.vector.clone(), weight });
+                        }
                     }
                     examples.push(id.clone());
                 }
@@ -401,7 +421,7 @@ impl Asked {
         }
         let table = fused(model.shape(), tables)?;
         let keywords = match config.hybrid > 0.0 || config.snippets {
-            true => query.keywords.as_deref().and_then(Keywords::new),
+            true => query.keywords.as_deref().and_then(|text| Keywords::new(text, common.language)),
             false => None,
         };
         Ok(Asked { table, aims, examples, keywords })

@@ -9,10 +9,12 @@ use super::ask::{Embedded, Query};
 use super::config::{Rerank, SearchConfig};
 use super::embed::LazyEmbedder;
 use super::fetch;
+use super::group::{self, Grouped, Grouping};
 use super::request::{Common, Request};
 use super::shard::{Delivery, LocalShards, RemoteShards, ShardView, Shards, each};
 use crate::encoder::Embedder;
 use crate::index::{Index, Reader, RerankVectors, Store};
+use crate::language::Language;
 use crate::model::{DistanceTable, Model};
 use crate::search::TopKRequest;
 use crate::shards::ShardManifest;
@@ -107,7 +109,12 @@ impl Searcher {
             return Err(Error::Interrupted);
         }
         let index = self.index();
-        let common = Common { model: index.model(), rerank_vectors: index.rerank_vectors(), store: index.store() };
+        let common = Common {
+            model: index.model(),
+            rerank_vectors: index.rerank_vectors(),
+            store: index.store(),
+            language: index.language(),
+        };
         let shards = LocalShards(self.indexes.iter().map(ShardView::new).collect::<Result<_>>()?);
         Request::new(common, &shards, queries, config)?.run()
     }
@@ -118,13 +125,14 @@ pub struct RemoteSearcher {
     model: Model,
     rerank_vectors: RerankVectors,
     store: Store,
+    language: Language,
     embedder: LazyEmbedder,
 }
 
 impl RemoteSearcher {
     /// Takes what all shards have in common.
-    pub fn new(model: Model, rerank_vectors: RerankVectors, store: Store) -> RemoteSearcher {
-        RemoteSearcher { model, rerank_vectors, store, embedder: LazyEmbedder::default() }
+    pub fn new(model: Model, rerank_vectors: RerankVectors, store: Store, language: Language) -> RemoteSearcher {
+        RemoteSearcher { model, rerank_vectors, store, language, embedder: LazyEmbedder::default() }
     }
 
     pub fn model(&self) -> &Model {
@@ -149,7 +157,8 @@ impl RemoteSearcher {
             return Ok(Vec::new());
         }
         let embedded = self.embedder.embed(&self.model, queries, progress)?;
-        let common = Common { model: &self.model, rerank_vectors: self.rerank_vectors, store: self.store };
+        let RemoteSearcher { model, rerank_vectors, store, language, .. } = self;
+        let common = Common { model, rerank_vectors: *rerank_vectors, store: *store, language: *language };
         let shards = RemoteShards::new(deliver);
         Request::new(common, &shards as &dyn Shards, &embedded, config)?.run()
     }
@@ -169,10 +178,15 @@ pub(crate) fn by_tables(reader: &Reader, tables: &[DistanceTable], config: &Sear
     };
     let filter = config.filter.as_deref().map(parse).transpose()?;
     let request = TopKRequest { k: config.k, radius: config.radius, after: None };
-    let found = reader.nearest(tables, &request, filter.as_ref())?;
+    let grouping = Grouping::new(reader, config.group, filter.as_ref(), config.radius, false)?;
+    let found = group::nearest(reader, grouping.as_ref(), tables, &request, filter.as_ref())?;
     let pages: Vec<_> = tables.iter().zip(found).collect();
     each(&pages, |(table, (near, _))| {
         let table = config.explain.then_some(*table);
-        near.iter().map(|&candidate| fetch::hit(reader, candidate, table, None, config.documents)).collect()
+        let hit = |document: &Grouped| -> Result<Hit> {
+            let hit = fetch::hit(reader, document.chunk, table, None, config.documents)?;
+            Ok(Hit { score: document.sum.unwrap_or(hit.score), ..hit })
+        };
+        near.iter().map(hit).collect()
     })
 }

@@ -4,7 +4,7 @@
 //! ([`Find`]), and the hits of the page ([`Fetch`]). An index is one shard. Calls and replies have a JSON form, so that a
 //! shard may be in another process; floating-point numbers travel as their bits.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::time::{Duration, Instant};
 
 use rayon::prelude::*;
@@ -12,11 +12,13 @@ use serde::{Deserialize, Serialize};
 use tantivy::DocAddress;
 
 use super::answer::{Hit, SegmentPlan};
+use super::config::Group;
 use super::fetch;
+use super::group::{self, Grouped, Grouping};
 use super::rank;
 use super::wire::{WireHit, all_bits, bits};
 use crate::corpus::DocId;
-use crate::index::{Candidate, Index, KeywordStatistics, Keywords, Reader};
+use crate::index::{Candidate, Filter, Index, KeywordStatistics, Keywords, Reader};
 use crate::model::DistanceTable;
 use crate::search::TopKRequest;
 use crate::{Error, Result};
@@ -44,9 +46,15 @@ pub(crate) struct Gathered {
     pub attributes: BTreeSet<String>,
 }
 
-/// A document of the index as an example. Its rerank vector is empty where none was requested.
+/// A document of the index as an example: all its chunks, one where the index has none.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Example {
+    pub chunks: Vec<ExampleChunk>,
+}
+
+/// The rerank vector is empty where none was requested.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct ExampleChunk {
     pub code: Vec<u8>,
     #[serde(with = "all_bits")]
     pub vector: Vec<f32>,
@@ -61,6 +69,8 @@ pub(crate) struct Find {
     pub radius: Option<u32>,
     pub after: Option<(u32, u64)>,
     pub filter: Option<FilterText>,
+    /// How chunks make the place of their document.
+    pub group: Group,
     /// Candidates to re-rank; 0 without re-ranking.
     pub first: usize,
     pub keywords: Option<FindKeywords>,
@@ -126,10 +136,15 @@ pub(crate) struct Found {
 pub(crate) struct FoundQuery {
     /// In the order of codes.
     pub near: Vec<Near>,
-    /// The cosines of the first of `near`.
+    /// The sums of `near`, where they decide the order.
+    #[serde(with = "all_bits")]
+    pub sums: Vec<f32>,
+    /// The cosines of the first of `near`; in an index with chunks, scores from cosines.
     #[serde(with = "all_bits")]
     pub cosines: Vec<f32>,
-    /// In the order of BM25. The radius is applied to the merged list.
+    /// In an index with chunks, the chunk with the highest cosine of each of the first of `near`.
+    pub passages: Vec<Near>,
+    /// In the order of BM25. The radius is applied to the merged list, in an index with chunks to every chunk.
     pub keywords: Vec<Near>,
     /// The scores of `keywords`.
     #[serde(with = "all_bits")]
@@ -138,26 +153,27 @@ pub(crate) struct FoundQuery {
     pub plans: Vec<SegmentPlan>,
 }
 
-/// A candidate of a shard.
+/// A candidate of a shard: a document, or the chunk by which it was found.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Near {
     pub segment: u32,
-    pub document: u32,
+    pub row: u32,
+    /// The first row of its document.
+    pub first: u32,
     #[serde(with = "bits")]
     pub distance: f32,
     pub sequence: u64,
 }
 
-impl From<Candidate> for Near {
-    fn from(candidate: Candidate) -> Near {
-        let Candidate { address, distance, sequence } = candidate;
-        Near { segment: address.segment_ord, document: address.doc_id, distance, sequence }
-    }
-}
-
 impl Near {
+    fn new(reader: &Reader, candidate: Candidate) -> Near {
+        let Candidate { address, distance, sequence } = candidate;
+        let first = reader.first(address).doc_id;
+        Near { segment: address.segment_ord, row: address.doc_id, first, distance, sequence }
+    }
+
     fn candidate(self) -> Candidate {
-        let address = DocAddress::new(self.segment, self.document);
+        let address = DocAddress::new(self.segment, self.row);
         Candidate { address, distance: self.distance, sequence: self.sequence }
     }
 }
@@ -226,11 +242,15 @@ impl ShardView {
         let reader = &self.reader;
         let example = |id: &DocId| -> Result<Option<Example>> {
             let Some(address) = reader.find(id)? else { return Ok(None) };
-            let mut vector = Vec::new();
-            if call.vectors {
-                reader.read_rerank_vectors([address].into_iter(), |values| vector = values.to_vec())?;
-            }
-            Ok(Some(Example { code: reader.code(address)?, vector }))
+            let chunk = |address: DocAddress| -> Result<ExampleChunk> {
+                let mut vector = Vec::new();
+                if call.vectors {
+                    reader.read_rerank_vectors([address].into_iter(), |values| vector = values.to_vec())?;
+                }
+                Ok(ExampleChunk { code: reader.code(address)?, vector })
+            };
+            let chunks = reader.chunks(reader.first(address)).map(chunk).collect::<Result<_>>()?;
+            Ok(Some(Example { chunks }))
         };
         Ok(Gathered {
             commit: reader.number(),
@@ -247,45 +267,99 @@ impl ShardView {
     pub(super) fn find(&self, call: &Find) -> Result<Found> {
         let reader = &self.reader;
         let begun = Instant::now();
-        let filter = call.filter.as_ref().map(|f| reader.filter(&f.text, f.known.as_ref())).transpose()?;
+        let (request, filter) = (call.request(), call.filter.as_ref());
+        let filter = filter.map(|f| reader.filter(&f.text, f.known.as_ref())).transpose()?;
         let table = |query: &FindQuery| DistanceTable::new(reader.model().shape(), query.table.clone());
         let tables: Vec<DistanceTable> = call.queries.iter().map(table).collect::<Result<_>>()?;
-        let found = reader.nearest(&tables, &call.request(), filter.as_ref())?;
+        let grouping = Grouping::new(reader, call.group, filter.as_ref(), request.radius, call.first > 0)?;
+        let found = group::nearest(reader, grouping.as_ref(), &tables, &request, filter.as_ref())?;
         let scan = begun.elapsed();
 
         let begun = Instant::now();
         let work: Vec<_> = call.queries.iter().zip(&tables).collect();
-        let examples = |query: &FindQuery| -> Result<Vec<DocAddress>> {
-            query.examples.iter().filter_map(|id| reader.find(id).transpose()).collect()
-        };
-        let keywords = each(&work, |(query, table)| {
-            let (Some(FindKeywords { depth, statistics }), Some(keywords)) = (&call.keywords, &query.keywords) else {
-                return Ok((Vec::new(), Vec::new()));
-            };
-            let limit = depth + query.examples.len();
-            let mut near = reader.by_keywords(keywords, statistics, table, filter.as_ref(), limit)?;
-            let examples = examples(query)?;
-            near.retain(|(_, n)| !examples.contains(&n.address));
-            near.truncate(*depth);
-            Ok(near.into_iter().map(|(score, candidate)| (score, Near::from(candidate))).unzip())
-        })?;
+        let keywords = each(&work, |(query, table)| self.by_keywords(call, query, table, filter.as_ref()))?;
         let keyword_time = begun.elapsed();
 
         let begun = Instant::now();
-        let work: Vec<_> = call.queries.iter().zip(found).collect();
-        let near = each(&work, |(query, (near, scanned))| {
-            let examples = examples(query)?;
-            let near: Vec<Candidate> = near.iter().filter(|n| !examples.contains(&n.address)).copied().collect();
-            let head = &near[..call.first.min(near.len())];
-            let cosines = rank::cosines(reader, head, &query.aims)?;
-            let plans = if call.explain { fetch::plans(scanned) } else { Vec::new() };
-            Ok((near.into_iter().map(Near::from).collect(), cosines, plans))
+        let work: Vec<_> = work.into_iter().zip(found).zip(keywords).collect();
+        let queries = each(&work, |(((query, table), (near, scanned)), (scores, keywords))| {
+            let examples = self.examples(query)?;
+            let is_example = |document: &Grouped| examples.contains(&reader.first(document.chunk.address));
+            let near: Vec<Grouped> = near.iter().filter(|document| !is_example(document)).copied().collect();
+            let (cosines, passages) = self.rerank(call, query, table, grouping.as_ref(), &near)?;
+            Ok(FoundQuery {
+                near: near.iter().map(|document| Near::new(reader, document.chunk)).collect(),
+                sums: near.iter().filter_map(|document| document.sum).collect(),
+                cosines,
+                passages,
+                keywords: keywords.clone(),
+                scores: scores.clone(),
+                plans: if call.explain { fetch::plans(scanned) } else { Vec::new() },
+            })
         })?;
-        let queries = near.into_iter().zip(keywords);
-        let queries = queries
-            .map(|((near, cosines, plans), (scores, keywords))| FoundQuery { near, cosines, keywords, scores, plans })
-            .collect();
         Ok(Found { commit: reader.number(), queries, scan, keywords: keyword_time, rerank: begun.elapsed() })
+    }
+
+    /// The documents of this shard that are examples of a query, each as its first row.
+    fn examples(&self, query: &FindQuery) -> Result<Vec<DocAddress>> {
+        let found = query.examples.iter().filter_map(|id| self.reader.find(id).transpose());
+        found.map(|address| Ok(self.reader.first(address?))).collect()
+    }
+
+    /// The best documents of a query by BM25 with their scores. A document is its best chunk.
+    fn by_keywords(
+        &self,
+        call: &Find,
+        query: &FindQuery,
+        table: &DistanceTable,
+        filter: Option<&Filter>,
+    ) -> Result<(Vec<f32>, Vec<Near>)> {
+        let (Some(FindKeywords { depth, statistics }), Some(keywords)) = (&call.keywords, &query.keywords) else {
+            return Ok((Vec::new(), Vec::new()));
+        };
+        let (reader, examples) = (&self.reader, self.examples(query)?);
+        let radius = call.request().radius.filter(|_| reader.has_chunks());
+        let mut limit = depth + query.examples.len();
+        loop {
+            let found = reader.by_keywords(keywords, statistics, table, filter, limit)?;
+            let is_all = found.len() < limit;
+            let mut seen = HashSet::new();
+            let mut is_new = |near: &Candidate| {
+                let document = reader.first(near.address);
+                let is_near = radius.is_none_or(|radius| near.distance <= radius);
+                is_near && !examples.contains(&document) && seen.insert(document)
+            };
+            let found = found.into_iter().filter(|(_, near)| is_new(near)).take(*depth);
+            let (scores, near): (Vec<f32>, Vec<Near>) =
+                found.map(|(score, near)| (score, Near::new(reader, near))).unzip();
+            if is_all || near.len() == *depth {
+                return Ok((scores, near));
+            }
+            // Several chunks were of one document.
+            limit = limit.saturating_mul(2);
+        }
+    }
+
+    /// The cosines of the first candidates, and in an index with chunks the passages that have them.
+    fn rerank(
+        &self,
+        call: &Find,
+        query: &FindQuery,
+        table: &DistanceTable,
+        grouping: Option<&Grouping>,
+        near: &[Grouped],
+    ) -> Result<(Vec<f32>, Vec<Near>)> {
+        let head = &near[..call.first.min(near.len())];
+        match grouping {
+            Some(grouping) => {
+                let ranked = grouping.rerank(table, head, &query.aims)?.into_iter();
+                Ok(ranked.map(|(score, chunk)| (score, Near::new(&self.reader, chunk))).unzip())
+            }
+            None => {
+                let head: Vec<Candidate> = head.iter().map(|document| document.chunk).collect();
+                Ok((rank::cosines(&self.reader, &head, &query.aims)?, Vec::new()))
+            }
+        }
     }
 
     /// The hits of each query, in order. Their scores are the merger's to fill in.

@@ -12,7 +12,7 @@ use crate::shards::{FORMAT, Routing, Shard, ShardManifest};
 use crate::{Matrix, NoProgress};
 
 /// One index and the same documents in shards.
-struct Pair {
+pub(super) struct Pair {
     dir: tempfile::TempDir,
     one: Searcher,
     sharded: Searcher,
@@ -38,13 +38,37 @@ impl Pair {
         let parts: Vec<Index> =
             names.iter().map(|name| Index::create(&out.join(name), &model(), config()).unwrap()).collect();
         history(&one, &parts, steps);
+        Pair::open(dir, one.dir(), &names)
+    }
+
+    /// An index, and its documents copied into shards.
+    pub fn copied(dir: tempfile::TempDir, one: &Index, shards: usize) -> Pair {
+        let names: Vec<String> = (0..shards).map(|i| format!("shard-{i}")).collect();
+        for (number, name) in names.iter().enumerate() {
+            let config = IndexConfig {
+                rerank_vectors: one.rerank_vectors(),
+                language: one.language(),
+                chunk: one.chunk(),
+                ..IndexConfig::default()
+            };
+            let part = Index::create(&dir.path().join("out").join(name), &model(), config).unwrap();
+            let mut writer = part.writer().unwrap();
+            writer.copy_from(one, |id| ShardManifest::route(id, shards) == number, &NoProgress).unwrap();
+            writer.commit(&NoProgress).unwrap();
+            writer.close(&NoProgress).unwrap();
+        }
+        Pair::open(dir, one.dir(), &names)
+    }
+
+    fn open(dir: tempfile::TempDir, one: &Path, names: &[String]) -> Pair {
+        let out = dir.path().join("out");
         let shard = |name: &String| Shard { name: name.clone(), documents: 0, checksum: String::new() };
         let shards = names.iter().map(shard).collect();
         let manifest =
             ShardManifest { format: FORMAT, routing: Routing::Crc32, model: model().fingerprint().into(), shards };
         manifest.write(&out).unwrap();
         let open = |dir: &Path| Searcher::open(dir, &NoProgress).unwrap();
-        Pair { one: open(one.dir()), sharded: open(&out), dir }
+        Pair { one: open(one), sharded: open(&out), dir }
     }
 
     /// The answers of one index, of the shards in this process, and of the shards behind calls in JSON.
@@ -53,7 +77,8 @@ impl Pair {
         let first = |answers: Vec<Answer>| answers.into_iter().next().unwrap();
         let index = self.one.index();
         let views: Vec<ShardView> = self.sharded.indexes().iter().map(|index| ShardView::new(index).unwrap()).collect();
-        let remote = RemoteSearcher::new(index.model().clone(), index.rerank_vectors(), index.store());
+        let remote =
+            RemoteSearcher::new(index.model().clone(), index.rerank_vectors(), index.store(), index.language());
         let deliver = |calls: Vec<Delivery>| {
             let mut replies = std::collections::BTreeMap::new();
             for (shard, call) in calls {
@@ -73,7 +98,7 @@ impl Pair {
     }
 
     /// Compares page after page; cursors differ where they name commits.
-    fn compare(&self, query: &Query, config: &SearchConfig, pages: usize) {
+    pub fn compare(&self, query: &Query, config: &SearchConfig, pages: usize) {
         let mut configs = [config.clone(), config.clone(), config.clone()];
         for page in 0..pages {
             let mut answers = Vec::new();

@@ -127,7 +127,7 @@ fn number(id: &DocId) -> u64 {
     *n
 }
 
-fn cosine(a: &[f32], b: &[f32]) -> f64 {
+pub(super) fn cosine(a: &[f32], b: &[f32]) -> f64 {
     let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(x, y)| f64::from(*x) * f64::from(*y)).sum::<f64>();
     dot(a, b) / (dot(a, a) * dot(b, b)).sqrt()
 }
@@ -268,12 +268,14 @@ fn an_index_of_an_earlier_format_is_read() {
     let query = Query::vector(embedding(3));
     let before = case.hits(&query, &codes_alone(60));
     let path = index.dir().join("index.json");
-    let third = std::fs::read_to_string(&path).unwrap();
-    assert!(third.contains("\"format\": 3") && third.contains("  \"rerank_vectors\": \"none\",\n"), "{third}");
+    let fourth = std::fs::read_to_string(&path).unwrap();
+    assert!(fourth.contains("\"format\": 4") && fourth.contains("  \"rerank_vectors\": \"none\",\n"), "{fourth}");
+    let third = fourth.replace("\"format\": 4", "\"format\": 3").replace("  \"language\": \"en\",\n", "");
     let id = third.lines().find(|line| line.contains("\"id\"")).unwrap().to_owned() + "\n";
     let second = third.replace("\"format\": 3", "\"format\": 2").replace(&id, "").replace("rerank_vectors", "keep");
     let first = second.replace("\"format\": 2", "\"format\": 1").replace("  \"keep\": \"none\",\n", "");
-    for (format, text) in [(1, &first), (2, &second), (3, &third)] {
+    let all = [(1, &first), (2, &second), (3, &third), (4, &fourth)];
+    for (format, text) in all {
         std::fs::write(&path, text).unwrap();
         let searcher = Searcher::open(index.dir(), &NoProgress).unwrap();
         let config = SearchConfig { k: 60, ..SearchConfig::default() };
@@ -286,14 +288,14 @@ fn an_index_of_an_earlier_format_is_read() {
         );
     }
     // No form may borrow from another, and a later one is refused.
-    for (text, from) in [(&first, 1), (&second, 2), (&third, 3)] {
-        for to in (1..=3).filter(|to| *to != from) {
+    for (from, text) in all {
+        for to in (1..=4).filter(|to| *to != from) {
             std::fs::write(&path, text.replace(&format!("\"format\": {from}"), &format!("\"format\": {to}"))).unwrap();
             assert!(Searcher::open(index.dir(), &NoProgress).is_err(), "{from} as {to}");
         }
     }
-    std::fs::write(&path, third.replace("\"format\": 3", "\"format\": 4")).unwrap();
-    assert!(Searcher::open(index.dir(), &NoProgress).err().unwrap().to_string().contains("reads 1 to 3"));
+    std::fs::write(&path, fourth.replace("\"format\": 4", "\"format\": 5")).unwrap();
+    assert!(Searcher::open(index.dir(), &NoProgress).err().unwrap().to_string().contains("reads 1 to 4"));
 }
 
 fn keywords(text: &str) -> Query {

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::answer::{Hit, Snippet};
+use super::answer::{Hit, HitChunk, Snippet};
 use crate::corpus::DocId;
 use crate::corpus::wire::WireValue;
 
@@ -16,6 +16,7 @@ pub(super) struct WireHit {
     labels: Vec<String>,
     attributes: Vec<(String, WireValue)>,
     snippet: Option<(String, Vec<(usize, usize)>)>,
+    chunk: Option<HitChunk>,
     codebook_distances: Option<Vec<u32>>,
 }
 
@@ -28,6 +29,7 @@ impl From<Hit> for WireHit {
             labels: hit.labels,
             attributes: hit.attributes.into_iter().map(|(name, value)| (name, value.into())).collect(),
             snippet: hit.snippet.map(|s| (s.text, s.marks.into_iter().map(|m| (m.start, m.end)).collect())),
+            chunk: hit.chunk,
             codebook_distances: hit.codebook_distances.map(|all| all.into_iter().map(f32::to_bits).collect()),
         }
     }
@@ -46,6 +48,7 @@ impl From<WireHit> for Hit {
             snippet: wire
                 .snippet
                 .map(|(text, marks)| Snippet { text, marks: marks.into_iter().map(|(from, to)| from..to).collect() }),
+            chunk: wire.chunk,
             codebook_distances: wire.codebook_distances.map(|all| all.into_iter().map(f32::from_bits).collect()),
         }
     }

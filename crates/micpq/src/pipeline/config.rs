@@ -2,8 +2,10 @@
 
 use std::path::PathBuf;
 
+use engine::chunk::ChunkConfig;
 use engine::encoder::{EmbedderConfig, pull};
 use engine::index::{IndexConfig, RerankVectors};
+use engine::language::LanguageChoice;
 use engine::{Error, Result};
 use methods::Training;
 
@@ -19,6 +21,10 @@ pub struct BuildConfig {
     /// Where embeddings, views and checkpoints stay between runs. Default: under the user's cache.
     pub cache: Option<PathBuf>,
     pub index: IndexConfig,
+    /// Language of keyword search; it takes the place of `index.language`.
+    pub language: LanguageChoice,
+    /// Split long texts; it takes the place of `index.chunk`. Default: they are cut at what the encoder takes.
+    pub chunk: Option<ChunkConfig>,
     /// Documents per commit.
     pub commit_every: usize,
     /// Where the best model so far is saved when training is interrupted.
@@ -43,6 +49,8 @@ impl BuildConfig {
             sample: BuildConfig::SAMPLE,
             cache: None,
             index: IndexConfig { rerank_vectors: RerankVectors::Int8, ..IndexConfig::default() },
+            language: LanguageChoice::Auto,
+            chunk: None,
             commit_every: BuildConfig::COMMIT_EVERY,
             interrupted_model: None,
             measure_recall: true,

@@ -1,64 +1,184 @@
 //! Documents and their embeddings into an index, commit by commit.
 
+use std::ops::Range;
+
+use engine::chunk::Chunker;
 use engine::corpus::Document;
 use engine::encoder::Embedder;
-use engine::index::Index;
+use engine::index::{Index, IndexWriter};
 use engine::{Error, Matrix, Progress, Result};
 
-/// Documents embedded and added at a time: enough to keep every core busy, small beside any memory.
+/// Documents or chunks embedded and added at a time: enough to keep every core busy, small beside any memory.
 pub const CHUNK: usize = 4096;
+
+/// Documents split at a time.
+const SPLIT: usize = 64;
 
 /// Where the embeddings of documents come from.
 pub enum Embeddings<'a> {
     /// The encoder gives them.
     Encode(&'a Embedder),
-    /// The encoder gives those of documents that training did not see; `rows` holds the others, by position.
+    /// The encoder gives those of documents that training did not see; `rows` holds the others, by position. In an index
+    /// with chunks, a position is that of a chunk.
     Trained { embedder: &'a Embedder, positions: &'a [usize], rows: &'a Matrix },
     /// The user gives one per document, in order.
     Given(&'a Matrix),
 }
 
 impl Embeddings<'_> {
-    /// Embeddings of the documents at `start` and after.
-    fn of(&self, start: usize, documents: &[Document], progress: &dyn Progress) -> Result<Matrix> {
-        let text = |document: &Document| document.text.clone();
+    fn embedder(&self) -> Option<&Embedder> {
         match self {
-            Embeddings::Encode(embedder) => embedder.encode(&documents.iter().map(text).collect::<Vec<_>>(), progress),
+            Embeddings::Encode(embedder) | Embeddings::Trained { embedder, .. } => Some(embedder),
+            Embeddings::Given(_) => None,
+        }
+    }
+
+    /// Embeddings of the texts at `start` and after, and how many of them the encoder cut.
+    fn of(&self, start: usize, texts: &[&str], progress: &dyn Progress) -> Result<(Matrix, usize)> {
+        match self {
+            Embeddings::Encode(embedder) => {
+                let (tokens, cut) = embedder.tokens_and_cut(texts)?;
+                Ok((embedder.encode_tokens(&tokens, None, progress)?, count(&cut)))
+            }
             Embeddings::Given(rows) => {
-                if start + documents.len() > rows.rows() {
+                if start + texts.len() > rows.rows() {
                     return Err(Error::input(
                         "vectors",
                         format!("there are {} rows for more documents; give one for each", rows.rows()),
                     ));
                 }
-                Ok(rows.select(&(start..start + documents.len()).collect::<Vec<_>>()))
+                Ok((rows.select(&(start..start + texts.len()).collect::<Vec<_>>()), 0))
             }
             Embeddings::Trained { embedder, positions, rows } => {
                 let known = |i: usize| positions.binary_search(&(start + i)).ok();
-                let new = documents.iter().enumerate().filter(|(i, _)| known(*i).is_none());
-                let new: Vec<String> = new.map(|(_, document)| text(document)).collect();
-                let encoded = if new.is_empty() { Matrix::default() } else { embedder.encode(&new, progress)? };
-                progress.advance((documents.len() - new.len()) as u64);
+                // Texts that training encoded are tokenised again to count those that were cut.
+                let (tokens, cut) = embedder.tokens_and_cut(texts)?;
+                let new: Vec<&Vec<u32>> =
+                    (0..texts.len()).filter(|i| known(*i).is_none()).map(|i| &tokens[i]).collect();
+                let encoded =
+                    if new.is_empty() { Matrix::default() } else { embedder.encode_tokens(&new, None, progress)? };
+                progress.advance((texts.len() - new.len()) as u64);
                 let mut encoded = encoded.iter();
-                let mut all = Matrix::zeros(documents.len(), rows.cols());
-                for i in 0..documents.len() {
+                let mut all = Matrix::zeros(texts.len(), rows.cols());
+                for i in 0..texts.len() {
                     let row = match known(i) {
                         Some(row) => rows.row(row),
                         None => encoded.next().expect("an embedding for every new document"),
                     };
                     all.row_mut(i).copy_from_slice(row);
                 }
-                Ok(all)
+                Ok((all, count(&cut)))
             }
         }
     }
 }
 
+fn count(cut: &[bool]) -> usize {
+    cut.iter().filter(|cut| **cut).count()
+}
+
 /// What [`fill`] did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Filled {
     /// Documents added and committed.
     pub documents: usize,
+    /// Texts that were encoded: documents, or their chunks.
+    pub texts: usize,
+    /// Texts of which the encoder took only the beginning.
+    pub cut: usize,
     pub interrupted: bool,
+}
+
+impl Filled {
+    /// Says how many texts were cut, and what to do about it; nothing where none was.
+    pub fn report_cut(&self, index: &Index, progress: &dyn Progress) {
+        if let Some(note) = cut_note(index, self.cut, self.texts) {
+            progress.warn(&note);
+        }
+    }
+}
+
+/// How many texts were cut, and what to do about it.
+pub fn cut_note(index: &Index, cut: usize, texts: usize) -> Option<String> {
+    let limit = index.model().config.embedding.as_ref().filter(|_| cut > 0)?.max_tokens;
+    Some(match index.chunk() {
+        None => format!(
+            "{cut} of {texts} texts are longer than the {limit} tokens that the encoder takes: only their beginnings are \
+             searched. Build the index with chunk (--chunk) to search all of each"
+        ),
+        Some(chunk) => format!(
+            "{cut} of {texts} chunks are longer than the {limit} tokens that the encoder takes, and were cut there; build \
+             the index with smaller chunks than {chunk}"
+        ),
+    })
+}
+
+/// A document and the byte ranges of its chunks.
+pub(super) type Split = (Document, Vec<Range<usize>>);
+
+/// Documents in groups that are embedded together, each with its chunks.
+struct Groups<'a, I> {
+    documents: I,
+    chunker: Option<Chunker<'a>>,
+}
+
+impl<I: Iterator<Item = Result<Document>>> Groups<'_, I> {
+    /// At most `most` documents, and about [`CHUNK`] chunks. Empty at the end.
+    fn next(&mut self, most: usize) -> Result<Vec<Split>> {
+        let (mut group, mut chunks) = (Vec::new(), 0);
+        while chunks < CHUNK && group.len() < most {
+            let some = self.documents.by_ref().take(SPLIT.min(most - group.len()).min(CHUNK - chunks));
+            let some: Vec<Document> = some.collect::<Result<_>>()?;
+            if some.is_empty() {
+                break;
+            }
+            let split = split(self.chunker.as_ref(), some);
+            chunks += split.iter().map(|(_, ranges)| ranges.len()).sum::<usize>();
+            group.extend(split);
+        }
+        Ok(group)
+    }
+}
+
+/// Embeds and adds documents with their chunks.
+pub(super) fn add(
+    writer: &mut IndexWriter,
+    group: &[Split],
+    embeddings: &Embeddings,
+    filled: &mut Filled,
+    progress: &dyn Progress,
+) -> Result<()> {
+    // User vectors pass no encoder, which would check.
+    if progress.interrupted() {
+        return Err(Error::Interrupted);
+    }
+    let texts = group.iter().flat_map(|(document, chunks)| chunks.iter().map(|range| &document.text[range.clone()]));
+    let texts: Vec<&str> = texts.collect();
+    let (rows, cut) = embeddings.of(filled.texts, &texts, progress)?;
+    let split: Vec<(&Document, Vec<Range<usize>>)> =
+        group.iter().map(|(document, chunks)| (document, chunks.clone())).collect();
+    writer.add_chunks(&split, &rows)?;
+    filled.texts += texts.len();
+    filled.cut += cut;
+    filled.documents += group.len();
+    Ok(())
+}
+
+/// The chunker of an index for an encoder; `None` if it splits no texts.
+pub(super) fn chunker<'a>(index: &Index, embedder: Option<&'a Embedder>) -> Result<Option<Chunker<'a>>> {
+    match (index.chunk(), embedder) {
+        (Some(sizes), Some(embedder)) => Chunker::new(sizes, embedder).map(Some),
+        _ => Ok(None),
+    }
+}
+
+/// Splits documents; each is one chunk without a chunker.
+pub(super) fn split(chunker: Option<&Chunker>, documents: Vec<Document>) -> Vec<Split> {
+    let ranges = match chunker {
+        Some(chunker) => chunker.split_all(&documents),
+        None => documents.iter().map(|document| std::iter::once(0..document.text.len()).collect()).collect(),
+    };
+    documents.into_iter().zip(ranges).collect()
 }
 
 /// Adds documents and commits every `commit_every` of them and at the end. Interrupted, it commits what it has.
@@ -69,45 +189,39 @@ pub fn fill(
     commit_every: usize,
     progress: &dyn Progress,
 ) -> Result<Filled> {
-    let mut documents = documents;
+    let mut groups = Groups { documents, chunker: chunker(index, embeddings.embedder())? };
     let mut writer = index.writer()?;
-    let (mut added, mut pending) = (0, 0);
+    let (mut filled, mut pending) = (Filled::default(), 0);
     loop {
-        // A chunk never exceeds what belongs to one commit.
-        let chunk: Vec<Document> = documents.by_ref().take(CHUNK.min(commit_every - pending)).collect::<Result<_>>()?;
-        if chunk.is_empty() {
+        // A group never exceeds what belongs to one commit.
+        let group = groups.next(commit_every - pending)?;
+        if group.is_empty() {
             break;
         }
-        // User vectors pass no encoder, which would check.
-        let rows = match progress.interrupted() {
-            true => Err(Error::Interrupted),
-            false => embeddings.of(added, &chunk, progress),
-        };
-        let rows = match rows {
+        let documents = group.len();
+        match add(&mut writer, &group, embeddings, &mut filled, progress) {
             Err(Error::Interrupted) => {
                 writer.commit(progress)?;
-                return Ok(Filled { documents: added, interrupted: true });
+                return Ok(Filled { interrupted: true, ..filled });
             }
             other => other?,
-        };
-        writer.add_embeddings(&chunk, &rows)?;
-        added += chunk.len();
-        pending += chunk.len();
+        }
+        pending += documents;
         if pending >= commit_every {
             writer.commit(progress)?;
             pending = 0;
         }
     }
     if let Embeddings::Given(rows) = embeddings
-        && rows.rows() != added
+        && rows.rows() != filled.documents
     {
         return Err(Error::input(
             "vectors",
-            format!("there are {} rows for {added} documents; give one for each", rows.rows()),
+            format!("there are {} rows for {} documents; give one for each", rows.rows(), filled.documents),
         ));
     }
     writer.commit(progress)?;
     // Merges under way are waited for, so that the first search finds their codes packed.
     writer.close(progress)?;
-    Ok(Filled { documents: added, interrupted: false })
+    Ok(filled)
 }

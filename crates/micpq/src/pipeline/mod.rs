@@ -6,13 +6,17 @@
 mod config;
 mod fill;
 mod spool;
+mod sync;
 
+use std::ops::Range;
 use std::path::Path;
 use std::time::Instant;
 
+use engine::chunk::Chunker;
 use engine::corpus::{Corpus, CorpusConfig, Document};
 use engine::encoder::Embedder;
 use engine::index::{Claim, Index, IndexConfig};
+use engine::language::{Language, LanguageChoice};
 use engine::model::Model;
 use engine::{Error, Matrix, Progress, Result};
 use methods::recall::FloatRecall;
@@ -20,8 +24,9 @@ use methods::training::Task;
 use train::dataset::{Dataset, LabelNames};
 
 pub use config::{BuildConfig, cache_dir};
-pub use fill::{CHUNK, Embeddings, Filled, fill};
+pub use fill::{CHUNK, Embeddings, Filled, cut_note, fill};
 use spool::Spool;
+pub use sync::{Synced, sync};
 
 /// What an index is built from.
 pub enum Source<'a> {
@@ -42,6 +47,9 @@ pub enum ModelSource<'a> {
 pub struct Built {
     pub index: Index,
     pub documents: usize,
+    /// Texts that were encoded (documents, or their chunks), and how many of them the encoder cut.
+    pub texts: usize,
+    pub cut: usize,
     pub metrics: serde_json::Value,
     /// Seconds of encoding and training, before the first document was indexed.
     pub training_seconds: f64,
@@ -77,16 +85,24 @@ pub fn build(
             let embedder = embedder.or(loaded.as_ref()).expect("one of them is there");
             let training_seconds = begun.elapsed().as_secs_f64();
             let embeddings = Embeddings::Encode(embedder);
-            let documents = index(&claim.path(), model, &metrics, &mut reader, &embeddings, config, progress)?;
-            Outcome { documents, metrics, training_seconds, recall: None, embedder: loaded }
+            let head: Vec<Document> = reader.by_ref().take(LanguageChoice::SAMPLE).collect::<Result<_>>()?;
+            let language = config.language.of(head.iter().map(|document| document.text.as_str()));
+            let settings = settings(config, embedder, language)?;
+            let mut documents = head.into_iter().map(Ok).chain(reader.by_ref());
+            let filled =
+                index(&claim.path(), model, &metrics, &mut documents, &embeddings, settings, config, progress)?;
+            Outcome { filled, metrics, training_seconds, recall: None, embedder: loaded }
         }
         ModelSource::Train => train_and_index(&claim, &mut reader, config, progress)?,
     };
     claim.finish()?;
     let opened = Index::open(output, progress)?;
+    built.filled.report_cut(&opened, progress);
     Ok(Built {
         index: opened,
-        documents: built.documents,
+        documents: built.filled.documents,
+        texts: built.filled.texts,
+        cut: built.filled.cut,
         metrics: std::mem::take(&mut built.metrics),
         training_seconds: built.training_seconds,
         seconds: begun.elapsed().as_secs_f64(),
@@ -107,16 +123,24 @@ pub fn build_from_vectors(
     progress: &dyn Progress,
 ) -> Result<Index> {
     config.validate()?;
+    if config.chunk.is_some() {
+        return Err(Error::config("chunk needs an encoder: a user vector is of a whole document; leave chunk out"));
+    }
     let claim = Claim::new(output, config.index.replace)?;
     let mut reader = Reader::open(source)?;
-    index(&claim.path(), model, metrics, &mut reader, &Embeddings::Given(vectors), config, progress)?;
+    let head: Vec<Document> = reader.by_ref().take(LanguageChoice::SAMPLE).collect::<Result<_>>()?;
+    let language = config.language.of(head.iter().map(|document| document.text.as_str()));
+    let settings = IndexConfig { language, ..config.index.clone() };
+    let mut documents = head.into_iter().map(Ok).chain(reader.by_ref());
+    let embeddings = Embeddings::Given(vectors);
+    index(&claim.path(), model, metrics, &mut documents, &embeddings, settings, config, progress)?;
     claim.finish()?;
     reader.skipped(progress);
     Index::open(output, progress)
 }
 
 struct Outcome {
-    documents: usize,
+    filled: Filled,
     metrics: serde_json::Value,
     training_seconds: f64,
     recall: Option<FloatRecall>,
@@ -136,9 +160,21 @@ fn train_and_index(
     };
     let spool = Spool::read(reader.by_ref(), claim.folder(), progress)?;
     let seed = config.training.seed();
-    let sample = Dataset::sample_of(spool.iter()?, config.sample, seed, &mut LabelNames::default(), progress)?;
+    let chunker = match (config.chunk, &encoder) {
+        (None, _) => None,
+        (Some(chunk), Some(encoder)) => Some(Chunker::new(chunk.sizes(encoder)?, encoder)?),
+        (Some(_), None) => {
+            return Err(Error::config("this method takes keywords and cuts no text; leave chunk out"));
+        }
+    };
+    // A model is trained on what it will encode: documents, or their chunks.
+    let (texts, what): (Box<dyn Iterator<Item = _>>, _) = match &chunker {
+        None => (spool.iter()?, "documents"),
+        Some(chunker) => (Box::new(chunks(spool.iter()?, chunker)), "chunks"),
+    };
+    let sample = Dataset::sample_of(texts, config.sample, seed, &mut LabelNames::default(), progress)?;
     if sample.seen > sample.texts.len() {
-        progress.note(&format!("training on {} of {} documents", sample.texts.len(), sample.seen));
+        progress.note(&format!("training on {} of {} {what}", sample.texts.len(), sample.seen));
     }
     let cache = config.cache_dir()?;
     let task = Task {
@@ -175,8 +211,32 @@ fn train_and_index(
     let training_seconds = begun.elapsed().as_secs_f64();
     let embeddings = Embeddings::Trained { embedder: &embedder, positions: &sample.positions, rows: &rows };
     let (model, metrics) = (&trained.model, &trained.metrics);
-    let documents = index(&claim.path(), model, metrics, &mut spool.iter()?, &embeddings, config, progress)?;
-    Ok(Outcome { documents, metrics: trained.metrics, training_seconds, recall, embedder: Some(embedder) })
+    let head: Vec<Document> = spool.iter()?.take(LanguageChoice::SAMPLE).collect::<Result<_>>()?;
+    let language = config.language.of(head.iter().map(|document| document.text.as_str()));
+    let settings = settings(config, &embedder, language)?;
+    let mut documents = spool.iter()?;
+    let filled = index(&claim.path(), model, metrics, &mut documents, &embeddings, settings, config, progress)?;
+    Ok(Outcome { filled, metrics: trained.metrics, training_seconds, recall, embedder: Some(embedder) })
+}
+
+/// The chunks of documents, each as a document of its own.
+fn chunks<'a>(
+    documents: impl Iterator<Item = Result<Document>> + 'a,
+    chunker: &'a Chunker,
+) -> impl Iterator<Item = Result<Document>> + 'a {
+    documents.flat_map(move |document| match document {
+        Err(error) => vec![Err(error)],
+        Ok(document) => {
+            let chunk = |range: Range<usize>| Document { text: document.text[range].to_owned(), ..document.clone() };
+            chunker.split(&document.text).into_iter().map(|range| Ok(chunk(range))).collect()
+        }
+    })
+}
+
+/// The settings of the index of a build.
+fn settings(config: &BuildConfig, embedder: &Embedder, language: Language) -> Result<IndexConfig> {
+    let chunk = config.chunk.map(|chunk| chunk.sizes(embedder)).transpose()?;
+    Ok(IndexConfig { language, chunk, ..config.index.clone() })
 }
 
 /// Terms have no float vectors to compare with.
@@ -187,21 +247,23 @@ fn measure(model: &Model, rows: &Matrix, seed: u64, progress: &dyn Progress) -> 
     FloatRecall::measure(model, rows, seed, progress)
 }
 
+#[allow(clippy::too_many_arguments)] // The parts of a build, each used once.
 fn index(
     path: &Path,
     model: &Model,
     metrics: &serde_json::Value,
     documents: &mut dyn Iterator<Item = Result<Document>>,
     embeddings: &Embeddings,
+    settings: IndexConfig,
     config: &BuildConfig,
     progress: &dyn Progress,
-) -> Result<usize> {
-    let settings = IndexConfig { metrics: metrics.clone(), replace: false, ..config.index.clone() };
+) -> Result<Filled> {
+    let settings = IndexConfig { metrics: metrics.clone(), replace: false, ..settings };
     let index = Index::create(path, model, settings)?;
     progress.stage("indexing", None);
     let filled = fill(&index, documents, embeddings, config.commit_every, progress)?;
     // Half an index never takes its place.
-    if filled.interrupted { Err(Error::Interrupted) } else { Ok(filled.documents) }
+    if filled.interrupted { Err(Error::Interrupted) } else { Ok(filled) }
 }
 
 /// The documents of a source, read once.

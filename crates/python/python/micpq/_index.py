@@ -35,7 +35,7 @@ class Hit:
     #: Hits are ordered by it, highest first: minus the distance, the cosine of the rerank vector, or the fused rank of a
     #: hybrid search.
     score: float
-    #: None if the index stores no texts.
+    #: None if the index stores no texts. In an index with chunks, the text of the chunk; :meth:`Index.get` gives the whole.
     text: str | None = None
     labels: list[str] = field(default_factory=list)
     attributes: dict[str, Any] = field(default_factory=dict)
@@ -43,6 +43,9 @@ class Hit:
     snippet: tuple[str, list[tuple[int, int]]] | None = None
     #: With ``explain=True``: the distance codebook by codebook.
     codebook_distances: list[float] | None = None
+    #: In an index with chunks: which chunk of the document was found (from 0), how many it has, and where the chunk begins in
+    #: the document's text, in bytes of UTF-8.
+    chunk: tuple[int, int, int] | None = None
 
 
 class Hits(Sequence[Hit]):
@@ -172,6 +175,8 @@ class Index:
         *,
         store: str = "all",
         rerank_vectors: str = "int8",
+        chunk: bool | int | str = False,
+        language: str = "en",
         replace: bool = False,
         encoder: Encoder | None = None,
     ) -> Index:
@@ -179,12 +184,17 @@ class Index:
 
         :param store: ``"all"`` stores texts and attributes, ``"codes"`` only ids and codes.
         :param rerank_vectors: how embeddings are stored for re-ranking: ``"int8"``, ``"f16"`` or ``"none"``.
+        :param chunk: split texts that are longer than the encoder takes, and search all of them: ``True``, a number of
+            tokens, or ``"TOKENS:OVERLAP"``.
+        :param language: language of keyword search, such as ``"de"``, ``"ja"`` or ``"any"``.
         :param replace: replace an index that exists at ``path``.
         :param encoder: for a model of user vectors, the function from texts to such vectors.
         """
         if not isinstance(model, Model):
             raise ArgumentError(f"model must be a micpq.Model, not {type(model).__name__}")
-        options = _inputs.options({"store": store, "rerank_vectors": rerank_vectors, "replace": replace})
+        options = _inputs.options(
+            {"store": store, "rerank_vectors": rerank_vectors, "chunk": chunk, "language": language, "replace": replace}
+        )
         return cls(_micpq.Index.create(_inputs.path(path), model._native, options), encoder)
 
     # Reading
@@ -268,6 +278,7 @@ class Index:
         after: str | None = None,
         hybrid: float = 0.0,
         rerank: bool | int | str = "auto",
+        group: str = "best",
         distance: str | None = None,
         keywords: str | None = None,
         documents: bool = True,
@@ -287,6 +298,8 @@ class Index:
         :param hybrid: weight of the keywords (BM25), from 0 (codes only) to 1 (keywords only).
         :param rerank: number of candidates to re-rank by their rerank vectors; ``"auto"`` (200 if the index stores rerank
             vectors), or ``False`` to rank by codes only.
+        :param group: in an index with chunks, what gives a document its place: its ``"best"`` chunk, or the ``"sum"`` of its
+            best three.
         :param distance: ``"norm"``, ``"squared"`` or ``"hamming"``. Default: the model's.
         :param keywords: keywords for BM25 and snippets. Default: the query's text.
         :param documents: hits carry text, labels and attributes.
@@ -301,7 +314,8 @@ class Index:
         options = _inputs.options(
             {
                 "k": _inputs.count(k, "k"), "filter": filter, "radius": radius, "after": after, "hybrid": hybrid,
-                "rerank": rerank, "distance": distance, "documents": documents, "snippets": snippets, "explain": explain,
+                "rerank": rerank, "group": group, "distance": distance, "documents": documents, "snippets": snippets,
+                "explain": explain,
             }
         )
         if query is None and like is None:
@@ -317,7 +331,7 @@ class Index:
         >>> [len(hits) for hits in index.search_many(["crude oil", "bank loan"], k=4)]
         [4, 4]
         """
-        known = {"filter", "radius", "hybrid", "rerank", "distance", "documents", "snippets", "explain"}
+        known = {"filter", "radius", "hybrid", "rerank", "group", "distance", "documents", "snippets", "explain"}
         for name in options:
             if name not in known:
                 raise ConfigError(f"unknown option '{name}'; known: k, {', '.join(sorted(known))}")
@@ -541,8 +555,9 @@ def build(
         ``SentenceTransformer(...).encode``.
     :param ids: ids of a list of texts. Default: numbers from 0.
     :param progress: ``True`` for a bar, or a function called with ``(kind, text, number)``.
-    :param options: those of :func:`train`, and ``store`` ("all" or "codes"), ``rerank_vectors`` ("int8", "f16" or "none")
-        and ``replace``.
+    :param options: those of :func:`train`, and ``store`` ("all" or "codes"), ``rerank_vectors`` ("int8", "f16" or "none"),
+        ``replace``, ``chunk`` (``True``, a number of tokens or ``"TOKENS:OVERLAP"``: split texts that are longer than the
+        encoder takes) and ``language`` (of keyword search: ``"auto"``, ``"de"``, ``"ja"``, ...).
 
     >>> import micpq
     >>> index = micpq.build(["crude oil", "bank loan", "wheat crop"] * 20, bits=16, encoder=ENCODER, epochs=2)

@@ -45,7 +45,7 @@ class _Bar:
             self.detail = text
             if self.bar is not None:
                 self.bar.set_postfix_str(text)
-        elif kind == "note":
+        elif kind in ("note", "warning"):
             if self.bar is not None:
                 self.bar.write(text, file=sys.stderr)
             else:
@@ -70,6 +70,8 @@ def reporter(progress: Any) -> Any:
         def quiet(kind: str, text: str, number: int | None) -> None:
             if kind == "note":
                 log.info(text)
+            elif kind == "warning":
+                log.warning(text)
 
         return quiet
     if progress is True:

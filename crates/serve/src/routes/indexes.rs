@@ -6,8 +6,10 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use engine::NoProgress;
+use engine::chunk::{ChunkConfig, ChunkSizes};
 use engine::encoder::{Embedder, EmbedderConfig, pull};
 use engine::index::{Bytes, CopyConfig, IndexConfig, RerankVectors, Store, backup as backup_of};
+use engine::language::Language;
 use engine::model::Model;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -70,6 +72,14 @@ pub struct IndexView {
     status: String,
     /// Number of documents, without deleted ones.
     documents: usize,
+    /// Number of chunks, in an index with chunks.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    chunks: Option<usize>,
+    /// How texts are split, in an index with chunks.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    chunk: Option<ChunkSizesView>,
+    /// Language of keyword search.
+    language: String,
     /// Number of deleted documents that are still on disk.
     deleted: usize,
     /// Number of segments.
@@ -121,6 +131,9 @@ impl IndexView {
             name: hosted.name().to_owned(),
             status: "open".into(),
             documents: info.documents,
+            chunks: info.chunks,
+            chunk: info.chunk.map(|chunk| ChunkSizesView { tokens: chunk.tokens, overlap: chunk.overlap }),
+            language: info.language.to_string(),
             deleted: info.deleted,
             segments: info.segments,
             bits: info.shape.bits(),
@@ -141,6 +154,29 @@ impl IndexView {
             droppable: hosted.ours,
         })
     }
+}
+
+/// How texts are split.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize, ToSchema)]
+pub struct ChunkSizesView {
+    /// Tokens of a chunk at most.
+    tokens: usize,
+    /// Tokens that a chunk repeats of the one before.
+    overlap: usize,
+}
+
+/// How long texts are split into chunks.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct ChunkOption {
+    /// Tokens of a chunk at most. Default: as many as the encoder takes.
+    #[schema(minimum = 8, maximum = 100000)]
+    #[serde(deserialize_with = "crate::extract::some_whole")]
+    tokens: Option<usize>,
+    /// Tokens that a chunk repeats of the one before, at most half of `tokens`. Default: an eighth of them.
+    #[schema(minimum = 0, maximum = 50000)]
+    #[serde(deserialize_with = "crate::extract::some_whole")]
+    overlap: Option<usize>,
 }
 
 /// An index that cannot be opened.
@@ -227,11 +263,25 @@ pub struct Create {
     /// How the index stores embeddings for re-ranking. Default: `int8`.
     #[schema(value_type = schemas::RerankVectors)]
     rerank_vectors: RerankVectors,
+    /// Splits texts that are longer than the encoder takes into chunks, and searches all of them; hits are documents.
+    /// Default: only the beginning of such a text is searched.
+    chunk: Option<ChunkOption>,
+    /// Language of keyword search: a code such as `de`, `ja` or `any`. Default: `en`.
+    #[schema(example = "en", min_length = 2, max_length = 3)]
+    language: Option<String>,
 }
 
 impl Default for Create {
     fn default() -> Self {
-        Create { like: None, encoder: None, bits: None, store: Store::All, rerank_vectors: RerankVectors::Int8 }
+        Create {
+            like: None,
+            encoder: None,
+            bits: None,
+            store: Store::All,
+            rerank_vectors: RerankVectors::Int8,
+            chunk: None,
+            language: None,
+        }
     }
 }
 
@@ -256,6 +306,20 @@ impl TryFrom<Whole> for Bits {
 impl From<Bits> for usize {
     fn from(bits: Bits) -> usize {
         bits.0
+    }
+}
+
+impl ChunkOption {
+    fn sizes(self, server: &Server, model: &Model) -> Answer<ChunkSizes> {
+        let embedder = server.encoders.of(model, &NoProgress).map_err(Problem::of(Code::UnknownModel))?;
+        let embedder = embedder.ok_or_else(|| {
+            Problem::refused(
+                Code::BadQuery,
+                "chunk needs an encoder, and this model takes user vectors; leave chunk out",
+            )
+        })?;
+        let config = ChunkConfig { tokens: self.tokens, overlap: self.overlap };
+        config.sizes(&embedder).map_err(Problem::of(Code::BadQuery))
     }
 }
 
@@ -323,7 +387,10 @@ pub async fn create(
     let created = super::blocking(move || {
         let (model, metrics) = body.model(&server)?;
         let (store, rerank_vectors) = (body.store, body.rerank_vectors);
-        let config = IndexConfig { store, rerank_vectors, metrics, ..IndexConfig::default() };
+        let language = body.language.as_deref().map_or(Ok(Language::default()), str::parse);
+        let language = language.map_err(Problem::of(Code::BadQuery))?;
+        let chunk = body.chunk.map(|chunk| chunk.sizes(&server, &model)).transpose()?;
+        let config = IndexConfig { store, rerank_vectors, language, chunk, replace: false, metrics };
         let hosted = server.create(&index, &model, config)?;
         IndexView::of(&server, &hosted)
     });

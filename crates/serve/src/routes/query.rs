@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::{FromRequest, Request, State};
 use engine::model::Distance;
-use engine::query::{self as queries, Like, MOST, Rerank, SearchConfig};
+use engine::query::{self as queries, Group, Like, MOST, Rerank, SearchConfig};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -51,6 +51,14 @@ described!(RerankOption, {
 pub enum RerankName {
     Auto,
     Off,
+}
+
+/// What gives a document its place in an index with chunks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum GroupName {
+    Best,
+    Sum,
 }
 
 /// Schemas of the engine's types.
@@ -101,6 +109,9 @@ pub struct Search {
     hybrid: Option<f64>,
     /// How many candidates are re-ranked by the cosine of their rerank vectors. Default: `auto`.
     rerank: Option<RerankOption>,
+    /// In an index with chunks, what gives a document its place: its `best` chunk, or the `sum` of its best three. Default:
+    /// `best`.
+    group: Option<GroupName>,
     /// Distance of codes. Default: that of the model.
     #[schema(value_type = Option<schemas::Distance>)]
     distance: Option<Distance>,
@@ -164,6 +175,11 @@ impl Search {
                 Some(RerankOption::Named(RerankName::Off)) => Rerank::Off,
                 Some(RerankOption::First(Whole(n))) => Rerank::First(usize::try_from(n).unwrap_or(usize::MAX)),
             },
+            group: match self.group {
+                None => defaults.group,
+                Some(GroupName::Best) => Group::Best,
+                Some(GroupName::Sum) => Group::Sum,
+            },
             distance: self.distance,
             documents: self.documents.unwrap_or(defaults.documents),
             snippets: self.snippets.unwrap_or(defaults.snippets),
@@ -221,6 +237,17 @@ pub struct Snippet {
     marks: Vec<[usize; 2]>,
 }
 
+/// The chunk of a document by which it was found.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub struct Chunk {
+    /// Which of the document's chunks, counted from 0.
+    number: u32,
+    /// How many chunks the document has.
+    of: u32,
+    /// Where it begins in the document's text, in bytes of UTF-8.
+    start: u64,
+}
+
 /// A hit.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct Hit {
@@ -231,9 +258,12 @@ pub struct Hit {
     /// Score that hits are ordered by, falling: the cosine after re-ranking, minus the distance by codes alone, or the fused
     /// score of hybrid search. Hits behind the re-ranked candidates have -1 minus the distance.
     score: f32,
-    /// Text, if the index stores texts.
+    /// Text, if the index stores texts. In an index with chunks it is that of the chunk.
     #[serde(skip_serializing_if = "Option::is_none")]
     text: Option<String>,
+    /// The chunk by which the document was found, in an index with chunks.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    chunk: Option<Chunk>,
     /// Labels.
     labels: Vec<String>,
     /// Attributes.
@@ -268,6 +298,7 @@ impl From<queries::Answer> for Found {
             distance: hit.distance,
             score: hit.score,
             text: hit.text,
+            chunk: hit.chunk.map(|chunk| Chunk { number: chunk.number, of: chunk.of, start: chunk.start }),
             labels: hit.labels,
             attributes: Attributes::of(hit.attributes),
             snippet: hit.snippet.map(|snippet| Snippet {

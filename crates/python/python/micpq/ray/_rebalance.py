@@ -9,7 +9,7 @@ from pathlib import Path
 
 import ray
 
-from .. import _inputs, _micpq
+from .. import _micpq
 from .._model import Model
 from ..errors import ConfigError
 from ._calls import get
@@ -29,14 +29,14 @@ class Replaced:
 
 
 @ray.remote(max_retries=-1, num_cpus=1)
-def _move(sources: list[str], place: str, number: int, shards: int, kind: tuple[str, str]) -> dict[str, object]:
+def _move(sources: list[str], place: str, number: int, shards: int) -> dict[str, object]:
     """Writes one new shard from its documents of all old ones, with their codes, vectors and sequences as they are."""
     target = Path(place)
     staged = target.with_name(f".{target.name}")
     if not target.exists():
         shutil.rmtree(staged, ignore_errors=True)
         model = Model.load(Path(sources[0]) / "model")
-        shard = _micpq.Shard.create(staged, model._native, _inputs.options({"store": kind[0], "rerank_vectors": kind[1]}))
+        shard = _micpq.Shard.create_like(staged, model._native, Path(sources[0]))
         for source in sources:
             shard.copy_from(Path(source), number, shards)
         shard.commit()
@@ -52,12 +52,10 @@ def rebalance(out: Path, shards: int) -> Replaced:
         raise ConfigError("shards is 0; give at least 1")
     manifest = Manifest.read(out)
     sources = [str(directory) for directory in manifest.directories(out)]
-    first = _micpq.Shard.open(Path(sources[0]))
-    kind = (first.store, first.rerank_vectors)
     names = [shard_name(generation_of(manifest) + 1, number, shards) for number in range(shards)]
     # A shard that a killed call left whole may lack what was written since; all are built again.
     for name in names:
         shutil.rmtree(out / name, ignore_errors=True)
-    tasks = [_move.remote(sources, str(out / name), number, shards, kind) for number, name in enumerate(names)]
+    tasks = [_move.remote(sources, str(out / name), number, shards) for number, name in enumerate(names)]
     Manifest(manifest.model, get(tasks)).write(out)
     return Replaced([Path(source) for source in sources])

@@ -88,8 +88,8 @@ class Searcher(Index):
         manifest = Manifest.read(self._out)
         self._fleet: _Fleet | None = _Fleet(self._out, manifest, *self._settings)
         self._model = Model.load(self._out / manifest.shards[0]["name"] / "model")
-        store, rerank_vectors = self._ask_first(0, "kind")
-        self._merger = _micpq.Merger(self._model._native, rerank_vectors, store)
+        store, rerank_vectors, language = self._ask_first(0, "kind")
+        self._merger = _micpq.Merger(self._model._native, rerank_vectors, store, language)
 
     # Reading
 

@@ -142,6 +142,8 @@ def _found(hits: Any) -> dict[str, Any]:
         row["attributes"] = hit.attributes
         if hit.snippet is not None:
             row["snippet"] = {"text": hit.snippet[0], "marks": [list(mark) for mark in hit.snippet[1]]}
+        if hit.chunk is not None:
+            row["chunk"] = dict(zip(("number", "of", "start"), hit.chunk))
         if hit.codebook_distances is not None:
             row["codebook_distances"] = hit.codebook_distances
         rows.append({name: value for name, value in row.items() if value is not None})

@@ -34,9 +34,9 @@ class ShardActor:
     def release(self, token: str) -> None:
         self.shard.release(token)
 
-    def kind(self) -> tuple[str, str]:
-        """What documents are stored, and how rerank vectors are."""
-        return self.shard.store, self.shard.rerank_vectors
+    def kind(self) -> tuple[str, str, str]:
+        """What documents are stored, how rerank vectors are, and the language of keyword search."""
+        return self.shard.store, self.shard.rerank_vectors, self.shard.language
 
     def count(self, filter: str | None) -> int:
         return self.shard.count(filter)

@@ -1,0 +1,77 @@
+//! `micpq sync`: keeps an index like a folder.
+
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use engine::index::Index;
+use engine::{Error, Progress};
+use micpq::pipeline::{Synced, sync};
+
+use super::embedder_of;
+use crate::args::Sync;
+use crate::output;
+use crate::progress::TerminalProgress;
+
+/// How often a wait looks for Ctrl-C.
+const STEP: Duration = Duration::from_millis(100);
+
+pub fn run(args: Sync, json: bool, progress: &TerminalProgress) -> Result<()> {
+    if args.commit_every == 0 {
+        return Err(Error::config("--commit-every is 0; give 1 or more").into());
+    }
+    if let Some(seconds) = args.watch.filter(|s| !(0.1..=86_400.0).contains(s)) {
+        return Err(Error::config(format!("--watch {seconds}: give 0.1 to 86400 seconds")).into());
+    }
+    if !args.folder.is_dir() {
+        return Err(Error::input(args.folder.display(), "is no folder; sync takes a folder of documents").into());
+    }
+    if !args.index.exists() {
+        return Err(Error::config(format!(
+            "{} does not exist; build it first: micpq build {} -o {}",
+            args.index.display(),
+            args.folder.display(),
+            args.index.display()
+        ))
+        .into());
+    }
+    let index = Index::open(&args.index, progress)?;
+    let embedder = embedder_of(index.model(), args.computing, progress)?;
+    let config = args.source.config();
+    let mut first = true;
+    loop {
+        let synced = sync(&index, &embedder, &args.folder, &config, args.commit_every, progress)?;
+        progress.finish();
+        if first || synced.is_changed() || synced.filled.interrupted {
+            report(&index, &synced, json, progress)?;
+        }
+        if synced.filled.interrupted {
+            return Err(anyhow::Error::new(Error::Interrupted).context("run the same command to do the rest"));
+        }
+        let Some(seconds) = args.watch else { return Ok(()) };
+        first = false;
+        let until = Instant::now() + Duration::from_secs_f64(seconds);
+        while Instant::now() < until {
+            if progress.interrupted() {
+                return Ok(());
+            }
+            std::thread::sleep(STEP);
+        }
+    }
+}
+
+fn report(index: &Index, synced: &Synced, json: bool, progress: &TerminalProgress) -> Result<()> {
+    let Synced { added, replaced, deleted, unchanged, skipped, filled } = synced;
+    filled.report_cut(index, progress);
+    skipped.iter().for_each(|reason| progress.note(&format!("skipped: {reason}")));
+    if json {
+        return output::json(&serde_json::json!({
+            "added": added, "replaced": replaced, "deleted": deleted, "unchanged": unchanged, "skipped": skipped.len(),
+            "documents": index.len(),
+        }));
+    }
+    output::line(format!(
+        "files: {added} added, {replaced} replaced, {deleted} deleted, {unchanged} unchanged, {} skipped; {} documents in the index",
+        skipped.len(),
+        index.len()
+    ))
+}
