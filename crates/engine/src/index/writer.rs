@@ -193,6 +193,15 @@ impl IndexWriter {
         Ok(copied)
     }
 
+    /// Replaces a document by one with the same id, code and rerank vector, at the same place in the order of insertion.
+    pub(super) fn rewrite(&mut self, document: &Document, code: &[u8], embedding: &[u64], sequence: u64) -> Result<()> {
+        self.ready()?;
+        let next = std::mem::replace(&mut self.next, sequence);
+        let inserted = self.insert(document, code, embedding);
+        self.next = next;
+        inserted
+    }
+
     fn insert(&mut self, document: &Document, code: &[u8], embedding: &[u64]) -> Result<()> {
         let shape = self.inner.model.shape();
         let spare = shape.code_bytes() * 8 - shape.bits();
