@@ -10,7 +10,7 @@ MICPQ_SHARED ?= $(abspath ../shared)
 export MICPQ_SHARED
 
 .PHONY: help build demo test steps fmt features lint words figures unit contract page python ray ray-wheel arm encoders rustdoc package lean deny \
-  test-crash soak fuzz sanitize miri sbom lock bench-search bench-encode bench-serve bench-query bench-ray bench-languages encoder-goldens clean
+  test-crash soak fuzz sanitize miri sbom lock bench-search bench-encode bench-serve bench-query bench-ray bench-languages bench-dedup bench-topics encoder-goldens clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 22
@@ -141,6 +141,26 @@ bench-serve: .venv-peers/made  ## measure the server against pgvector and milvus
 	$(CARGO) build --release --workspace
 	$(CARGO) build --release --workspace --bin fill
 	.venv-peers/bin/python benchmarks/serve/bench.py $(ARGS)
+
+# ARGS go to the harness: make bench-dedup ARGS="--documents 40000". Needs the shared corpora.
+bench-dedup: encoders .venv-dedup/made build  ## find planted duplicates beside semhash and MinHash, into benchmarks/results/dedup.md
+	.venv-dedup/bin/python benchmarks/dedup/bench.py $(ARGS)
+
+.venv-dedup/made: benchmarks/dedup/requirements.txt
+	python3 -m venv .venv-dedup
+	.venv-dedup/bin/pip install --quiet --disable-pip-version-check -r $<
+	@touch $@
+
+# ARGS go to the harness: make bench-topics ARGS="--corpora agnews --without bertopic". Needs the shared corpora.
+bench-topics: encoders .venv-topics/made build  ## find topics beside MiniBatchKMeans and BERTopic, into benchmarks/results/topics.md
+	.venv-topics/bin/python benchmarks/topics/bench.py $(ARGS)
+
+# BERTopic without its dependencies: they include PyTorch, which precomputed embeddings do not need.
+.venv-topics/made: benchmarks/topics/requirements.txt
+	python3 -m venv .venv-topics
+	.venv-topics/bin/pip install --quiet --disable-pip-version-check -r $<
+	.venv-topics/bin/pip install --quiet --disable-pip-version-check --no-deps bertopic==0.17.4
+	@touch $@
 
 # ARGS go to the harness: make bench-query ARGS="--corpus stories.jsonl --index news.micpq --rounds 5". Default: the demo's index.
 bench-query: encoders .venv-query/made build  ## measure a text query against ONNX Runtime with FAISS, LanceDB and Qdrant's client, into benchmarks/results/query.md

@@ -66,6 +66,10 @@ pub enum Command {
     /// Create and maintain an index: create, add, delete, info, stats, recall, verify, compact, backup, restore, migrate
     #[command(subcommand)]
     Index(Index),
+    /// Show what the documents of an index are about: clusters with names, typical documents and a trend
+    Topics(crate::commands::topics::TopicsArgs),
+    /// Find duplicates and near-duplicates in an index, and delete or mark them
+    Dedup(crate::commands::dedup::Dedup),
     /// Write an index as FAISS, Parquet, Arrow, JSONL, a BEIR folder, a TREC run or plain codes
     Export(crate::commands::export::Export),
     /// Create an index from a FAISS product quantizer, or from vectors of any encoder

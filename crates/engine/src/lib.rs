@@ -3,7 +3,8 @@
 //! The modules are declared in the order the data travels: a [`corpus`] yields documents, their [`text`] is cleaned and
 //! becomes [`tokenizer`] ids, the [`encoder`] pools them into an embedding, the [`model`] projects the embedding and
 //! quantizes it to a code, the [`index`] stores codes with ids, texts and attributes, [`search`] scans the codes, and
-//! [`query`] answers a user's queries.
+//! [`query`] answers a user's queries. [`duplicates`] finds what an
+//! index holds twice, [`topics`] what it is about.
 //!
 //! Embeddings computed elsewhere need no encoder. This program indexes three vectors with a model made by hand:
 //!
@@ -57,6 +58,7 @@
 
 pub mod chunk;
 pub mod corpus;
+pub mod duplicates;
 pub mod encoder;
 pub mod formats;
 pub mod index;
@@ -67,6 +69,7 @@ pub mod search;
 pub mod shards;
 pub mod text;
 pub mod tokenizer;
+pub mod topics;
 
 pub mod error;
 pub mod matrix;

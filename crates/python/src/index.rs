@@ -6,10 +6,12 @@ use std::sync::Arc;
 use arrow::array::{RecordBatch, RecordBatchIterator, RecordBatchReader};
 use arrow_pyarrow::IntoPyArrow;
 use engine::corpus::DocId;
+use engine::duplicates;
 use engine::encoder::Embedder;
 use engine::formats::table::{self, Columns, TableFormat};
 use engine::index::{CopyConfig, Index as Engine, IndexConfig, Record, backup, verify};
 use engine::query::{Like, Query, RecallConfig, Searcher};
+use engine::topics;
 use engine::{Error, Matrix, Result};
 use micpq::pipeline::Embeddings;
 use numpy::{PyReadonlyArray1, PyReadonlyArray2};
@@ -242,6 +244,54 @@ impl Index {
         work::run(py, None, stop, |progress| {
             let report = searcher.recall(&config, progress)?;
             Ok(serde_json::to_string(&report).expect("plain data has a JSON form"))
+        })
+    }
+
+    /// Finds duplicates, and deletes or marks them if the options say so. The report as JSON text.
+    #[pyo3(signature = (options, report=None, stop=None))]
+    fn dedup(&self, py: Python<'_>, options: &str, report: Option<Py<PyAny>>, stop: Option<&Stop>) -> PyResult<String> {
+        let searcher = self.searcher()?;
+        let options = options::Dedup::parse(options).map_err(raise)?;
+        work::run(py, report, stop, |progress| {
+            let index = searcher.index();
+            let found = duplicates::find(index, &options.config, progress)?;
+            let mut value = serde_json::to_value(&found).expect("plain data has a JSON form");
+            if options.delete {
+                let deleted = duplicates::delete(index, &found, progress)?;
+                value["deleted"] = serde_json::to_value(deleted).expect("plain data has a JSON form");
+            }
+            if let Some(name) = &options.mark {
+                value["marked"] = duplicates::mark(index, &found, name, progress)?.into();
+            }
+            Ok(value.to_string())
+        })
+    }
+
+    /// Finds topics, and writes them to an attribute if the options say so. The report as JSON text; with `assignments`, also the
+    /// id, the topic and whether it is an outlier of every document.
+    #[pyo3(signature = (options, assignments, report=None, stop=None))]
+    fn topics(
+        &self,
+        py: Python<'_>,
+        options: &str,
+        assignments: bool,
+        report: Option<Py<PyAny>>,
+        stop: Option<&Stop>,
+    ) -> PyResult<String> {
+        let searcher = self.searcher()?;
+        let (config, mark) = options::topics(options).map_err(raise)?;
+        work::run(py, report, stop, |progress| {
+            let index = searcher.index();
+            let found = topics::find(index, &config, progress)?;
+            let mut value = serde_json::to_value(&found).expect("plain data has a JSON form");
+            if let Some(name) = &mark {
+                value["marked"] = topics::mark(index, &found, name, progress)?.into();
+            }
+            if assignments {
+                let row = |(id, _, a): &(DocId, u64, topics::Assignment)| serde_json::json!({ "id": id, "topic": a.topic, "outlier": a.outlier });
+                value["assignments"] = found.assignments.iter().map(row).collect();
+            }
+            Ok(value.to_string())
         })
     }
 

@@ -4,11 +4,13 @@ use std::path::PathBuf;
 
 use engine::chunk::ChunkConfig;
 use engine::corpus::CorpusConfig;
+use engine::duplicates::DuplicatesConfig;
 use engine::encoder::{Embedder, EmbedderConfig, Pooling, Precision};
 use engine::index::{IndexConfig, RerankVectors, Store};
 use engine::language::LanguageChoice;
 use engine::model::CodeShape;
 use engine::query::SearchConfig;
+use engine::topics::TopicsConfig;
 use engine::{Error, Progress, Result};
 use methods::{Input, MethodConfig, MethodHandle};
 use micpq::pipeline::{BuildConfig, cache_dir};
@@ -254,6 +256,49 @@ fn trainer(
     }
     config.validate()?;
     Ok(methods::Training::Micpq(method, Box::new(config)))
+}
+
+/// The options of finding duplicates.
+pub struct Dedup {
+    pub config: DuplicatesConfig,
+    pub delete: bool,
+    pub mark: Option<String>,
+}
+
+impl Dedup {
+    pub fn parse(text: &str) -> Result<Dedup> {
+        let mut o = Options::parse(text)?;
+        let defaults = DuplicatesConfig::default();
+        let config = DuplicatesConfig {
+            threshold: o.number("threshold")?.map(|v| v as f32),
+            neighbours: o.count("neighbours")?.unwrap_or(defaults.neighbours),
+            exact: o.flag("exact")?.unwrap_or(defaults.exact),
+        };
+        let (delete, mark) = (o.flag("delete")?.unwrap_or(false), o.text("mark")?);
+        o.end("threshold, neighbours, exact, delete, mark")?;
+        config.validate()?;
+        if delete && mark.is_some() {
+            return Err(Error::config("give either delete or mark: a deleted document cannot be marked"));
+        }
+        Ok(Dedup { config, delete, mark })
+    }
+}
+
+/// The options of finding topics, and the attribute to write them to.
+pub fn topics(text: &str) -> Result<(TopicsConfig, Option<String>)> {
+    let mut o = Options::parse(text)?;
+    let defaults = TopicsConfig::default();
+    let config = TopicsConfig {
+        topics: o.count("topics")?,
+        seed: o.count("seed")?.map_or(defaults.seed, |v| v as u64),
+        terms: o.count("terms")?.unwrap_or(defaults.terms),
+        typical: o.count("typical")?.unwrap_or(defaults.typical),
+        over: o.text("over")?,
+    };
+    let mark = o.text("mark")?;
+    o.end("topics, seed, terms, typical, over, mark")?;
+    config.validate()?;
+    Ok((config, mark))
 }
 
 /// The options of a search.

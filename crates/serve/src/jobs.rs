@@ -30,7 +30,7 @@ pub enum Status {
 pub struct JobView {
     /// Number of the job.
     pub id: u64,
-    /// Kind of work: `train`.
+    /// Kind of work: `train`, `dedup` or `topics`.
     #[schema(example = "train")]
     pub kind: String,
     /// Name of the index.
@@ -49,7 +49,7 @@ pub struct JobView {
     pub notes: Vec<String>,
     /// Error message of a failed job.
     pub error: Option<String>,
-    /// Result of the job: for training the model's fingerprint and best score.
+    /// Result of the job: for training the model's fingerprint and best score, otherwise what was found.
     #[schema(value_type = Option<Object>)]
     pub result: Option<serde_json::Value>,
     /// Start time, in seconds since 1970.

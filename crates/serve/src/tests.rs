@@ -649,6 +649,55 @@ async fn facets_codebooks_map_and_training_describe_an_index() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn duplicates_and_topics_are_jobs_that_may_change_the_index() {
+    let bench = Bench::new(|_| {});
+    bench.fill(60).await;
+    let copy = |id: usize, of: usize| {
+        let mut copy = document(of);
+        copy["id"] = id.into();
+        copy
+    };
+    let copies: Vec<Value> = (0..5).map(|i| copy(100 + i, 7 * i)).collect();
+    bench.ok("PUT", "/v1/indexes/news/documents", json!({ "documents": copies })).await;
+    let ended = async |path: &str, body: Value| -> Value {
+        let job = bench.ok("POST", path, body).await["id"].clone();
+        for _ in 0..200 {
+            let job = bench.get(&format!("/v1/jobs/{job}")).await.body;
+            if job["status"] != "running" {
+                return job;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        panic!("the job does not end");
+    };
+    let dedup = "/v1/indexes/news/dedup";
+    let found = ended(dedup, json!({ "exact": true, "groups": 2 })).await;
+    let result = &found["result"];
+    assert_eq!((&found["kind"], &result["exact"], &result["total_groups"]), (&json!("dedup"), &json!(5), &json!(5)));
+    assert_eq!(result["groups"].as_array().unwrap().len(), 2);
+    assert_eq!(result["groups"][0]["duplicates"][0]["id"], 100);
+    let marked = ended(dedup, json!({ "exact": true, "mark": "copy_of" })).await;
+    assert_eq!(marked["result"]["marked"], 5, "{marked}");
+    let count = async |filter: &str| bench.ok("POST", "/v1/indexes/news/count", json!({ "filter": filter })).await;
+    assert_eq!(count("copy_of:*").await["count"], 5);
+    let deleted = ended(dedup, json!({ "exact": true, "delete": true })).await;
+    assert_eq!(deleted["result"]["deleted"], json!({ "deleted": 5, "stale": 0, "documents": 60 }), "{deleted}");
+
+    let topics = ended("/v1/indexes/news/topics", json!({ "topics": 3, "mark": "topic" })).await;
+    let result = &topics["result"];
+    assert_eq!((result["topics"].as_array().unwrap().len(), &result["over"]), (3, &json!("year")), "{topics}");
+    let first = &result["topics"][0];
+    assert_eq!(count("topic:0").await["count"], first["documents"]);
+    // The server still writes and searches.
+    bench.ok("PUT", "/v1/indexes/news/documents", json!({ "documents": [document(200)] })).await;
+    assert_eq!(bench.ok("POST", "/v1/indexes/news/count", json!({})).await["count"], 61);
+    assert_eq!(bench.call("POST", dedup, json!({ "threshold": 3 })).await.status, 400);
+    assert_eq!(bench.call("POST", "/v1/indexes/news/topics", json!({ "topics": 5000 })).await.status, 400);
+    let failed = ended("/v1/indexes/news/topics", json!({ "topics": 500 })).await;
+    assert!(failed["error"].as_str().unwrap().contains("61 documents"), "{failed}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn commits_and_the_lock_of_other_programs_are_respected() {
     let bench = Bench::new(|config| config.writer_idle_seconds = 0.1);
     bench.fill(3).await;

@@ -2,6 +2,7 @@
 
 mod build;
 mod cache;
+pub mod dedup;
 mod encode;
 mod encoder;
 mod eval;
@@ -13,6 +14,7 @@ pub mod score;
 mod search;
 mod serve;
 mod sync;
+pub mod topics;
 mod train;
 
 use std::sync::OnceLock;
@@ -48,6 +50,8 @@ pub fn run(args: Args) -> Result<()> {
         Command::Train(a) => train::run(a, json, &progress),
         Command::Paper(a) => paper::run(a, json, args.quiet, &progress),
         Command::Index(command) => index::run(command, json, &progress),
+        Command::Topics(a) => topics::run(a, json, &progress),
+        Command::Dedup(a) => dedup::run(a, json, &progress),
         Command::Export(a) => export::run(a, json, &progress),
         Command::Import(a) => import::run(a, json, &progress),
         Command::Score(a) => score::run(a, json, &progress),

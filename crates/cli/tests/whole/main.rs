@@ -1,6 +1,7 @@
 //! Runs the binary as a user does, on a tiny encoder.
 
 mod bench;
+mod contents;
 mod crash;
 mod device;
 mod documents;

@@ -7,6 +7,7 @@
 //!
 //! Any number of processes read; one writes. A reader sees the commit it opened or last [`Index::reload`]ed.
 
+mod attributes;
 mod backup;
 mod chunks;
 mod claim;
@@ -31,6 +32,7 @@ mod segment;
 mod selections;
 mod snapshot;
 mod stats;
+mod terms;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]

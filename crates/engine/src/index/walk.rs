@@ -17,9 +17,9 @@ use crate::{Error, Result};
 
 /// The documents of one commit in the order of insertion, without deleted ones. Later commits are not seen.
 pub struct Walk {
-    inner: Arc<Inner>,
-    snapshot: Arc<Snapshot>,
-    order: Vec<DocAddress>,
+    pub(super) inner: Arc<Inner>,
+    pub(super) snapshot: Arc<Snapshot>,
+    pub(super) order: Vec<DocAddress>,
 }
 
 impl Index {
@@ -118,6 +118,26 @@ impl Walk {
     /// The `i`-th document. Panics if `i` is out of range.
     pub fn get(&self, i: usize) -> Result<Record> {
         self.inner.record(&self.snapshot, self.order[i])
+    }
+
+    /// The id and the insertion sequence of the `i`-th document; reads nothing else.
+    pub(crate) fn id_and_sequence(&self, i: usize) -> Result<(DocId, u64)> {
+        let record = guarded_ours(&self.inner.dir.join(STORE), || self.snapshot.bare(self.order[i]))?;
+        Ok((record.id, record.sequence))
+    }
+
+    /// The packed codes of all documents, `[len, code_bytes]`.
+    pub fn codes(&self) -> Result<Vec<u8>> {
+        let width = self.inner.model.shape().code_bytes();
+        guarded_ours(&self.inner.dir.join(STORE), || {
+            let segments: Vec<Vec<u8>> = self.snapshot.segments().iter().map(|s| s.columns.codes()).collect();
+            let mut all = Vec::with_capacity(self.order.len() * width);
+            for address in &self.order {
+                let at = address.doc_id as usize * width;
+                all.extend_from_slice(&segments[address.segment_ord as usize][at..at + width]);
+            }
+            Ok(all)
+        })
     }
 
     /// A reader of the same commit.

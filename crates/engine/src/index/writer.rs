@@ -61,6 +61,12 @@ struct Row<'a> {
     vector: Vec<u64>,
 }
 
+impl From<StoredChunk> for Row<'_> {
+    fn from(StoredChunk { range, code, vector }: StoredChunk) -> Self {
+        Row { range, code: code.into(), vector }
+    }
+}
+
 impl IndexWriter {
     pub(super) fn open(inner: Arc<Inner>) -> Result<IndexWriter> {
         let tantivy = start(&inner)?;
@@ -221,8 +227,7 @@ impl IndexWriter {
                 labels: record.labels,
                 attributes: record.attributes,
             };
-            let row = |StoredChunk { range, code, vector }| Row { range, code: code.into(), vector };
-            let rows: Vec<Row> = walk.chunks(i)?.into_iter().map(row).collect();
+            let rows: Vec<Row> = walk.chunks(i)?.into_iter().map(Row::from).collect();
             self.next = record.sequence;
             let inserted = self.insert(&document, &rows);
             // Several indexes may follow each other whose sequences interleave.
@@ -233,6 +238,17 @@ impl IndexWriter {
             progress.advance(1);
         }
         Ok(copied)
+    }
+
+    /// Replaces a document by one with the same id, chunks, codes and rerank vectors, at the same place in the order of
+    /// insertion.
+    pub(super) fn rewrite(&mut self, document: &Document, chunks: Vec<StoredChunk>, sequence: u64) -> Result<()> {
+        self.ready()?;
+        let rows: Vec<Row> = chunks.into_iter().map(Row::from).collect();
+        let next = std::mem::replace(&mut self.next, sequence);
+        let inserted = self.insert(document, &rows);
+        self.next = next;
+        inserted
     }
 
     fn insert(&mut self, document: &Document, rows: &[Row]) -> Result<()> {

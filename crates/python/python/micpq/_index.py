@@ -453,6 +453,82 @@ class Index:
         report: dict[str, Any] = json.loads(self._native.recall(queries, k, windows, rerank))
         return report
 
+    def dedup(
+        self,
+        threshold: float | None = None,
+        *,
+        neighbours: int | None = None,
+        exact: bool = False,
+        delete: bool = False,
+        mark: str | None = None,
+        progress: Progress = False,
+    ) -> dict[str, Any]:
+        """Finds documents that repeat another: equal texts, and near-duplicates. Codes give the candidates, the stored vectors
+        decide by cosine. In an index without vectors the words decide, by the Jaccard similarity of their shingles.
+
+        Returns ``documents``, the ``measure`` and ``threshold`` that decided, the numbers of ``exact`` and ``near`` duplicates,
+        and ``groups``: the ``representative``, which was added first, and its ``duplicates`` with ``id``, ``exact`` and
+        ``similarity``.
+
+        :param threshold: least similarity of two duplicates. Default: 0.9 by cosine, 0.4 by words.
+        :param neighbours: nearest documents by code that each document is compared with. Default: 32.
+        :param exact: find equal texts only.
+        :param delete: delete the duplicates in one commit; representatives stay. The report then has ``deleted``.
+        :param mark: give each duplicate this attribute, with the id of the document it repeats. The report then has ``marked``.
+
+        >>> import micpq
+        >>> index = micpq.build(NEWS, encoder=ENCODER, bits=16, epochs=2)
+        >>> index.add([{"id": "again", "text": index.get(1)["text"]}])
+        1
+        >>> report = index.dedup(exact=True, delete=True)
+        >>> [group["duplicates"][0]["id"] for group in report["groups"]], "again" in index
+        (['again'], False)
+        """
+        options = _inputs.options(
+            {"threshold": threshold, "neighbours": neighbours, "exact": exact, "delete": delete, "mark": mark}
+        )
+        report: dict[str, Any] = json.loads(self._native.dedup(options, reporter(progress)))
+        return report
+
+    def topics(
+        self,
+        topics: int | None = None,
+        *,
+        seed: int | None = None,
+        terms: int | None = None,
+        typical: int | None = None,
+        over: str | None = None,
+        mark: str | None = None,
+        assignments: bool = False,
+        progress: Progress = False,
+    ) -> dict[str, Any]:
+        """Finds what the documents are about: clusters of their codes, the largest first.
+
+        Returns ``documents``, ``outliers``, ``topics`` (each with ``name``, ``terms``, ``documents``, ``share``, ``typical``
+        documents and the ``trend`` over ``periods``), and ``hierarchy``: merges of topics up to one.
+
+        :param topics: number of topics. Default: chosen by how well the clusters are told apart.
+        :param seed: seed of the first centres. The same seed gives the same topics.
+        :param terms: terms of a topic. Default: 10.
+        :param typical: typical documents of a topic. Default: 3.
+        :param over: attribute with dates, for the trend. Default: the first one that has dates, if any.
+        :param mark: give each document this attribute, with the number of its topic; outliers have none.
+        :param assignments: add ``assignments``: ``id``, ``topic`` and ``outlier`` of every document.
+
+        >>> import micpq
+        >>> index = micpq.build(NEWS, encoder=ENCODER, bits=16, epochs=2)
+        >>> report = index.topics(4, mark="topic")
+        >>> len(report["topics"]), report["over"], report["periods"]
+        (4, 'year', ['1987', '1988', '1989'])
+        >>> index.count("topic:0") == report["topics"][0]["documents"]
+        True
+        """
+        options = _inputs.options(
+            {"topics": topics, "seed": seed, "terms": terms, "typical": typical, "over": over, "mark": mark}
+        )
+        report: dict[str, Any] = json.loads(self._native.topics(options, bool(assignments), reporter(progress)))
+        return report
+
     def verify(self) -> list[str]:
         """Checks every file, and returns a line for each damage: an empty list if the index is sound."""
         return self._native.verify()

@@ -13,6 +13,7 @@ macro_rules! described {
     };
 }
 
+mod contents;
 mod documents;
 mod embeddings;
 mod guide;
@@ -93,6 +94,8 @@ fn described() -> OpenApiRouter<Arc<Server>> {
         .routes(routes!(insight::training))
         .routes(routes!(insight::map))
         .routes(routes!(jobs::train))
+        .routes(routes!(contents::dedup))
+        .routes(routes!(contents::topics))
         .routes(routes!(jobs::list))
         .routes(routes!(jobs::show, jobs::cancel))
         .routes(routes!(embeddings::embed))

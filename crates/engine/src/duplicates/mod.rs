@@ -1,0 +1,223 @@
+//! Duplicates of an index: equal texts, and texts that say almost the same.
+//!
+//! Equal texts are found by their SHA-256. For the others, codes give the candidates: each document's nearest ones, by the
+//! exact scan. The stored vectors decide, by cosine; in an index without vectors the texts decide, by the Jaccard similarity of
+//! their word shingles. Pairs that are alike join into groups, and the first document of a group represents it.
+
+mod change;
+mod groups;
+mod pairs;
+mod shingles;
+
+use std::collections::HashMap;
+
+use rayon::prelude::*;
+use serde::Serialize;
+use sha2::{Digest, Sha256};
+
+use crate::corpus::DocId;
+use crate::index::{Index, RerankVectors, Store, Walk};
+use crate::{Error, Progress, Result};
+pub use change::{Deleted, delete, mark};
+use groups::Groups;
+use pairs::Judge;
+
+/// Documents read at a time.
+const CHUNK: usize = 4096;
+
+/// How duplicates are found.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DuplicatesConfig {
+    /// The least similarity of two duplicates, 0 to 1. `None`: [`Measure::threshold`] of the measure that decides.
+    pub threshold: Option<f32>,
+    /// Nearest documents by code that are compared with each document.
+    pub neighbours: usize,
+    /// Finds equal texts only; the threshold is not used.
+    pub exact: bool,
+}
+
+impl Default for DuplicatesConfig {
+    fn default() -> Self {
+        DuplicatesConfig { threshold: None, neighbours: 32, exact: false }
+    }
+}
+
+impl DuplicatesConfig {
+    pub fn validate(&self) -> Result<()> {
+        if let Some(threshold) = self.threshold
+            && !(threshold > 0.0 && threshold <= 1.0)
+        {
+            return Err(Error::config(format!("threshold is {threshold}; give a similarity above 0 and at most 1")));
+        }
+        if !(1..=1000).contains(&self.neighbours) {
+            return Err(Error::config(format!("neighbours is {}; give 1 to 1000", self.neighbours)));
+        }
+        Ok(())
+    }
+}
+
+/// What decides whether two documents are alike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Measure {
+    /// Cosine of the stored vectors.
+    Cosine,
+    /// Jaccard similarity of the word shingles of the texts.
+    Jaccard,
+    /// Equality of the texts.
+    Text,
+}
+
+impl Measure {
+    /// The default threshold. Both are the ones with the best F1 on 20,000 news with planted copies (edited, truncated,
+    /// upper case, reordered sentences): benchmarks/results/dedup.md.
+    pub fn threshold(self) -> f32 {
+        match self {
+            Measure::Cosine => 0.9,
+            Measure::Jaccard => 0.4,
+            Measure::Text => 1.0,
+        }
+    }
+
+    fn of(index: &Index, config: &DuplicatesConfig) -> Result<Measure> {
+        // The vectors of chunks are of parts: whole texts decide.
+        let vectors = index.rerank_vectors() != RerankVectors::None && index.chunk().is_none();
+        let texts = index.store() == Store::All;
+        match (config.exact, vectors, texts) {
+            (true, _, true) => Ok(Measure::Text),
+            (true, _, false) => {
+                Err(Error::config("the index stores no texts to compare; build it with store all, or compare vectors"))
+            }
+            (false, true, _) => Ok(Measure::Cosine),
+            (false, false, true) => Ok(Measure::Jaccard),
+            (false, false, false) => Err(Error::config(
+                "the index stores neither texts nor rerank vectors, and codes alone do not tell duplicates from documents of \
+                 a kind; build it with store all, or with rerank_vectors int8 or f16",
+            )),
+        }
+    }
+}
+
+/// A document that repeats the representative of its group.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Duplicate {
+    pub id: DocId,
+    /// Whether its text equals that of the representative.
+    pub exact: bool,
+    /// Similarity with the representative. It may be below the threshold: then a third document is like both.
+    pub similarity: f32,
+    /// Insertion sequence when the duplicates were found. It tells whether the document was replaced since.
+    #[serde(skip)]
+    pub(crate) sequence: u64,
+}
+
+/// Documents that say the same.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct DuplicateGroup {
+    /// The document that was inserted first.
+    pub representative: DocId,
+    /// The others, in the order of insertion.
+    pub duplicates: Vec<Duplicate>,
+    #[serde(skip)]
+    pub(crate) sequence: u64,
+}
+
+/// What [`find`] found.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Duplicates {
+    /// Documents of the index.
+    pub documents: usize,
+    pub measure: Measure,
+    pub threshold: f32,
+    /// Duplicates whose text equals that of their representative.
+    pub exact: usize,
+    /// The other duplicates.
+    pub near: usize,
+    /// In the order of insertion of their representatives.
+    pub groups: Vec<DuplicateGroup>,
+}
+
+/// Finds the duplicates of the current commit. The result depends on the documents alone, not on threads or segments.
+pub fn find(index: &Index, config: &DuplicatesConfig, progress: &dyn Progress) -> Result<Duplicates> {
+    config.validate()?;
+    let measure = Measure::of(index, config)?;
+    let threshold = config.threshold.filter(|_| measure != Measure::Text).unwrap_or(measure.threshold());
+    let walk = index.walk()?;
+    let mut groups = Groups::new(walk.len());
+    let equal = match index.store() {
+        Store::All => equal_texts(&walk, &mut groups, progress)?,
+        Store::Codes => (0..walk.len() as u32).collect(),
+    };
+    let judge = Judge::new(&walk, measure, threshold, progress)?;
+    if measure != Measure::Text {
+        // Copies of a text are left out: they would fill the lists of neighbours.
+        let first: Vec<u32> = (0..walk.len() as u32).filter(|&place| equal[place as usize] == place).collect();
+        pairs::join(&judge, index, &first, config.neighbours, &mut groups, progress)?;
+    }
+    report(&walk, &judge, &equal, groups, progress)
+}
+
+/// Joins documents of equal texts. Returns the first document with the text of each; a document without text is its own.
+fn equal_texts(walk: &Walk, groups: &mut Groups, progress: &dyn Progress) -> Result<Vec<u32>> {
+    progress.stage("reading texts", Some(walk.len() as u64));
+    let mut first: HashMap<[u8; 16], u32> = HashMap::with_capacity(walk.len());
+    let mut equal: Vec<u32> = (0..walk.len() as u32).collect();
+    for start in (0..walk.len()).step_by(CHUNK) {
+        if progress.interrupted() {
+            return Err(Error::Interrupted);
+        }
+        let end = (start + CHUNK).min(walk.len());
+        let hash = |place: usize| -> Result<Option<[u8; 16]>> {
+            let record = walk.get(place)?;
+            let text = record.text.filter(|text| !text.trim().is_empty());
+            // Half of a SHA-256: two texts of 10^9 are equal in it by chance once in 10^20 corpora.
+            Ok(text.map(|text| Sha256::digest(text)[..16].try_into().expect("16 bytes")))
+        };
+        let hashes = (start..end).into_par_iter().map(hash).collect::<Result<Vec<_>>>()?;
+        for (place, hash) in (start..end).zip(hashes) {
+            let Some(hash) = hash else { continue };
+            let own = *first.entry(hash).or_insert(place as u32);
+            equal[place] = own;
+            groups.join(own, place as u32);
+        }
+        progress.advance((end - start) as u64);
+    }
+    Ok(equal)
+}
+
+fn report(
+    walk: &Walk,
+    judge: &Judge,
+    equal: &[u32],
+    mut groups: Groups,
+    progress: &dyn Progress,
+) -> Result<Duplicates> {
+    let found = groups.several();
+    progress.stage("comparing groups", Some(found.len() as u64));
+    let group = |places: &Vec<u32>| -> Result<DuplicateGroup> {
+        if progress.interrupted() {
+            return Err(Error::Interrupted);
+        }
+        let representative = places[0];
+        let (id, sequence) = walk.id_and_sequence(representative as usize)?;
+        let others: Vec<u32> = places[1..].iter().copied().filter(|&p| equal[p as usize] != representative).collect();
+        let mut similarities = judge.similarities(representative, &others)?.into_iter();
+        let duplicates = places[1..].iter().map(|&place| {
+            let (id, sequence) = walk.id_and_sequence(place as usize)?;
+            let exact = equal[place as usize] == representative;
+            let similarity = if exact { 1.0 } else { similarities.next().expect("one for each of the others") };
+            Ok(Duplicate { id, exact, similarity, sequence })
+        });
+        let duplicates = duplicates.collect::<Result<_>>()?;
+        progress.advance(1);
+        Ok(DuplicateGroup { representative: id, duplicates, sequence })
+    };
+    let groups = found.par_iter().map(group).collect::<Result<Vec<_>>>()?;
+    let all = groups.iter().flat_map(|group| &group.duplicates);
+    let (exact, total) = (all.clone().filter(|duplicate| duplicate.exact).count(), all.count());
+    let (measure, threshold) = (judge.measure(), judge.threshold());
+    Ok(Duplicates { documents: walk.len(), measure, threshold, exact, near: total - exact, groups })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,308 @@
+//! Topics of an index: clusters of its codes, with names, typical documents, a hierarchy and a trend.
+//!
+//! Codes are clustered by k-means as they are: the distance of a document to a centre is a sum of table entries, one per
+//! codebook, and the mean of a cluster follows from how often it has each codeword. No vector is read, so a million
+//! documents take a few seconds and a few bytes each. Names come from the terms of the index.
+
+mod choose;
+mod hierarchy;
+mod kmeans;
+mod names;
+mod points;
+#[cfg(test)]
+mod tests;
+mod trend;
+
+use std::collections::{HashMap, HashSet};
+
+use serde::Serialize;
+
+use crate::corpus::{DocId, Value};
+use crate::index::{Index, Walk};
+use crate::{Error, Progress, Result};
+use kmeans::Clusters;
+pub use names::TopicTerm;
+use points::Points;
+
+/// The most topics.
+pub const MAX_TOPICS: usize = 1000;
+
+/// How topics are found.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TopicsConfig {
+    /// Number of topics; `None` chooses it.
+    pub topics: Option<usize>,
+    /// Of the first centres. The same seed gives the same topics.
+    pub seed: u64,
+    /// Terms of a topic.
+    pub terms: usize,
+    /// Typical documents of a topic.
+    pub typical: usize,
+    /// Attribute with dates, for the trend. `None`: the first one that has dates, if any.
+    pub over: Option<String>,
+}
+
+impl Default for TopicsConfig {
+    fn default() -> Self {
+        TopicsConfig { topics: None, seed: 1, terms: 10, typical: 3, over: None }
+    }
+}
+
+impl TopicsConfig {
+    pub fn validate(&self) -> Result<()> {
+        let check = |name: &str, value: usize, most: usize| match value {
+            0 => Err(Error::config(format!("{name} is 0; give 1 to {most}"))),
+            _ if value > most => Err(Error::config(format!("{name} is {value}; give 1 to {most}"))),
+            _ => Ok(()),
+        };
+        check("topics", self.topics.unwrap_or(1), MAX_TOPICS)?;
+        check("terms", self.terms, 100)?;
+        check("typical", self.typical, 100)
+    }
+}
+
+/// A document that is near the centre of its topic.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct TypicalDocument {
+    pub id: DocId,
+    /// Its attribute `title`, or the beginning of its text; `None` if the index stores no texts.
+    pub text: Option<String>,
+}
+
+/// A cluster of documents.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Topic {
+    /// From 0, by falling size.
+    pub number: usize,
+    /// Its first terms.
+    pub name: String,
+    /// Documents without outliers.
+    pub documents: u64,
+    /// Of all documents of the index.
+    pub share: f64,
+    /// Documents that are nearest to this topic, but far from it.
+    pub outliers: u64,
+    /// The best first. Empty if the index stores no texts.
+    pub terms: Vec<TopicTerm>,
+    /// The most typical first.
+    pub typical: Vec<TypicalDocument>,
+    /// Documents by period; empty without dates.
+    pub trend: Vec<u64>,
+}
+
+/// Two topics as one. The first merge has the number after the last topic, and so on.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct TopicMerge {
+    pub number: usize,
+    pub children: [usize; 2],
+    pub name: String,
+    pub documents: u64,
+    /// How much the squared distances of documents to their centres grow, per document of the index.
+    pub cost: f64,
+}
+
+/// The topic of a document.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Assignment {
+    pub topic: u16,
+    /// Whether it is far from its topic, compared with the other documents there.
+    pub outlier: bool,
+}
+
+/// What [`find`] found.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Topics {
+    pub documents: u64,
+    pub outliers: u64,
+    pub topics: Vec<Topic>,
+    /// From the nearest two topics to all as one.
+    pub hierarchy: Vec<TopicMerge>,
+    /// The attribute of the trend.
+    pub over: Option<String>,
+    /// Periods of the trend, in order.
+    pub periods: Vec<String>,
+    /// Of every document, in the order of insertion, with its id and insertion sequence.
+    #[serde(skip)]
+    pub assignments: Vec<(DocId, u64, Assignment)>,
+}
+
+/// Finds the topics of the current commit. The result depends on the documents and the seed, not on threads or segments.
+pub fn find(index: &Index, config: &TopicsConfig, progress: &dyn Progress) -> Result<Topics> {
+    config.validate()?;
+    let walk = index.walk()?;
+    if walk.len() < config.topics.unwrap_or(1) || walk.is_empty() {
+        return Err(Error::config(format!(
+            "the index has {} documents; give at least as many as topics ({})",
+            walk.len(),
+            config.topics.unwrap_or(1)
+        )));
+    }
+    let points = Points::new(index.model().codebooks(), &walk.codes()?);
+    let count = match config.topics {
+        Some(count) => count,
+        None => choose::number(&points, config.seed, progress)?,
+    };
+    progress.stage("finding topics", None);
+    let clusters = by_size(kmeans::cluster(&points, count, config.seed, progress)?);
+    let assigned = assign(&clusters, count);
+    describe(&walk, &clusters, &assigned, count, config, progress)
+}
+
+/// Gives every document an attribute with the number of its topic, and takes the attribute from outliers and from documents
+/// that were added since. Returns how many documents changed.
+pub fn mark(index: &Index, found: &Topics, attribute: &str, progress: &dyn Progress) -> Result<usize> {
+    let inside = found.assignments.iter().filter(|(_, _, assignment)| !assignment.outlier);
+    let values: HashMap<u64, Value> =
+        inside.map(|(_, sequence, assignment)| (*sequence, Value::Int(assignment.topic.into()))).collect();
+    index.set_attribute(attribute, &values, progress)
+}
+
+/// The same clusters numbered by falling size; equal ones keep their order.
+fn by_size(mut clusters: Clusters) -> Clusters {
+    let count = clusters.centres.len();
+    let sizes = sizes(&clusters, count);
+    let mut order: Vec<usize> = (0..count).collect();
+    order.sort_by_key(|&c| std::cmp::Reverse(sizes[c]));
+    let mut number = vec![0u16; count];
+    order.iter().enumerate().for_each(|(new, &old)| number[old] = new as u16);
+    clusters.nearest.iter_mut().for_each(|near| near.centre = number[usize::from(near.centre)]);
+    let values = order.iter().flat_map(|&c| clusters.centres.row(c).to_vec()).collect();
+    clusters.centres.values = values;
+    clusters
+}
+
+fn sizes(clusters: &Clusters, count: usize) -> Vec<u64> {
+    let mut sizes = vec![0; count];
+    clusters.nearest.iter().for_each(|near| sizes[usize::from(near.centre)] += 1);
+    sizes
+}
+
+/// Tells outliers from the others by Tukey's rule: farther from the centre than the third quartile of the topic's distances
+/// and one and a half times the distance between the quartiles.
+fn assign(clusters: &Clusters, count: usize) -> Vec<Assignment> {
+    let mut distances: Vec<Vec<f32>> = vec![Vec::new(); count];
+    clusters.nearest.iter().for_each(|near| distances[usize::from(near.centre)].push(near.distance.sqrt()));
+    let fence = |distances: &mut Vec<f32>| {
+        distances.sort_unstable_by(f32::total_cmp);
+        let quartile = |q: usize| distances.get(distances.len() * q / 4).copied().unwrap_or(0.0);
+        let (first, third) = (quartile(1), quartile(3));
+        // Where most distances are equal, the rule has nothing to go by.
+        if third > first { third + 1.5 * (third - first) } else { f32::INFINITY }
+    };
+    let fences: Vec<f32> = distances.iter_mut().map(fence).collect();
+    let assignment = |near: &points::Nearest| Assignment {
+        topic: near.centre,
+        outlier: near.distance.sqrt() > fences[usize::from(near.centre)],
+    };
+    clusters.nearest.iter().map(assignment).collect()
+}
+
+fn describe(
+    walk: &Walk,
+    clusters: &Clusters,
+    assigned: &[Assignment],
+    count: usize,
+    config: &TopicsConfig,
+    progress: &dyn Progress,
+) -> Result<Topics> {
+    let total = walk.len() as f64;
+    let classes: Vec<Option<u16>> = assigned.iter().map(|a| (!a.outlier).then_some(a.topic)).collect();
+    let mut documents = vec![0u64; count];
+    classes.iter().flatten().for_each(|&topic| documents[usize::from(topic)] += 1);
+    let all = sizes(clusters, count);
+    let merges = hierarchy::merges(&clusters.centres, &documents);
+    let mut terms = names::terms(walk, &classes, count, &merges, config.terms, progress)?;
+    let merge_terms = terms.split_off(count);
+    let trend = trend::trend(walk, &classes, count, config.over.as_deref(), progress)?;
+    progress.stage("reading typical documents", Some(count as u64));
+    let nearest = central(clusters, &classes, count);
+    let mut topics = Vec::with_capacity(count);
+    for (number, terms) in terms.into_iter().enumerate() {
+        if progress.interrupted() {
+            return Err(Error::Interrupted);
+        }
+        topics.push(Topic {
+            number,
+            name: name(&terms, number),
+            documents: documents[number],
+            share: documents[number] as f64 / total,
+            outliers: all[number] - documents[number],
+            terms,
+            typical: typical(walk, &nearest[number], config.typical)?,
+            trend: trend.as_ref().map_or_else(Vec::new, |trend| trend.counts[number].clone()),
+        });
+        progress.advance(1);
+    }
+    let merge = |(i, (merge, terms)): (usize, (hierarchy::Merge, Vec<TopicTerm>))| TopicMerge {
+        number: count + i,
+        children: merge.children,
+        name: name(&terms, count + i),
+        documents: merge.documents,
+        cost: merge.cost / total,
+    };
+    let assignments = assigned.iter().enumerate().map(|(place, assignment)| {
+        let (id, sequence) = walk.id_and_sequence(place)?;
+        Ok((id, sequence, *assignment))
+    });
+    Ok(Topics {
+        documents: walk.len() as u64,
+        outliers: assigned.iter().filter(|a| a.outlier).count() as u64,
+        topics,
+        hierarchy: merges.into_iter().zip(merge_terms).enumerate().map(merge).collect(),
+        over: trend.as_ref().map(|trend| trend.attribute.clone()),
+        periods: trend.map_or_else(Vec::new, |trend| trend.periods),
+        assignments: assignments.collect::<Result<_>>()?,
+    })
+}
+
+fn name(terms: &[TopicTerm], number: usize) -> String {
+    /// Terms of a name.
+    const TERMS: usize = 4;
+    match terms {
+        [] => format!("topic {number}"),
+        _ => terms.iter().take(TERMS).map(|term| term.term.as_str()).collect::<Vec<_>>().join(", "),
+    }
+}
+
+/// Documents per topic that typical ones are taken from: some have the same text.
+const CENTRAL: usize = 200;
+
+/// The places of the documents nearest to each centre, nearest first; equal ones by insertion.
+fn central(clusters: &Clusters, classes: &[Option<u16>], count: usize) -> Vec<Vec<usize>> {
+    let mut members: Vec<Vec<usize>> = vec![Vec::new(); count];
+    let inside = classes.iter().enumerate().filter_map(|(place, class)| Some((place, (*class)?)));
+    inside.for_each(|(place, topic)| members[usize::from(topic)].push(place));
+    for places in &mut members {
+        let by_distance = |&a: &usize, &b: &usize| {
+            clusters.nearest[a].distance.total_cmp(&clusters.nearest[b].distance).then(a.cmp(&b))
+        };
+        places.sort_unstable_by(by_distance);
+        places.truncate(CENTRAL);
+    }
+    members
+}
+
+/// The first `most` of `places` whose texts differ.
+fn typical(walk: &Walk, places: &[usize], most: usize) -> Result<Vec<TypicalDocument>> {
+    /// Characters of a text.
+    const CHARS: usize = 120;
+    let (mut seen, mut typical) = (HashSet::new(), Vec::new());
+    for &place in places {
+        if typical.len() == most {
+            break;
+        }
+        let record = walk.get(place)?;
+        let title = record.attributes.iter().find_map(|(name, value)| match value {
+            Value::Text(text) if name == "title" => Some(text.clone()),
+            _ => None,
+        });
+        let text = title.or(record.text).map(|text| {
+            let words: Vec<&str> = text.split_whitespace().collect();
+            words.join(" ").chars().take(CHARS).collect::<String>()
+        });
+        if text.is_none() || seen.insert(text.clone()) {
+            typical.push(TypicalDocument { id: record.id, text });
+        }
+    }
+    Ok(typical)
+}

@@ -1,0 +1,140 @@
+//! Names of topics: c-TF-IDF over the terms of the index (Grootendorst 2022, BERTopic). A term stands for a topic if it is
+//! frequent there and rare elsewhere: its share of the topic's words times `ln(1 + A / f)`, with `f` its occurrences in all
+//! topics and `A` the mean number of words per topic.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap, HashMap, HashSet};
+
+use rayon::prelude::*;
+use tantivy::tokenizer::{Language, LowerCaser, SimpleTokenizer, Stemmer, StopWordFilter, TextAnalyzer, TokenStream};
+
+use super::hierarchy::Merge;
+use crate::index::Walk;
+use crate::{Error, Progress, Result};
+
+/// A stem of fewer documents names no topic.
+const MIN_DOCUMENTS: u64 = 5;
+/// A term that is hardly more frequent in a topic than elsewhere says nothing about it: function words of any language.
+const MIN_LIFT: f64 = 1.25;
+/// Documents whose words show how a stem is written.
+const SAMPLE: usize = 10_000;
+
+/// A term with its c-TF-IDF weight.
+#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+pub struct TopicTerm {
+    pub term: String,
+    pub weight: f32,
+}
+
+/// The best `most` terms of every topic, then of every merge. Empty lists if the index stores no texts.
+pub(super) fn terms(
+    walk: &Walk,
+    classes: &[Option<u16>],
+    count: usize,
+    merges: &[Merge],
+    most: usize,
+    progress: &dyn Progress,
+) -> Result<Vec<Vec<TopicTerm>>> {
+    progress.stage("naming topics", None);
+    // Occurrences in a merge are those in its children.
+    let with_merges = |counts: &[u64]| {
+        let mut all = counts.to_vec();
+        merges.iter().for_each(|merge| all.push(merge.children.iter().map(|&c| all[c]).sum()));
+        all
+    };
+    let nodes = count + merges.len();
+    let mut words = vec![0u64; nodes];
+    let add = |_: &str, counts: &[u64]| words.iter_mut().zip(with_merges(counts)).for_each(|(w, c)| *w += c);
+    walk.count_stems(classes, count, MIN_DOCUMENTS, add, progress)?;
+    let total: u64 = words[..count].iter().sum();
+
+    // More stems than terms are asked for: stop words drop out when they are written out.
+    let mut best: Vec<Best> = (0..nodes).map(|_| Best::new(2 * most + 20)).collect();
+    let weigh = |stem: &str, counts: &[u64]| {
+        let everywhere: u64 = counts.iter().sum();
+        if everywhere == 0 || stem.chars().count() < 3 || !stem.chars().all(char::is_alphabetic) {
+            return;
+        }
+        let idf = (1.0 + total as f64 / count as f64 / everywhere as f64).ln();
+        for ((best, inside), &words) in best.iter_mut().zip(with_merges(counts)).zip(&words) {
+            let share = inside as f64 / words.max(1) as f64;
+            let lift = share * total as f64 / everywhere as f64;
+            if inside > 0 && lift >= MIN_LIFT {
+                best.push((share * idf) as f32, stem);
+            }
+        }
+    };
+    walk.count_stems(classes, count, MIN_DOCUMENTS, weigh, progress)?;
+    let best: Vec<Vec<(f32, String)>> = best.into_iter().map(Best::into_sorted).collect();
+    let written = written(walk, best.iter().flatten().map(|(_, stem)| stem.as_str()).collect(), progress)?;
+    let terms = |stems: Vec<(f32, String)>| {
+        let known = stems.into_iter().filter_map(|(weight, stem)| Some((weight, written.get(&stem)?.clone())));
+        known.map(|(weight, term)| TopicTerm { term, weight }).take(most).collect()
+    };
+    Ok(best.into_iter().map(terms).collect())
+}
+
+/// The stems of greatest weight. Equal weights go by the alphabet.
+struct Best {
+    most: usize,
+    // The bits of positive floats sort like the floats.
+    heap: BinaryHeap<Reverse<(u32, Reverse<String>)>>,
+}
+
+impl Best {
+    fn new(most: usize) -> Best {
+        Best { most, heap: BinaryHeap::new() }
+    }
+
+    fn push(&mut self, weight: f32, stem: &str) {
+        let worst = self.heap.peek().map_or(0, |worst| worst.0.0);
+        if self.heap.len() == self.most && weight.to_bits() < worst {
+            return;
+        }
+        self.heap.push(Reverse((weight.to_bits(), Reverse(stem.to_owned()))));
+        if self.heap.len() > self.most {
+            self.heap.pop();
+        }
+    }
+
+    fn into_sorted(self) -> Vec<(f32, String)> {
+        self.heap
+            .into_sorted_vec()
+            .into_iter()
+            .map(|Reverse((bits, Reverse(stem)))| (f32::from_bits(bits), stem))
+            .collect()
+    }
+}
+
+/// How stems are written: the most frequent word of each in a sample of the texts. Stop words, and stems that the sample does
+/// not have, are left out.
+fn written(walk: &Walk, stems: HashSet<&str>, progress: &dyn Progress) -> Result<HashMap<String, String>> {
+    let count = walk.len().min(SAMPLE);
+    let places: Vec<usize> = (0..count).map(|i| i * walk.len() / count).collect();
+    let texts = places.par_iter().map(|&place| Ok(walk.get(place)?.text.unwrap_or_default()));
+    let texts = texts.collect::<Result<Vec<String>>>()?;
+    if progress.interrupted() {
+        return Err(Error::Interrupted);
+    }
+    let plain = || TextAnalyzer::builder(SimpleTokenizer::default()).filter(LowerCaser);
+    let (mut words, mut stemmed) = (plain().build(), plain().filter(Stemmer::new(Language::English)).build());
+    let mut forms: HashMap<&str, BTreeMap<String, u32>> = HashMap::new();
+    for text in &texts {
+        // Both give one token per word.
+        let (mut words, mut stemmed) = (words.token_stream(text), stemmed.token_stream(text));
+        while words.advance() && stemmed.advance() {
+            if let Some(stem) = stems.get(stemmed.token().text.as_str()) {
+                *forms.entry(stem).or_default().entry(words.token().text.clone()).or_default() += 1;
+            }
+        }
+    }
+    let stop_words = StopWordFilter::new(Language::English).expect("tantivy knows the stop words of English");
+    let mut without_stop_words = plain().filter(stop_words).build();
+    let mut most_frequent = |forms: BTreeMap<String, u32>| {
+        // The first of equally frequent ones: the alphabet decides.
+        let (word, _) = forms.into_iter().rev().max_by_key(|(_, count)| *count)?;
+        let counts = without_stop_words.token_stream(&word).advance();
+        counts.then_some(word)
+    };
+    Ok(forms.into_iter().filter_map(|(stem, forms)| Some((stem.to_owned(), most_frequent(forms)?))).collect())
+}

@@ -1,0 +1,181 @@
+//! Routes that look at what an index holds, in the background: duplicates and topics.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::StatusCode;
+use engine::duplicates::{self, Duplicates, DuplicatesConfig};
+use engine::index::Index;
+use engine::topics::{self, TopicsConfig};
+use engine::{Error, NoProgress, Result};
+use serde::Deserialize;
+use utoipa::ToSchema;
+
+use super::Refusals;
+use crate::extract::{MayAdmin, NamedIndex, OptionalBody, some_whole};
+use crate::hosted::Hosted;
+use crate::jobs::{Job, JobView};
+use crate::problem::{Answer, Problem};
+use crate::server::Server;
+
+/// Groups in the result of a job.
+const GROUPS: usize = 1000;
+
+/// Options of finding duplicates.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Dedup {
+    /// Least similarity of two duplicates: cosine of the stored vectors, or Jaccard similarity of the words in an index without
+    /// vectors.
+    #[schema(minimum = 0.01, maximum = 1.0)]
+    threshold: Option<f32>,
+    /// Nearest documents by code that each document is compared with.
+    #[schema(minimum = 1, maximum = 1000, default = 32)]
+    #[serde(deserialize_with = "some_whole")]
+    neighbours: Option<usize>,
+    /// Find equal texts only.
+    exact: bool,
+    /// Delete the duplicates; the first document of each group stays.
+    delete: bool,
+    /// Give each duplicate this attribute, with the id of the document it repeats.
+    mark: Option<String>,
+    /// Maximum number of groups in the result of the job.
+    #[schema(minimum = 0, maximum = 100000, default = 1000)]
+    #[serde(deserialize_with = "some_whole")]
+    groups: Option<usize>,
+}
+
+/// Find duplicates
+///
+/// Finds equal and nearly equal documents, in the background. Codes give the candidates; stored vectors decide, or the words
+/// of the texts in an index without vectors. The result of the job has the number of duplicates and the groups: their
+/// representative, the document that was added first, and its duplicates. `delete` and `mark` change the index in one commit,
+/// between two writes of other clients; a duplicate that was changed meanwhile stays.
+#[utoipa::path(post, path = "/v1/indexes/{index}/dedup", tag = "jobs", operation_id = "findDuplicates",
+    params(("index" = String, Path, description = "Name of the index")),
+    request_body = Option<Dedup>, responses((status = 202, description = "The job is started", body = JobView), Refusals))]
+pub async fn dedup(
+    _: MayAdmin,
+    State(server): State<Arc<Server>>,
+    NamedIndex(hosted): NamedIndex,
+    OptionalBody(body): OptionalBody<Dedup>,
+) -> Answer<(StatusCode, Json<JobView>)> {
+    let defaults = DuplicatesConfig::default();
+    let config = DuplicatesConfig {
+        threshold: body.threshold,
+        neighbours: body.neighbours.unwrap_or(defaults.neighbours),
+        exact: body.exact,
+    };
+    config.validate().map_err(|error| Problem::bad_request(error.to_string()))?;
+    let name = hosted.name().to_owned();
+    let job = server.jobs.start("dedup", &name, move |job| find_duplicates(&hosted, &config, body, job))?;
+    Ok((StatusCode::ACCEPTED, Json(job)))
+}
+
+fn find_duplicates(hosted: &Hosted, config: &DuplicatesConfig, options: Dedup, job: &Job) -> Result<serde_json::Value> {
+    let mut found = duplicates::find(&hosted.index(), config, job)?;
+    let mut result = serde_json::json!({});
+    if options.delete {
+        let (done, unchanged) =
+            change(hosted, found, |index, found| duplicates::delete(index, found, &NoProgress), job)?;
+        (result["deleted"], found) = (serde_json::to_value(done).expect("plain data has a JSON form"), unchanged);
+    }
+    if let Some(name) = options.mark {
+        let mark = move |index: &Index, found: &Duplicates| duplicates::mark(index, found, &name, &NoProgress);
+        let (marked, unchanged) = change(hosted, found, mark, job)?;
+        (result["marked"], found) = (marked.into(), unchanged);
+    }
+    result["total_groups"] = found.groups.len().into();
+    found.groups.truncate(options.groups.unwrap_or(GROUPS));
+    Ok(with(result, serde_json::to_value(found)))
+}
+
+/// Changes the index on its writer thread, between two writes. `what` opens the writer of the index itself.
+fn change<F: Send + 'static, T: Send + 'static>(
+    hosted: &Hosted,
+    found: F,
+    what: impl FnOnce(&Index, &F) -> Result<T> + Send + 'static,
+    job: &Job,
+) -> Result<(T, F)> {
+    use engine::Progress;
+    if job.interrupted() {
+        return Err(Error::Interrupted);
+    }
+    let work = hosted.writes.run_exclusive_blocking(move |writer| {
+        writer.release();
+        what(&writer.index(), &found).map(|done| (done, found))
+    });
+    work.map_err(|_| Error::Interrupted)?
+}
+
+/// The fields of both objects.
+fn with(mut a: serde_json::Value, b: serde_json::Result<serde_json::Value>) -> serde_json::Value {
+    if let (Some(a), Ok(serde_json::Value::Object(b))) = (a.as_object_mut(), b) {
+        a.extend(b);
+    }
+    a
+}
+
+/// Options of finding topics.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct FindTopics {
+    /// Number of topics. Default: chosen by how well the clusters are told apart.
+    #[schema(minimum = 1, maximum = 1000)]
+    #[serde(deserialize_with = "some_whole")]
+    topics: Option<usize>,
+    /// Seed of the first centres. The same seed gives the same topics.
+    #[schema(maximum = 1000000000, default = 1)]
+    #[serde(deserialize_with = "some_whole")]
+    seed: Option<u64>,
+    /// Terms of a topic.
+    #[schema(minimum = 1, maximum = 100, default = 10)]
+    #[serde(deserialize_with = "some_whole")]
+    terms: Option<usize>,
+    /// Typical documents of a topic.
+    #[schema(minimum = 1, maximum = 100, default = 3)]
+    #[serde(deserialize_with = "some_whole")]
+    typical: Option<usize>,
+    /// Attribute with dates, for the trend. Default: the first one that has dates, if any.
+    over: Option<String>,
+    /// Give each document this attribute, with the number of its topic; outliers have none.
+    mark: Option<String>,
+}
+
+/// Find topics
+///
+/// Clusters the codes of the documents, in the background. The result of the job has the topics, largest first, each with its
+/// name, terms, typical documents, share and trend, and the hierarchy of their merges. `mark` writes the number of its topic
+/// into an attribute of every document, in one commit, so that filters can use it.
+#[utoipa::path(post, path = "/v1/indexes/{index}/topics", tag = "jobs", operation_id = "findTopics",
+    params(("index" = String, Path, description = "Name of the index")),
+    request_body = Option<FindTopics>, responses((status = 202, description = "The job is started", body = JobView), Refusals))]
+pub async fn topics(
+    _: MayAdmin,
+    State(server): State<Arc<Server>>,
+    NamedIndex(hosted): NamedIndex,
+    OptionalBody(body): OptionalBody<FindTopics>,
+) -> Answer<(StatusCode, Json<JobView>)> {
+    let defaults = TopicsConfig::default();
+    let config = TopicsConfig {
+        topics: body.topics,
+        seed: body.seed.unwrap_or(defaults.seed),
+        terms: body.terms.unwrap_or(defaults.terms),
+        typical: body.typical.unwrap_or(defaults.typical),
+        over: body.over,
+    };
+    config.validate().map_err(|error| Problem::bad_request(error.to_string()))?;
+    let (name, mark) = (hosted.name().to_owned(), body.mark);
+    let job = server.jobs.start("topics", &name, move |job| {
+        let mut found = topics::find(&hosted.index(), &config, job)?;
+        let mut result = serde_json::json!({});
+        if let Some(name) = mark {
+            let write = move |index: &Index, found: &topics::Topics| topics::mark(index, found, &name, &NoProgress);
+            let (marked, unchanged) = change(&hosted, found, write, job)?;
+            (result["marked"], found) = (marked.into(), unchanged);
+        }
+        Ok(with(result, serde_json::to_value(found)))
+    })?;
+    Ok((StatusCode::ACCEPTED, Json(job)))
+}
