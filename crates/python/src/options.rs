@@ -122,6 +122,7 @@ pub struct Training {
     pub store: Store,
     pub rerank_vectors: RerankVectors,
     pub replace: bool,
+    pub target_recall: Option<f64>,
 }
 
 impl Training {
@@ -162,6 +163,7 @@ impl Training {
             store: o.parsed("store")?.unwrap_or_default(),
             rerank_vectors: o.parsed("rerank_vectors")?.unwrap_or(RerankVectors::Int8),
             replace: o.flag("replace")?.unwrap_or(false),
+            target_recall: o.number("target_recall")?,
             // The rest are options of the method.
             training: trainer(o.given, method, input, bits, preset, pooling)?,
         })
@@ -184,6 +186,7 @@ impl Training {
                 replace: self.replace,
                 ..IndexConfig::default()
             },
+            target_recall: self.target_recall,
             ..BuildConfig::new(self.training)
         }
     }

@@ -53,6 +53,7 @@ impl Build {
                 replace: self.force,
                 ..IndexConfig::default()
             },
+            target_recall: self.target_recall,
             interrupted_model: Some(disk::beside(&self.output, ".model")),
             ..BuildConfig::new(training)
         })
@@ -100,10 +101,12 @@ fn report(built: &Built, output: &Path, json: bool) -> Result<()> {
             "index": output, "documents": info.documents, "added": built.documents, "bits": model.shape().bits(),
             "code_bytes": code_bytes, "fingerprint": model.fingerprint(), "seconds": built.seconds,
             "training_seconds": built.training_seconds, "metrics": built.metrics,
+            "rerank": built.rerank,
         }));
     }
+    let rerank = built.rerank.map_or_else(String::new, |depth| format!(" --rerank {}", depth.rerank));
     output::line(format!(
-        "{}: {} documents, {code_bytes} bytes each for search ({} against {} as float vectors), built in {:.0} s ({:.0} s encoding and training)\nsearch it with: micpq search {} \"what you look for\"",
+        "{}: {} documents, {code_bytes} bytes each for search ({} against {} as float vectors), built in {:.0} s ({:.0} s encoding and training)\nsearch it with: micpq search {} \"what you look for\"{rerank}",
         output.display(),
         info.documents,
         output::bytes((info.documents * code_bytes) as u64),

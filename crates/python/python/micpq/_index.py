@@ -541,8 +541,8 @@ def build(
         ``SentenceTransformer(...).encode``.
     :param ids: ids of a list of texts. Default: numbers from 0.
     :param progress: ``True`` for a bar, or a function called with ``(kind, text, number)``.
-    :param options: those of :func:`train`, and ``store`` ("all" or "codes"), ``rerank_vectors`` ("int8", "f16" or "none")
-        and ``replace``.
+    :param options: those of :func:`train`, and ``store`` ("all" or "codes"), ``rerank_vectors`` ("int8", "f16" or "none"),
+        ``target_recall`` (recall@10 against float search that searches should have: chooses ``bits``) and ``replace``.
 
     >>> import micpq
     >>> index = micpq.build(["crude oil", "bank loan", "wheat crop"] * 20, bits=16, encoder=ENCODER, epochs=2)
