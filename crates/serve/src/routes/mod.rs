@@ -21,6 +21,7 @@ mod insight;
 mod jobs;
 mod page;
 mod query;
+mod recall;
 mod stream;
 mod system;
 mod vector;
@@ -93,6 +94,7 @@ fn described() -> OpenApiRouter<Arc<Server>> {
         .routes(routes!(insight::training))
         .routes(routes!(insight::map))
         .routes(routes!(jobs::train))
+        .routes(routes!(recall::measure, recall::show))
         .routes(routes!(jobs::list))
         .routes(routes!(jobs::show, jobs::cancel))
         .routes(routes!(embeddings::embed))
