@@ -74,6 +74,8 @@ pub enum Command {
     Export(crate::commands::export::Export),
     /// Create an index from a FAISS product quantizer, or from vectors of any encoder
     Import(crate::commands::import::Import),
+    /// Judge an index by a BEIR folder: codes, re-ranked, hybrid, BM25 and exact float side by side
+    Judge(crate::commands::judge::Judge),
     /// Score a TREC run: nDCG@10, Recall@100, MAP
     Score(crate::commands::score::Score),
     /// Download and show encoders
@@ -459,6 +461,10 @@ pub struct Build {
     pub rerank_vectors: RerankVectors,
     #[command(flatten)]
     pub texts: TextArgs,
+    /// Recall@10 against exact float search that searches should have, 0 to 1. Chooses --bits on a sample and says how many
+    /// candidates a search must re-rank
+    #[arg(long, value_name = "SHARE", conflicts_with_all = ["model", "bits"])]
+    pub target_recall: Option<f64>,
     /// Replace an existing index
     #[arg(long)]
     pub force: bool,

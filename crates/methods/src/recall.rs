@@ -1,4 +1,4 @@
-//! Recall 10@100 of a model, and of OPQ with as many bits, on a sample; it takes seconds.
+//! Recall on a sample, in seconds: of a model beside OPQ with as many bits, and of OPQ by bits to choose a length.
 
 use engine::model::{Codebooks, Distance, Model, Projection};
 use engine::search::Flat;
@@ -6,7 +6,7 @@ use engine::{Matrix, Progress, Result};
 use serde::Serialize;
 use train::evaluate::code_search;
 use train::float;
-use train::metrics::{DEPTH, recall_10_at_100};
+use train::metrics::DEPTH;
 use train::random::{Purpose, Stream};
 
 use crate::opq::Opq;
@@ -18,6 +18,95 @@ const QUERIES: usize = 500;
 const ROUNDS: usize = 8;
 /// With fewer documents the first hundred are most of the corpus, and the figure means nothing.
 pub const MIN_DOCUMENTS: usize = 1_000;
+
+/// Lengths that a target chooses from.
+const LENGTHS: [usize; 3] = [32, 64, 128];
+/// Numbers of re-ranked candidates that a target chooses from. More would cost more than longer codes.
+const DEPTHS: [usize; 6] = [50, 100, 200, 400, 800, 1600];
+
+/// The shortest codes that reach a recall with an affordable number of re-ranked candidates.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct LengthChoice {
+    pub bits: usize,
+    /// Candidates to re-rank.
+    pub rerank: usize,
+    /// Recall@10 that OPQ has with them on the sample, 0 to 1.
+    pub recall: f64,
+}
+
+impl LengthChoice {
+    /// Chooses for a corpus of `documents`, of which `vectors` are a sample. A rank in the sample stands for as many times that
+    /// rank in the corpus as the corpus is larger. If no length reaches `target`, the choice is the longest.
+    pub fn reaching(
+        target: f64,
+        vectors: &Matrix,
+        documents: usize,
+        seed: u64,
+        progress: &dyn Progress,
+    ) -> Result<LengthChoice> {
+        let split = Split::draw(vectors, seed, progress)?;
+        let scale = documents.max(split.searched.rows()) as f64 / split.searched.rows() as f64;
+        let mut best = LengthChoice { bits: LENGTHS[0], rerank: DEPTHS[0], recall: 0.0 };
+        for bits in LENGTHS {
+            progress.stage(&format!("trying {bits} bits"), None);
+            let found = split.by_opq(bits, seed, DEPTHS[DEPTHS.len() - 1], progress)?;
+            for rerank in DEPTHS {
+                let recall = split.recall(&found, ((rerank as f64 / scale) as usize).max(1));
+                best = LengthChoice { bits, rerank, recall };
+                if recall >= target {
+                    return Ok(best);
+                }
+            }
+        }
+        Ok(best)
+    }
+}
+
+/// Documents of the sample that are searched, others that are queries, and the ten nearest of each.
+struct Split {
+    searched: Matrix,
+    queried: Matrix,
+    exact: Vec<Vec<u32>>,
+}
+
+impl Split {
+    fn draw(vectors: &Matrix, seed: u64, progress: &dyn Progress) -> Result<Split> {
+        let mut order = Stream::new(seed, Purpose::Method, &[1]).permutation(vectors.rows());
+        order.truncate(SAMPLE);
+        let queries = QUERIES.min(order.len() / 10);
+        let rows = |part: &[u32]| vectors.select(&part.iter().map(|&i| i as usize).collect::<Vec<_>>());
+        let (queried, searched) = (rows(&order[..queries]), rows(&order[queries..]));
+        let exact = float::search(&searched, &queried, 10, progress)?.cosine;
+        Ok(Split { searched, queried, exact })
+    }
+
+    /// The first `depth` documents of every query by code.
+    fn by_code(
+        &self,
+        projection: &Projection,
+        codebooks: &Codebooks,
+        distance: Distance,
+        depth: usize,
+    ) -> Result<Vec<Vec<u32>>> {
+        let flat = Flat::new(codebooks.shape(), codebooks.assign(&projection.apply(&self.searched)?))?;
+        code_search(&flat, codebooks, &projection.apply(&self.queried)?, distance, depth)
+    }
+
+    /// The same by OPQ, fitted on the documents.
+    fn by_opq(&self, bits: usize, seed: u64, depth: usize, progress: &dyn Progress) -> Result<Vec<Vec<u32>>> {
+        let opq = Opq { bits, dim: 24, rounds: ROUNDS, inner: 4, last: 4, seed }.fit(&self.searched, progress)?;
+        self.by_code(&opq.projection, &opq.codebooks, Distance::Squared, depth)
+    }
+
+    /// The share of the ten nearest among the first `depth` found.
+    fn recall(&self, found: &[Vec<u32>], depth: usize) -> f64 {
+        let kept = self.exact.iter().zip(found).map(|(exact, found)| {
+            let found = &found[..depth.min(found.len())];
+            exact.iter().filter(|document| found.contains(document)).count() as f64 / exact.len().max(1) as f64
+        });
+        kept.sum::<f64>() / found.len().max(1) as f64
+    }
+}
 
 /// Recall 10@100 in percent: the share of the ten nearest by cosine that are among the first hundred by code.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -36,26 +125,16 @@ impl FloatRecall {
         if vectors.rows() < MIN_DOCUMENTS {
             return Ok(None);
         }
-        let mut order = Stream::new(seed, Purpose::Method, &[1]).permutation(vectors.rows());
-        order.truncate(SAMPLE);
-        let queries = QUERIES.min(order.len() / 10);
-        let rows = |part: &[u32]| vectors.select(&part.iter().map(|&i| i as usize).collect::<Vec<_>>());
-        let (queried, searched) = (rows(&order[..queries]), rows(&order[queries..]));
-        let exact = float::search(&searched, &queried, 10, progress)?.cosine;
-        let of = |projection: &Projection, codebooks: &Codebooks, distance| -> Result<f64> {
-            let flat = Flat::new(codebooks.shape(), codebooks.assign(&projection.apply(&searched)?))?;
-            let found = code_search(&flat, codebooks, &projection.apply(&queried)?, distance, DEPTH)?;
-            Ok(recall_10_at_100(&exact, &found))
-        };
-        let own = of(model.projection(), model.codebooks(), model.config.distance)?;
+        let split = Split::draw(vectors, seed, progress)?;
+        let found = split.by_code(model.projection(), model.codebooks(), model.config.distance, DEPTH)?;
+        let own = 100.0 * split.recall(&found, DEPTH);
         let opq = if model.config.method == "opq" {
             own
         } else {
-            let peer = Opq { bits: model.shape().bits(), dim: 24, rounds: ROUNDS, inner: 4, last: 4, seed };
-            let peer = peer.fit(&searched, progress)?;
-            of(&peer.projection, &peer.codebooks, Distance::Squared)?
+            100.0 * split.recall(&split.by_opq(model.shape().bits(), seed, DEPTH, progress)?, DEPTH)
         };
-        Ok(Some(FloatRecall { model: own, opq, documents: searched.rows(), queries }))
+        let (documents, queries) = (split.searched.rows(), split.queried.rows());
+        Ok(Some(FloatRecall { model: own, opq, documents, queries }))
     }
 
     /// The figures and what they mean, in one sentence.
@@ -103,6 +182,17 @@ mod tests {
             training: serde_json::Value::Null,
         };
         Model::new(config, projection, codebooks).unwrap()
+    }
+
+    #[test]
+    fn higher_targets_choose_longer_codes_and_larger_corpora_more_candidates() {
+        let points = heaps(3000, 48);
+        let choose = |target, documents| LengthChoice::reaching(target, &points, documents, 0, &NoProgress).unwrap();
+        let (low, high) = (choose(0.5, 3000), choose(0.999, 3000));
+        assert!(low.recall >= 0.5 && (low.bits, low.rerank) < (high.bits, high.rerank), "{low:?} {high:?}");
+        let larger = choose(0.5, 30_000);
+        assert!((larger.bits, larger.rerank) > (low.bits, low.rerank), "{low:?} {larger:?}");
+        assert_eq!(choose(1.0, 100_000_000).bits, 128, "the longest where none is enough");
     }
 
     #[test]

@@ -130,6 +130,7 @@ pub struct Training {
     pub language: LanguageChoice,
     pub chunk: Option<ChunkConfig>,
     pub replace: bool,
+    pub target_recall: Option<f64>,
 }
 
 impl Training {
@@ -172,6 +173,7 @@ impl Training {
             language: o.parsed("language")?.unwrap_or_default(),
             chunk: chunk(&mut o)?,
             replace: o.flag("replace")?.unwrap_or(false),
+            target_recall: o.number("target_recall")?,
             // The rest are options of the method.
             training: trainer(o.given, method, input, bits, preset, pooling)?,
         })
@@ -196,6 +198,7 @@ impl Training {
             },
             language: self.language,
             chunk: self.chunk,
+            target_recall: self.target_recall,
             ..BuildConfig::new(self.training)
         }
     }

@@ -29,6 +29,14 @@ async function call(method, path, body, signal) {
 const get = (path) => call("GET", path);
 const at = (index, rest = "") => `v1/indexes/${encodeURIComponent(index)}${rest}`;
 
+function recallRows(report) {
+  if (!report) return [["not measured", "POST /v1/indexes/INDEX/recall"]];
+  const share = (value) => `${(100 * value).toFixed(1)} %`;
+  const windows = report.windows.map(({ first, documents, recall }) =>
+    [`documents ${count(first)} to ${count(first + documents - 1)}`, share(recall)]);
+  return [[`recall@${report.k}, ${count(report.rerank)} re-ranked`, share(report.recall)], ...windows, ["advice", report.advice]];
+}
+
 export const api = {
   indexes: async () => (await get("v1/indexes")).indexes.map(({ name }) => name),
 
@@ -77,20 +85,23 @@ export const api = {
     return { points, documents, explained: shares[0] + shares[1] };
   },
 
-  // Every number in the metrics of an epoch is a curve.
+  // Every number in the metrics of an epoch, or of some steps, is a curve.
   curves: async (index) => {
     const { metrics } = await get(at(index, "/training"));
-    const epochs = metrics?.curve ?? [];
-    const names = Object.keys(epochs[0] ?? {}).filter((name) => name !== "epoch" && typeof epochs[0][name] === "number");
+    const epochs = metrics?.curve ?? metrics?.distillation_curve ?? [];
+    const counts = ["epoch", "step"];
+    const names = Object.keys(epochs[0] ?? {}).filter((name) => !counts.includes(name) && typeof epochs[0][name] === "number");
     return names.map((name) => ({ name: name.replaceAll("_", " "), values: epochs.map((epoch) => epoch[name]) }));
   },
 
   health: async (index) => {
-    const [about, version, measured] = await Promise.all([get(at(index)), get("v1/version"), get("metrics")]);
+    const [about, version, measured, { report }] =
+      await Promise.all([get(at(index)), get("v1/version"), get("metrics"), get(at(index, "/recall"))]);
     const resident = /^process_resident_memory_bytes ([\d.e+]+)/m.exec(measured);
     return [
       { name: "Documents", rows: [["searchable", count(about.documents)], ["deleted, still on disk", count(about.deleted)],
         ["segments", count(about.segments)], ["bits per document", String(about.bits)]] },
+      { name: "Recall", rows: recallRows(report) },
       { name: "Disk", rows: Object.entries(about.bytes).map(([part, size]) => [part, bytes(size)]) },
       { name: "Model", rows: [["method", about.method], ["encoder", about.encoder ?? "user vectors"],
         ["fingerprint", about.model.slice(0, 16)], ["rerank vectors", about.rerank_vectors]] },

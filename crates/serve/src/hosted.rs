@@ -7,7 +7,7 @@ use std::time::SystemTime;
 use engine::encoder::Embedder;
 use engine::index::Index;
 use engine::model::Model;
-use engine::query::{Query, SearchConfig, Searcher};
+use engine::query::{Query, RecallReport, SearchConfig, Searcher};
 use engine::{Error, NoProgress, Progress, Result};
 use parking_lot::{Mutex, RwLock};
 
@@ -49,6 +49,8 @@ pub struct Hosted {
     seen: Mutex<Option<SystemTime>>,
     /// The cached document map and its commit number.
     pub map: Mutex<Option<(u64, Arc<Map>)>>,
+    /// The last measurement of recall, of the model that is served now.
+    pub recall: Mutex<Option<Arc<RecallReport>>>,
     pub queries: QueryQueue,
     pub writes: WriteQueue,
 }
@@ -76,6 +78,7 @@ impl Hosted {
             ours,
             seen: Mutex::new(None),
             map: Mutex::new(None),
+            recall: Mutex::new(None),
             queries,
             writes,
             searcher,
@@ -106,6 +109,7 @@ impl Hosted {
         let new = Arc::new(open(&self.dir, encoders)?);
         *self.searcher.write() = new;
         *self.map.lock() = None;
+        *self.recall.lock() = None;
         Ok(())
     }
 

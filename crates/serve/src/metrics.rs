@@ -22,6 +22,7 @@ pub struct Metrics {
     segments: IntGaugeVec,
     bytes: GaugeVec,
     parts: IntGaugeVec,
+    recall: GaugeVec,
     memory: IntGauge,
     pub connections: IntGauge,
 }
@@ -29,6 +30,9 @@ pub struct Metrics {
 /// Histogram buckets, from the scan of a small index (0.1 ms) to the default time limit of a request (30 s).
 const SECONDS: [f64; 17] =
     [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0];
+
+/// Windows of a measurement of recall, at most.
+const MAX_WINDOWS: usize = 1000;
 
 impl Default for Metrics {
     fn default() -> Self {
@@ -97,6 +101,16 @@ impl Metrics {
                 r,
                 IntGaugeVec::new(opts("index_memory_bytes", "Bytes that searches read, by part."), &["index", "part"]),
             ),
+            recall: registered(
+                r,
+                GaugeVec::new(
+                    opts(
+                        "index_recall",
+                        "Recall against exact float search, by window of insertion; all: of the index.",
+                    ),
+                    &["index", "window"],
+                ),
+            ),
             memory: registered(r, IntGauge::with_opts(Opts::new("process_resident_memory_bytes", "Resident memory."))),
             connections: registered(r, IntGauge::with_opts(opts("connections", "Open connections."))),
             registry,
@@ -156,8 +170,28 @@ impl Metrics {
         }
     }
 
+    /// Shows a measurement of recall in place of the one before.
+    pub fn recall(&self, index: &str, report: &engine::query::RecallReport) {
+        self.forget_recall(index);
+        self.recall.with_label_values(&[index, "all"]).set(report.recall);
+        for (number, window) in report.windows.iter().enumerate() {
+            self.recall.with_label_values(&[index, &number.to_string()]).set(window.recall);
+        }
+    }
+
+    /// Removes recall of an index: another model answers now, or none.
+    pub fn forget_recall(&self, index: &str) {
+        let _ = self.recall.remove_label_values(&[index, "all"]);
+        for number in 0..MAX_WINDOWS {
+            if self.recall.remove_label_values(&[index, &number.to_string()]).is_err() {
+                break;
+            }
+        }
+    }
+
     /// Removes the metrics of a dropped index.
     pub fn forget(&self, index: &str) {
+        self.forget_recall(index);
         for gauge in [&self.documents, &self.deleted, &self.segments] {
             let _ = gauge.remove_label_values(&[index]);
         }

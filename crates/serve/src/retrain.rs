@@ -201,6 +201,7 @@ fn swap(server: &Server, hosted: &Hosted, old_writer: &mut WriterThread, staged:
     drop(new);
     old_writer.release();
     staged.finish()?;
+    server.metrics.forget_recall(hosted.name());
     hosted.reopen(&server.encoders)
 }
 

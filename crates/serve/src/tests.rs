@@ -698,6 +698,44 @@ async fn duplicates_and_topics_are_jobs_that_may_change_the_index() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn recall_is_measured_in_the_background_and_shown_by_window() {
+    let bench = Bench::new(|_| {});
+    bench.fill(1200).await;
+    assert_eq!(bench.get("/v1/indexes/news/recall").await.body, json!({ "report": null }));
+    let wrong = bench.call("POST", "/v1/indexes/news/recall", json!({ "windows": 0 })).await;
+    assert_eq!((wrong.status, wrong.code()), (400, "bad_request"), "{}", wrong.text);
+    let started = bench.call("POST", "/v1/indexes/news/recall", json!({ "windows": 3, "rerank": 50 })).await;
+    assert_eq!((started.status, &started.body["kind"]), (202, &json!("recall")), "{}", started.text);
+    let id = started.body["id"].as_u64().unwrap();
+    let mut job = Value::Null;
+    for _ in 0..200 {
+        job = bench.get(&format!("/v1/jobs/{id}")).await.body;
+        if job["status"] != "running" {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert_eq!(job["status"], "succeeded", "{job}");
+    let report = &bench.get("/v1/indexes/news/recall").await.body["report"];
+    assert_eq!(*report, job["result"]);
+    assert_eq!((report["windows"].as_array().unwrap().len(), &report["documents"]), (3, &json!(1200)));
+    let metrics = bench.get("/metrics").await.text;
+    for window in ["all", "0", "1", "2"] {
+        let line = format!("micpq_index_recall{{index=\"news\",window=\"{window}\"}} ");
+        assert!(metrics.contains(&line), "{line} is missing");
+    }
+    // A second measurement with fewer windows leaves no old ones.
+    bench.ok("POST", "/v1/indexes/news/recall", json!({ "windows": 1 })).await;
+    for _ in 0..200 {
+        if bench.get("/v1/jobs").await.body["jobs"][0]["status"] == "succeeded" {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert!(!bench.get("/metrics").await.text.contains("micpq_index_recall{index=\"news\",window=\"1\"}"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn commits_and_the_lock_of_other_programs_are_respected() {
     let bench = Bench::new(|config| config.writer_idle_seconds = 0.1);
     bench.fill(3).await;

@@ -3,7 +3,9 @@
 //!
 //! Trains each method as `micpq build` does (all-MiniLM-L6-v2, views noise:12) and prints a JSON line: P@100 by codes, and recall
 //! 10@N, the share of the ten nearest by float search among the first N by code. With N candidates re-ranked by float vectors
-//! recall 10@N is recall@10. `benchmarks/document-and-kind/run` calls it.
+//! recall 10@N is recall@10. `hits` has both figures of every query, for paired tests. `encoding_seconds` is the time of the clean
+//! embeddings when the cache did not have them; `seconds` of a run are without it. No run resumes another: checkpoints are
+//! removed first. `benchmarks/document-and-kind/run` calls it.
 
 use std::path::Path;
 use std::time::Instant;
@@ -46,11 +48,15 @@ fn main() -> Result<()> {
     let vectors = |set: &Dataset| -> Result<Matrix> {
         Ok(Passes::new(&embedder, &set.texts, 0.0, Some(cache), &NoProgress)?.into_clean())
     };
-    let (rows, questions) = (vectors(&documents)?, vectors(&asked)?);
+    let begun = Instant::now();
+    let rows = vectors(&documents)?;
+    let encoding = begun.elapsed().as_secs_f64();
+    let questions = vectors(&asked)?;
     let exact = float::search(&rows, &questions, 100, &NoProgress)?.cosine;
     let about = json!({ "database": name(database), "documents": rows.rows(), "queries": questions.rows() });
     let mut line = about.clone();
     line["run"] = json!("float");
+    line["encoding_seconds"] = json!(encoding);
     line["p100"] = json!(Scores::of(&exact, &asked.labels, &documents.labels)?.precision.at_100);
     println!("{line}");
     for run in runs {
@@ -64,6 +70,10 @@ fn main() -> Result<()> {
             test: None,
             cache,
         };
+        let checkpoints = cache.join("runs");
+        if checkpoints.exists() {
+            std::fs::remove_dir_all(&checkpoints).map_err(Error::io(&checkpoints))?;
+        }
         let begun = Instant::now();
         let (trained, _) = task.fit(&training, &Notes)?;
         let mut line = about.clone();
@@ -86,14 +96,22 @@ fn measure(found: &[Vec<u32>], exact: &[Vec<u32>], asked: &Labels, labels: &Labe
     let first: Vec<Vec<u32>> = found.iter().map(|list| list[..100.min(list.len())].to_vec()).collect();
     let mut out = Map::new();
     out.insert("p100".into(), json!(Scores::of(&first, asked, labels)?.precision.at_100));
-    for depth in DEPTHS {
+    let kept = |depth: usize| -> Vec<usize> {
         let kept = found.iter().zip(exact).map(|(found, exact)| {
             let found = &found[..depth.min(found.len())];
             exact[..10].iter().filter(|document| found.contains(document)).count()
         });
-        let share = kept.sum::<usize>() as f64 / (10 * found.len()) as f64;
+        kept.collect()
+    };
+    for depth in DEPTHS {
+        let share = kept(depth).iter().sum::<usize>() as f64 / (10 * found.len()) as f64;
         out.insert(format!("recall_10_at_{depth}"), json!(100.0 * share));
     }
+    let of_kind = first.iter().enumerate().map(|(query, list)| {
+        let own = asked.get(query);
+        list.iter().filter(|&&document| labels.get(document as usize).iter().any(|label| own.contains(label))).count()
+    });
+    out.insert("hits".into(), json!({ "of_kind": of_kind.collect::<Vec<_>>(), "nearest": kept(100) }));
     Ok(out)
 }
 

@@ -57,6 +57,7 @@ impl Build {
             },
             language: self.texts.language,
             chunk: self.texts.chunk,
+            target_recall: self.target_recall,
             interrupted_model: Some(disk::beside(&self.output, ".model")),
             ..BuildConfig::new(training)
         })
@@ -105,12 +106,14 @@ fn report(built: &Built, output: &Path, json: bool) -> Result<()> {
             "code_bytes": code_bytes, "fingerprint": model.fingerprint(), "seconds": built.seconds,
             "texts": built.texts, "cut": built.cut, "language": info.language,
             "training_seconds": built.training_seconds, "metrics": built.metrics,
+            "rerank": built.rerank,
         }));
     }
+    let rerank = built.rerank.map_or_else(String::new, |depth| format!(" --rerank {}", depth.rerank));
     let codes = info.chunks.unwrap_or(info.documents);
     let chunks = info.chunks.map_or_else(String::new, |chunks| format!(" in {chunks} chunks"));
     output::line(format!(
-        "{}: {} documents{chunks}, {code_bytes} bytes each for search ({} against {} as float vectors), built in {:.0} s ({:.0} s encoding and training)\nsearch it with: micpq search {} \"what you look for\"",
+        "{}: {} documents{chunks}, {code_bytes} bytes each for search ({} against {} as float vectors), built in {:.0} s ({:.0} s encoding and training)\nsearch it with: micpq search {} \"what you look for\"{rerank}",
         output.display(),
         info.documents,
         output::bytes((codes * code_bytes) as u64),

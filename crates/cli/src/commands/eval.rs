@@ -3,6 +3,7 @@
 use anyhow::Result;
 use engine::Matrix;
 use engine::corpus::{Corpus, CorpusConfig};
+use engine::encoder::Role;
 use engine::model::{Distance, Model};
 use train::dataset::{Dataset, LabelNames};
 use train::evaluate::{self, EvaluateConfig, Evaluation, evaluate};
@@ -19,15 +20,20 @@ pub fn run(args: Eval, json: bool, progress: &TerminalProgress) -> Result<()> {
     let config = args.source.config();
     let cache = micpq::pipeline::cache_dir(args.cache.as_deref())?;
     let mut names = LabelNames::default();
-    let mut read = |path: &std::path::Path| -> Result<(Dataset, Matrix)> {
+    // Without prompts a query is encoded as a document is, and the cache serves both.
+    let prompts = (&embedder.config().query_prompt, &embedder.config().document_prompt);
+    let mut read = |path: &std::path::Path, role: Role| -> Result<(Dataset, Matrix)> {
         let mut corpus = Corpus::open(path, &CorpusConfig { unique_ids: false, ..config.clone() })?;
         let set = Dataset::read(&mut corpus, &mut names, progress)?;
         micpq::pipeline::report_skipped(&corpus, progress);
-        let vectors = Passes::new(&embedder, &set.texts, 0.0, Some(&cache), progress)?.into_clean();
+        let vectors = match role {
+            Role::Query if prompts.0 != prompts.1 => embedder.encode_as(role, &set.texts, progress)?,
+            _ => Passes::new(&embedder, &set.texts, 0.0, Some(&cache), progress)?.into_clean(),
+        };
         Ok((set, vectors))
     };
-    let (database, documents) = read(&args.database)?;
-    let (query_set, queries) = read(&args.queries)?;
+    let (database, documents) = read(&args.database, Role::Document)?;
+    let (query_set, queries) = read(&args.queries, Role::Query)?;
     let labels = (database.labelled() && query_set.labelled()).then_some((&query_set.labels, &database.labels));
     let primary = args.distance.unwrap_or(model.config.distance);
     let mut distances = vec![primary];

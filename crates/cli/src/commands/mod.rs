@@ -9,6 +9,7 @@ mod eval;
 pub mod export;
 pub mod import;
 mod index;
+pub mod judge;
 mod paper;
 pub mod score;
 mod search;
@@ -54,6 +55,7 @@ pub fn run(args: Args) -> Result<()> {
         Command::Dedup(a) => dedup::run(a, json, &progress),
         Command::Export(a) => export::run(a, json, &progress),
         Command::Import(a) => import::run(a, json, &progress),
+        Command::Judge(a) => judge::run(a, json, &progress),
         Command::Score(a) => score::run(a, json, &progress),
         Command::Encoder(command) => encoder::run(command, json, &progress),
         Command::Cache(command) => cache::run(command, json),

@@ -156,7 +156,7 @@ impl Walk {
     }
 
     /// The id of the `i`-th document; reads nothing else.
-    pub(super) fn id(&self, i: usize) -> Result<DocId> {
+    pub(crate) fn id(&self, i: usize) -> Result<DocId> {
         guarded_ours(&self.inner.dir.join(STORE), || self.snapshot.id(self.order[i]))
     }
 

@@ -20,6 +20,7 @@ mod fetch;
 mod group;
 #[cfg(test)]
 mod group_tests;
+mod judged;
 mod rank;
 mod recall;
 mod request;
@@ -35,6 +36,7 @@ pub use answer::{Answer, Explanation, Hit, HitChunk, SegmentPlan, Snippet, Timin
 pub use ask::{Embedded, Like, Query};
 pub use config::{Group, MOST, Rerank, SearchConfig};
 pub use cursor::Cursor;
+pub use judged::{JudgedConfig, JudgedReport, JudgedWay};
 pub use recall::{DepthRecall, RecallConfig, RecallReport, WindowRecall};
 pub(crate) use searcher::by_tables;
 pub use searcher::{RemoteSearcher, Searcher};

@@ -120,7 +120,11 @@ impl Searcher {
         let windows = windows(walk.len(), config);
         let asked: Vec<usize> = windows.iter().flat_map(|w| w.queries.iter().copied()).collect();
         let queries = vectors(&walk, &asked)?;
-        let exact = exact(&walk, &queries, &asked, config.k, progress)?;
+        let exact = nearest_by_vectors(&walk, &queries, config.k + 1, progress)?;
+        let others = |(found, own): (Vec<usize>, &usize)| -> Vec<usize> {
+            found.into_iter().filter(|place| place != own).take(config.k).collect()
+        };
+        let exact: Vec<Vec<usize>> = exact.into_iter().zip(&asked).map(others).collect();
         let ranks = self.ranks(&walk, &queries, &asked, &exact)?;
         Ok(report(config, walk.len(), &windows, &ranks))
     }
@@ -193,15 +197,20 @@ fn vectors(walk: &Walk, places: &[usize]) -> Result<Matrix> {
     Ok(rows)
 }
 
-/// The `k` nearest documents of every query by cosine, without itself, by their place in the order of insertion.
-fn exact(walk: &Walk, queries: &Matrix, asked: &[usize], k: usize, progress: &dyn Progress) -> Result<Vec<Vec<usize>>> {
+/// The `k` nearest documents of every query by the cosine of all stored vectors, by their place in the order of insertion.
+pub(super) fn nearest_by_vectors(
+    walk: &Walk,
+    queries: &Matrix,
+    k: usize,
+    progress: &dyn Progress,
+) -> Result<Vec<Vec<usize>>> {
     progress.stage("searching by stored vectors", Some(walk.len() as u64));
     let count = queries.rows();
     let mut unit = queries.clone();
     unit.normalize_rows();
     let (weight, zeros) = (PackedWeight::new(unit.as_slice(), count, unit.cols()), vec![0.0; count]);
     let starts: Vec<usize> = (0..walk.len()).step_by(BLOCK).collect();
-    let empty = || (0..count).map(|_| TopK::new(k + 1)).collect::<Vec<TopK>>();
+    let empty = || (0..count).map(|_| TopK::new(k)).collect::<Vec<TopK>>();
     let parts: Vec<Vec<TopK>> = starts
         .par_chunks(starts.len().div_ceil(rayon::current_num_threads()).max(1))
         .map(|starts| {
@@ -231,11 +240,7 @@ fn exact(walk: &Walk, queries: &Matrix, asked: &[usize], k: usize, progress: &dy
             part.into_sorted().into_iter().for_each(|neighbour| _ = best.push(neighbour));
         }
     }
-    let lists = best.into_iter().zip(asked).map(|(best, &own)| {
-        let others = best.into_sorted().into_iter().map(|n| n.key as usize).filter(|&place| place != own);
-        others.take(k).collect()
-    });
-    Ok(lists.collect())
+    Ok(best.into_iter().map(|best| best.into_sorted().into_iter().map(|n| n.key as usize).collect()).collect())
 }
 
 fn report(config: &RecallConfig, documents: usize, windows: &[Window], ranks: &[Vec<usize>]) -> RecallReport {

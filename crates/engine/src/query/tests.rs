@@ -7,6 +7,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::corpus::{DocId, Document, Value};
+use crate::formats::trec::Qrels;
 use crate::index::{Index, IndexConfig, RerankVectors, Store};
 use crate::model::{CodeShape, Codebooks, Dense, Distance, Model, ModelConfig, Projection};
 use crate::{Error, Matrix, NoProgress};
@@ -533,4 +534,33 @@ fn target_recall_chooses_the_fewest_candidates_that_reach_it() {
     let few = Case::new(RerankVectors::F16, Store::Codes, 30);
     assert_eq!(few.searcher.rerank_for(0.9, 10, &NoProgress).unwrap().rerank, 30, "all of them");
     assert!(few.searcher.recall(&RecallConfig::default(), &NoProgress).unwrap_err().to_string().contains("1000"));
+}
+
+#[test]
+fn every_way_to_search_is_scored_by_the_judgements() {
+    let case = Case::new(RerankVectors::Int8, Store::All, 300);
+    // The vector and the number of a document ask for the document itself.
+    let asks = |i: u64| Query { keywords: Some(format!("number {i}")), ..Query::vector(embedding(i)) };
+    let queries: Vec<(String, Query)> = (0..40).map(|i| (format!("q{i}"), asks(i))).collect();
+    let relevant = |i: u64| (format!("q{i}"), [(i.to_string(), 1)].into());
+    let qrels = Qrels((0..30).map(relevant).collect());
+    let report = case.searcher.judge(&queries, &qrels, &JudgedConfig::default(), &NoProgress).unwrap();
+    assert_eq!((report.documents, report.queries, report.missing.len()), (300, 30, 0));
+    let names: Vec<&str> = report.ways.iter().map(|way| way.way.as_str()).collect();
+    assert_eq!(names, ["codes", "codes, 200 re-ranked", "hybrid 0.5", "BM25", "exact float"]);
+    let mrr: Vec<f64> = report.ways.iter().map(|way| way.scores.mean.mrr).collect();
+    assert_eq!((mrr[3], mrr[4]), (1.0, 1.0), "numbers are unique, and so are vectors");
+    let ranked = |i: u64| {
+        let config = SearchConfig { k: 100, rerank: Rerank::Off, ..SearchConfig::default() };
+        let rank = case.hits(&asks(i), &config).iter().position(|hit| hit.0 == i);
+        rank.map_or(0.0, |rank| 1.0 / (rank + 1) as f64)
+    };
+    let expected = (0..30).map(ranked).sum::<f64>() / 30.0;
+    assert!((mrr[0] - expected).abs() < 1e-12 && mrr[0] < mrr[1], "{mrr:?} {expected}");
+    let none = Qrels::default();
+    let error = case.searcher.judge(&queries, &none, &JudgedConfig::default(), &NoProgress).unwrap_err();
+    assert!(error.to_string().contains("none of the 40 queries"));
+    let codes = Case::new(RerankVectors::None, Store::Codes, 60);
+    let report = codes.searcher.judge(&queries, &qrels, &JudgedConfig::default(), &NoProgress).unwrap();
+    assert_eq!((report.ways.len(), report.missing.len()), (1, 2));
 }

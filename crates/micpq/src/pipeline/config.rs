@@ -29,6 +29,9 @@ pub struct BuildConfig {
     pub commit_every: usize,
     /// Where the best model so far is saved when training is interrupted.
     pub interrupted_model: Option<PathBuf>,
+    /// Recall@10 against exact float search that searches should have, 0 to 1. The bits of the method are then chosen on a
+    /// sample, and the finished index is measured for the number of candidates to re-rank.
+    pub target_recall: Option<f64>,
     /// Compare the trained codes with exact float search and with OPQ on a sample, and record it in the metrics.
     pub measure_recall: bool,
 }
@@ -53,6 +56,7 @@ impl BuildConfig {
             chunk: None,
             commit_every: BuildConfig::COMMIT_EVERY,
             interrupted_model: None,
+            target_recall: None,
             measure_recall: true,
         }
     }
@@ -63,6 +67,16 @@ impl BuildConfig {
         }
         if self.sample == 0 {
             return Err(Error::config("sample is 0; training needs documents"));
+        }
+        let Some(target) = self.target_recall else { return Ok(()) };
+        if !(target > 0.0 && target <= 1.0) {
+            return Err(Error::config(format!("target_recall is {target}; give a share above 0 and at most 1")));
+        }
+        if self.index.rerank_vectors == RerankVectors::None {
+            return Err(Error::config("target_recall re-ranks by stored vectors; set rerank_vectors to int8 or f16"));
+        }
+        if !self.training.needs_encoder() {
+            return Err(Error::config("target_recall compares with float search; give a method that reads embeddings"));
         }
         Ok(())
     }

@@ -18,15 +18,21 @@ use engine::encoder::Embedder;
 use engine::index::{Claim, Index, IndexConfig};
 use engine::language::{Language, LanguageChoice};
 use engine::model::Model;
+use engine::query::{DepthRecall, Searcher};
 use engine::{Error, Matrix, Progress, Result};
-use methods::recall::FloatRecall;
+use methods::Training;
+use methods::recall::{FloatRecall, LengthChoice, MIN_DOCUMENTS};
 use methods::training::Task;
 use train::dataset::{Dataset, LabelNames};
+use train::passes::Passes;
 
 pub use config::{BuildConfig, cache_dir};
 pub use fill::{CHUNK, Embeddings, Filled, cut_note, fill};
 use spool::Spool;
 pub use sync::{Synced, sync};
+
+/// Neighbours that `target_recall` counts.
+const TARGET_K: usize = 10;
 
 /// What an index is built from.
 pub enum Source<'a> {
@@ -56,6 +62,8 @@ pub struct Built {
     pub seconds: f64,
     /// Recall 10@100 of the trained codes beside OPQ's, where it was measured.
     pub recall: Option<FloatRecall>,
+    /// The fewest re-ranked candidates that reach `target_recall` in the finished index, where one was given and they do.
+    pub rerank: Option<DepthRecall>,
     /// Rows of the corpus that were skipped, with the first reasons.
     pub skipped: Vec<String>,
     /// The encoder, for the first query.
@@ -98,7 +106,9 @@ pub fn build(
     claim.finish()?;
     let opened = Index::open(output, progress)?;
     built.filled.report_cut(&opened, progress);
+    let rerank = config.target_recall.and_then(|target| reranked_for(&opened, target, progress));
     Ok(Built {
+        rerank,
         index: opened,
         documents: built.filled.documents,
         texts: built.filled.texts,
@@ -186,7 +196,14 @@ fn train_and_index(
         test: None,
         cache: &cache,
     };
-    let (mut trained, (rows, _)) = task.fit(&config.training, progress)?;
+    let training = match (config.target_recall, &encoder) {
+        (Some(target), Some(encoder)) => {
+            let passes = Passes::new(encoder, &sample.texts, config.dropout, Some(&cache), progress)?;
+            of_length(target, passes.clean(), sample.seen, &config.training, progress)?
+        }
+        _ => config.training.clone(),
+    };
+    let (mut trained, (rows, _)) = task.fit(&training, progress)?;
     if trained.interrupted {
         if let Some(path) = &config.interrupted_model {
             trained.model.save(path, &trained.metrics)?;
@@ -237,6 +254,48 @@ fn chunks<'a>(
 fn settings(config: &BuildConfig, embedder: &Embedder, language: Language) -> Result<IndexConfig> {
     let chunk = config.chunk.map(|chunk| chunk.sizes(embedder)).transpose()?;
     Ok(IndexConfig { language, chunk, ..config.index.clone() })
+}
+
+/// The training with as many bits as a recall needs, chosen on embeddings of a corpus of `documents`.
+fn of_length(
+    target: f64,
+    embeddings: &Matrix,
+    documents: usize,
+    training: &Training,
+    progress: &dyn Progress,
+) -> Result<Training> {
+    if embeddings.rows() < MIN_DOCUMENTS {
+        progress.note(&format!(
+            "{} documents are too few to choose bits for a recall; {} bits it is",
+            embeddings.rows(),
+            training.bits()
+        ));
+        return Ok(training.clone());
+    }
+    let chosen = LengthChoice::reaching(target, embeddings, documents, training.seed(), progress)?;
+    let LengthChoice { bits, rerank, recall } = chosen;
+    progress.note(&format!(
+        "{bits} bits for a recall@10 of {target}: {} bytes per document in memory; OPQ of this length has {recall:.3} on a sample with {rerank} candidates re-ranked",
+        bits / 8
+    ));
+    training.clone().with_option("bits", bits.into())
+}
+
+/// Measures the finished index. It is whole either way, so what goes wrong here is a note.
+fn reranked_for(index: &Index, target: f64, progress: &dyn Progress) -> Option<DepthRecall> {
+    let measured =
+        Searcher::new(index.clone(), None).and_then(|searcher| searcher.rerank_for(target, TARGET_K, progress));
+    match measured {
+        Ok(depth) => {
+            let DepthRecall { rerank, recall } = depth;
+            progress.note(&format!("recall@{TARGET_K} is {recall:.3} with {rerank} candidates re-ranked"));
+            Some(depth)
+        }
+        Err(problem) => {
+            progress.note(&problem.to_string());
+            None
+        }
+    }
 }
 
 /// Terms have no float vectors to compare with.

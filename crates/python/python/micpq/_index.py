@@ -632,6 +632,7 @@ def build(
     :param ids: ids of a list of texts. Default: numbers from 0.
     :param progress: ``True`` for a bar, or a function called with ``(kind, text, number)``.
     :param options: those of :func:`train`, and ``store`` ("all" or "codes"), ``rerank_vectors`` ("int8", "f16" or "none"),
+        ``target_recall`` (recall@10 against float search that searches should have: chooses ``bits``),
         ``replace``, ``chunk`` (``True``, a number of tokens or ``"TOKENS:OVERLAP"``: split texts that are longer than the
         encoder takes) and ``language`` (of keyword search: ``"auto"``, ``"de"``, ``"ja"``, ...).
 

@@ -22,6 +22,7 @@ mod insight;
 mod jobs;
 mod page;
 mod query;
+mod recall;
 mod stream;
 mod system;
 mod vector;
@@ -96,6 +97,7 @@ fn described() -> OpenApiRouter<Arc<Server>> {
         .routes(routes!(jobs::train))
         .routes(routes!(contents::dedup))
         .routes(routes!(contents::topics))
+        .routes(routes!(recall::measure, recall::show))
         .routes(routes!(jobs::list))
         .routes(routes!(jobs::show, jobs::cancel))
         .routes(routes!(embeddings::embed))

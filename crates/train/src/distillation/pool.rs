@@ -1,4 +1,4 @@
-//! Which documents meet in a step: queries, drawn without repetition, and a pool of their float neighbours.
+//! Which documents meet in a step: queries, drawn without repetition, and a pool of random documents and float neighbours.
 
 use engine::{Matrix, Progress, Result};
 use rayon::prelude::*;
@@ -40,8 +40,10 @@ impl Neighbours {
 pub struct Drawn {
     /// Queries, each another document.
     pub queries: Vec<u32>,
-    /// The queries' documents and neighbours of theirs, in order, each once.
+    /// The queries' documents and other random ones, then neighbours of the queries; both in order, each document once.
     pub pool: Vec<u32>,
+    /// How many of the pool are random.
+    pub random: usize,
 }
 
 /// Draws the documents of every step from seed and step number alone.
@@ -64,8 +66,13 @@ impl Draws {
         let (pass, place) = (number / self.steps_per_pass(), number % self.steps_per_pass());
         let mut queries = Stream::new(self.seed, Purpose::Method, &[ADDRESS, pass as u64]).permutation(self.documents);
         let first = place * self.batch;
-        queries = queries[first..(first + self.batch).min(self.documents)].to_vec();
-        let mut pool = queries.clone();
+        let last = (first + self.batch).min(self.documents);
+        // The next documents of the same permutation are as random as the queries.
+        let mut random: Vec<u32> = queries.iter().cycle().skip(first).take(2 * (last - first)).copied().collect();
+        random.sort_unstable();
+        random.dedup();
+        queries = queries[first..last].to_vec();
+        let mut pool = Vec::with_capacity(queries.len() * self.per_query);
         for &query in &queries {
             let stream = Stream::new(self.seed, Purpose::Method, &[ADDRESS + 1, number as u64, u64::from(query)]);
             let mut draws = vec![0.0f32; self.per_query];
@@ -74,9 +81,11 @@ impl Draws {
             // The square draws towards the near ones: half of the draws come from the first quarter.
             pool.extend(draws.iter().map(|u| list[(u * u * list.len() as f32) as usize]));
         }
+        pool.retain(|document| random.binary_search(document).is_err());
         pool.sort_unstable();
         pool.dedup();
-        Drawn { queries, pool }
+        let count = random.len();
+        Drawn { queries, pool: [random, pool].concat(), random: count }
     }
 }
 
@@ -86,7 +95,7 @@ mod tests {
     use engine::NoProgress;
 
     #[test]
-    fn pools_hold_the_queries_and_near_documents_and_every_document_is_a_query() {
+    fn pools_hold_random_and_near_documents_and_every_document_is_a_query() {
         // Documents on a circle: the neighbours of i are i - 1, i + 1, i - 2, ...
         let angle = |i: usize| i as f32 / 1000.0 * std::f32::consts::TAU;
         let circle = Matrix::from_vec(2, (0..1000).flat_map(|i| [angle(i).cos(), angle(i).sin()]).collect());
@@ -96,10 +105,12 @@ mod tests {
         for step in 0..draws.steps_per_pass() {
             let drawn = draws.step(step, &neighbours);
             assert_eq!(drawn, draws.step(step, &neighbours));
-            assert!(drawn.pool.is_sorted_by(|a, b| a < b));
-            assert!(drawn.queries.iter().all(|q| drawn.pool.binary_search(q).is_ok()));
+            let (random, near) = drawn.pool.split_at(drawn.random);
+            assert!(random.is_sorted_by(|a, b| a < b) && near.is_sorted_by(|a, b| a < b));
+            assert!(random.len() == 200 && near.iter().all(|n| random.binary_search(n).is_err()));
+            assert!(drawn.queries.iter().all(|q| random.binary_search(q).is_ok()));
             let distance = |a: u32, b: u32| (i64::from(a) - i64::from(b)).rem_euclid(1000);
-            for document in &drawn.pool {
+            for document in near {
                 let near = drawn.queries.iter().map(|q| distance(*q, *document).min(distance(*document, *q))).min();
                 assert!(near.unwrap() <= 101, "{document} is no neighbour of a query");
             }

@@ -7,6 +7,9 @@
 //! loss = mean over queries (local + weight * global) + commitment * mean over documents |z_d - h_d|^2
 //! ```
 //!
+//! The local softmax runs over the whole pool, the global one over its first documents, which are random. Among near documents
+//! the global teacher sees hardly a difference, and its target would undo the order that the local one teaches.
+//!
 //! A query never meets itself. The gradient by `h_d` goes to the codewords and, straight through, to `z_d`. The commitment
 //! moves `z_d` alone. Gradients are written by hand and tested against autograd in double precision. Rows are cut into pieces
 //! of fixed size and sums run in a fixed order, so the bits do not depend on the number of threads.
@@ -31,13 +34,15 @@ pub struct DistilObjective {
 /// Queries and the documents they are compared with.
 #[derive(Clone, Copy)]
 pub struct Batch<'a, T> {
-    /// Documents of the pool: the first rows of `x` and `y`.
+    /// Documents of the pool: the first rows of `x`.
     pub pool: usize,
+    /// Documents of the pool that the global teacher compares: the first of them, with every query's own document.
+    pub random: usize,
     /// Embeddings `[rows, inputs]`: the pool, then views.
     pub x: &'a [T],
-    /// The same rows in the space of the global teacher, `[rows, any]`, of unit length.
+    /// The random documents and the views in the space of the global teacher, `[rows - pool + random, any]`, of unit length.
     pub y: &'a [T],
-    /// The row of every query, each another one.
+    /// The row of every query in `x`, each another one: its own document, or a view.
     pub queries: &'a [u32],
     /// The pool's row of the query's own document.
     pub own: &'a [u32],
@@ -81,8 +86,8 @@ pub struct DistilWorkspace<T> {
 
 /// Rows per task of a product.
 const ROWS: usize = 128;
-/// Queries per task: a task holds three rows of pool size for each.
-const QUERIES: usize = 32;
+/// Queries per task: a task holds three rows of pool size for each. Every task packs the whole pool for its products, so it has many.
+const QUERIES: usize = 128;
 
 /// Sum in sixteen lanes, folded in order.
 fn sum<T: Real>(values: impl ExactSizeIterator<Item = T>) -> T {
@@ -168,9 +173,13 @@ impl<T: Real> DistilWorkspace<T> {
     ) -> DistilLosses {
         let sizes = student.sizes;
         let rows = batch.x.len() / sizes.inputs;
-        assert!(gradient.sizes == sizes && rows * sizes.inputs == batch.x.len() && batch.y.len().is_multiple_of(rows));
-        assert!(batch.pool >= 2 && batch.pool <= rows && batch.queries.len() == batch.own.len());
-        assert!(batch.own.iter().all(|&row| (row as usize) < batch.pool));
+        assert!(gradient.sizes == sizes && rows * sizes.inputs == batch.x.len());
+        assert!(batch.random >= 2 && batch.random <= batch.pool && batch.pool <= rows);
+        assert!(batch.y.len().is_multiple_of(batch.random + rows - batch.pool));
+        assert!(batch.queries.len() == batch.own.len());
+        assert!(batch.own.iter().all(|&row| (row as usize) < batch.random));
+        let known = |row: &u32| (*row as usize) < batch.random || (batch.pool..rows).contains(&(*row as usize));
+        assert!(batch.queries.iter().all(known));
         let (width, queries) = (sizes.code.width(), batch.queries.len());
         for (buffer, size) in [
             (&mut self.hidden, rows * sizes.hidden),
@@ -278,7 +287,8 @@ impl<T: Real> DistilWorkspace<T> {
     /// Both distillations. Leaves the derivative by `s` in `similar` and that by the projected queries in `dquery`.
     fn compare(&mut self, student: &Student<T>, objective: &DistilObjective, batch: &Batch<T>) -> Sums {
         let (d, width, pool) = (student.sizes.inputs, student.sizes.code.width(), batch.pool);
-        let e = batch.y.len() / self.inverse_lengths.len();
+        let random = batch.random;
+        let e = batch.y.len() / (random + self.inverse_lengths.len() - pool);
         let rows_of = |from: &[T], width: usize, queries: &[u32]| -> Vec<T> {
             queries.iter().flat_map(|&row| from[row as usize * width..][..width].iter().copied()).collect()
         };
@@ -295,16 +305,17 @@ impl<T: Real> DistilWorkspace<T> {
             .map(|((similar, dquery), ((z, queries), own))| {
                 let count = queries.len();
                 multiply(similar, View::new(z, count, width), decoded.transposed(), T::of(2.0));
-                let (mut local, mut global) = (vec![T::ZERO; similar.len()], vec![T::ZERO; similar.len()]);
+                let (mut local, mut global) = (vec![T::ZERO; count * pool], vec![T::ZERO; count * random]);
                 let x = rows_of(batch.x, d, queries);
                 let documents = View::new(&batch.x[..pool * d], pool, d).transposed();
                 multiply(&mut local, View::new(&x, count, d), documents, T::of(1.0 / objective.local_temperature));
-                let y = rows_of(batch.y, e, queries);
-                let documents = View::new(&batch.y[..pool * e], pool, e).transposed();
+                let viewed = |row: u32| if (row as usize) < random { row } else { row - (pool - random) as u32 };
+                let y = rows_of(batch.y, e, &queries.iter().map(|&row| viewed(row)).collect::<Vec<_>>());
+                let documents = View::new(&batch.y[..random * e], random, e).transposed();
                 multiply(&mut global, View::new(&y, count, e), documents, T::of(1.0 / objective.global_temperature));
                 let mut sums = Sums::default();
                 let mut scratch = vec![T::ZERO; pool];
-                let teachers = local.chunks_exact_mut(pool).zip(global.chunks_exact_mut(pool));
+                let teachers = local.chunks_exact_mut(pool).zip(global.chunks_exact_mut(random));
                 for (((s, (local, global)), own), &query) in
                     similar.chunks_exact_mut(pool).zip(teachers).zip(own).zip(queries)
                 {
@@ -318,12 +329,11 @@ impl<T: Real> DistilWorkspace<T> {
                     }
                     let (loss, slope) = cross_entropy(local, s, scales[0], own, &mut scratch);
                     (sums.local, sums.slopes[0]) = (sums.local + loss, sums.slopes[0] + slope);
-                    let (loss, slope) = cross_entropy(global, s, scales[1], own, &mut scratch);
+                    let (loss, slope) = cross_entropy(global, &s[..random], scales[1], own, &mut scratch[..random]);
                     (sums.global, sums.slopes[1]) = (sums.global + loss, sums.slopes[1] + slope);
                     let weights = [scales[0] * share, scales[1] * share * T::of(objective.global_weight)];
-                    for ((s, a), b) in s.iter_mut().zip(local).zip(global) {
-                        *s = weights[0] * *a + weights[1] * *b;
-                    }
+                    s.iter_mut().zip(local).for_each(|(s, a)| *s = weights[0] * *a);
+                    s.iter_mut().zip(global).for_each(|(s, b)| *s += weights[1] * *b);
                 }
                 multiply(dquery, View::new(similar, count, pool), decoded, T::of(2.0));
                 sums

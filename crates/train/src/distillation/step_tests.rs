@@ -61,7 +61,8 @@ fn run<T: Real>(golden: &Golden) -> (DistilLosses, Student<T>, Vec<u32>) {
         panic!()
     };
     let objective = DistilObjective { local_temperature, global_temperature, global_weight, commitment };
-    let batch = Batch { pool: golden.get("pool")[0] as usize, x: &x, y: &y, queries: &queries, own: &own };
+    let pool = golden.get("pool")[0] as usize;
+    let batch = Batch { pool, random: pool, x: &x, y: &y, queries: &queries, own: &own };
     let (mut workspace, mut gradient) = (DistilWorkspace::default(), Student::zeros(sizes));
     // The second step finds the buffers of the first full.
     workspace.step(&student, &objective, &batch, &mut gradient);
@@ -110,4 +111,42 @@ fn gradients_do_not_depend_on_threads() {
         pool.install(|| run::<f32>(&golden))
     };
     assert!(with(1) == with(3));
+}
+
+/// The global distillation of a part of the pool is the difference of two steps on that part alone, which autograd has checked.
+#[test]
+fn global_teacher_sees_the_random_documents_alone() {
+    let golden = Golden::load("both");
+    let (inner, books) = (golden.find("W1").0, golden.find("C").0);
+    let code = CodeShape::new(books[0], books[1], books[2]).unwrap();
+    let sizes = StudentSizes { inputs: inner[1], hidden: inner[0], code };
+    let student = Student { sizes, values: NAMES.iter().flat_map(|n| golden.get(n)).copied().collect() };
+    let (pool, d) = (golden.get("pool")[0] as usize, sizes.inputs);
+    let (x, y, random) = (golden.get("x"), golden.get("y"), pool * 3 / 4);
+    let all = golden.rows("queries").into_iter().zip(golden.rows("own"));
+    let (queries, own): (Vec<u32>, Vec<u32>) = all.filter(|(_, own)| (*own as usize) < random).unzip();
+    let e = y.len() / (x.len() / d);
+    // The first documents of the pool and the views, which follow it.
+    let cut = |from: &[f64], width: usize| [&from[..random * width], &from[pool * width..]].concat();
+    let (few_x, few_y) = (cut(x, d), cut(y, e));
+    let moved: Vec<u32> =
+        queries.iter().map(|&q| if (q as usize) < pool { q } else { q - (pool - random) as u32 }).collect();
+    let whole = Batch { pool, random, x, y: &few_y, queries: &queries, own: &own };
+    let part = Batch { pool: random, random, x: &few_x, y: &few_y, queries: &moved, own: &own };
+    let step = |batch: &Batch<f64>, global_weight: f64| {
+        let objective =
+            DistilObjective { local_temperature: 0.06, global_temperature: 0.1, global_weight, commitment: 0.0 };
+        let mut gradient = Student::zeros(sizes);
+        let losses = DistilWorkspace::default().step(&student, &objective, batch, &mut gradient);
+        (losses, gradient.values)
+    };
+    let ((both, gradient), (local, of_local)) = (step(&whole, 2.0), step(&whole, 0.0));
+    let ((with, of_both), (_, without)) = (step(&part, 2.0), step(&part, 0.0));
+    assert!((both.global - with.global).abs() < 1e-12 && (both.local - local.local).abs() < 1e-12);
+    let expected: Vec<f64> = of_local
+        .iter()
+        .zip(of_both.iter().zip(&without))
+        .map(|(local, (with, without))| local + with - without)
+        .collect();
+    assert!(difference(&gradient, &expected) < 1e-10);
 }

@@ -32,7 +32,7 @@ pub struct DistilConfig {
     pub steps: usize,
     /// Queries per step; every other one is a view.
     pub batch: usize,
-    /// Float neighbours drawn into the pool for each query.
+    /// Float neighbours drawn into the pool for each query, beside as many random documents as there are queries.
     pub neighbours: usize,
     /// Adam's learning rate at the top of its cycle.
     pub learning_rate: f64,
@@ -186,8 +186,10 @@ impl Run<'_> {
                     global: sums.global / count,
                     error: sums.error / count,
                 };
-                progress
-                    .detail(&format!("loss {:.3} (document {:.3}, kind {:.3})", mean.loss, mean.local, mean.global));
+                progress.detail(&format!(
+                    "loss {:.3} (document {:.3}, kind {:.3}, codes {:.2})",
+                    mean.loss, mean.local, mean.global, mean.error
+                ));
                 self.record.step = done;
                 self.record.curve.push(DistilPoint { step: done, losses: mean });
                 self.record.seconds += begun.elapsed().as_secs_f64();
@@ -220,17 +222,15 @@ impl Run<'_> {
         let pool = drawn.pool.len();
         // Every other query is a view, in a row behind the pool.
         let viewed: Vec<u32> = drawn.queries.iter().skip(1).step_by(2).copied().collect();
-        let own: Vec<u32> = drawn
-            .queries
-            .iter()
-            .map(|q| drawn.pool.binary_search(q).expect("queries are in the pool") as u32)
-            .collect();
+        let random = &drawn.pool[..drawn.random];
+        let place = |query: &u32| random.binary_search(query).expect("queries are in the pool") as u32;
+        let own: Vec<u32> = drawn.queries.iter().map(place).collect();
         let mut queries = own.clone();
         queries.iter_mut().skip(1).step_by(2).zip(pool as u32..).for_each(|(query, row)| *query = row);
-        let rows = |from: &Matrix| -> Vec<f32> {
-            drawn.pool.iter().flat_map(|&document| from.row(document as usize).iter().copied()).collect()
+        let rows = |from: &Matrix, documents: &[u32]| -> Vec<f32> {
+            documents.iter().flat_map(|&document| from.row(document as usize).iter().copied()).collect()
         };
-        let (mut x, mut y) = (rows(self.teachers.documents), rows(&self.kinds));
+        let (mut x, mut y) = (rows(self.teachers.documents, &drawn.pool), rows(&self.kinds, random));
         if !viewed.is_empty() {
             let mut views = vec![0.0; 2 * viewed.len() * width];
             let draw = Draw { seed: self.config.seed, epoch: number as u64 };
@@ -242,7 +242,7 @@ impl Run<'_> {
             y.extend_from_slice(kinds.as_slice());
         }
         x.iter_mut().for_each(|v| *v *= self.factor);
-        let batch = Batch { pool, x: &x, y: &y, queries: &queries, own: &own };
+        let batch = Batch { pool, random: drawn.random, x: &x, y: &y, queries: &queries, own: &own };
         let losses = workspace.step(&self.student, &self.config.objective, &batch, gradient);
         if losses.loss.is_finite() {
             return Ok(losses);
