@@ -9,7 +9,7 @@ PYTHON := $(CURDIR)/.venv/python-tests/bin/python
 MICPQ_SHARED ?= $(abspath ../shared)
 export MICPQ_SHARED
 
-.PHONY: help build demo test steps fmt features lint words figures unit contract page python ray ray-wheel arm encoders rustdoc package lean deny \
+.PHONY: help build demo test steps fmt features lint words figures unit contract page python ray ray-wheel ray-openapi adapters arm encoders rustdoc package lean deny \
   test-crash soak fuzz sanitize miri sbom lock bench-search bench-encode bench-serve bench-query bench-ray bench-languages bench-dedup bench-topics encoder-goldens clean
 
 help:  ## list the targets
@@ -28,7 +28,7 @@ test:  ## check format, lints, words and figures, run every test, and list what 
 	scripts/skipped target/test.log; exit $$status
 
 # One after the other, quick checks first.
-steps: fmt features lint words figures unit arm contract page python
+steps: fmt features lint words figures unit arm contract page python ray adapters
 
 fmt:  ## check the format of the Rust code
 	$(CARGO) fmt --all --check
@@ -188,19 +188,38 @@ python: .venv/python  ## test the Python package: wheel, types, tests, every com
 	$(PYTHON) -m pip install --quiet --disable-pip-version-check --require-hashes -r $<
 	@touch $@
 
-# The wheel in an environment of its own with Ray: two nodes of real processes on this machine.
+# The wheel in an environment of its own with Ray: two nodes of real processes on this machine. MICPQ_RAY_ROUNDS=20 is the long form.
 RAY_PYTHON := $(CURDIR)/.venv-ray/bin/python
-ray: ray-wheel  ## test micpq.ray with real Ray processes
-	cd crates/python/tests_ray && MICPQ_BINARY=$(CURDIR)/$(MICPQ) $(RAY_PYTHON) -m pytest -q -W ignore -p no:cacheprovider
+ray: .venv-ray/made build  ## test micpq.ray with real Ray processes
+	@if [ -x $(RAY_PYTHON) ]; then $(MAKE) --no-print-directory ray-wheel && \
+	  cd crates/python/tests_ray && MICPQ_BINARY=$(CURDIR)/$(MICPQ) $(RAY_PYTHON) -m pytest -q -rs -W ignore -p no:cacheprovider; \
+	else echo "skipped: Ray cannot be installed here, so micpq.ray was not tested"; fi
 
 ray-wheel: .venv-ray/made
 	rm -rf target/wheels
 	$(RAY_PYTHON) -m maturin build --quiet --release --manifest-path crates/python/Cargo.toml --out target/wheels
 	$(RAY_PYTHON) -m pip install --quiet --disable-pip-version-check --no-deps --force-reinstall target/wheels/micpq-*.whl
 
+# Ray has no wheel for some systems. Then there is no environment, and `ray` says that it skips.
 .venv-ray/made: crates/python/tests_ray/requirements.txt
 	python3 -m venv .venv-ray
-	.venv-ray/bin/pip install --quiet --disable-pip-version-check -r $<
+	@if .venv-ray/bin/pip install --quiet --disable-pip-version-check -r $<; then touch $@; else rm -rf .venv-ray; fi
+
+ray-openapi: build .venv-ray/made  ## write the OpenAPI description of micpq.ray.serve from that of the server
+	PYTHONPATH=crates/python/python/micpq/ray $(RAY_PYTHON) -c "import _openapi, pathlib; \
+	_openapi.write(pathlib.Path('$(MICPQ)'), pathlib.Path('crates/python/python/micpq/ray/openapi.json'))"
+
+# The adapters with the test suites of LangChain and Haystack.
+ADAPTERS_PYTHON := $(CURDIR)/.venv-adapters/bin/python
+adapters: .venv-adapters/made  ## test the adapters for LangChain, LlamaIndex and Haystack
+	rm -rf target/wheels
+	$(ADAPTERS_PYTHON) -m maturin build --quiet --release --manifest-path crates/python/Cargo.toml --out target/wheels
+	$(ADAPTERS_PYTHON) -m pip install --quiet --disable-pip-version-check --no-deps --force-reinstall target/wheels/micpq-*.whl
+	cd crates/python/tests_adapters && MICPQ_BINARY=$(CURDIR)/$(MICPQ) $(ADAPTERS_PYTHON) -m pytest
+
+.venv-adapters/made: crates/python/tests_adapters/requirements.txt
+	python3 -m venv .venv-adapters
+	.venv-adapters/bin/pip install --quiet --disable-pip-version-check -r $<
 	@touch $@
 
 # ARGS go to the harness: make bench-ray ARGS="--documents 20000".

@@ -14,7 +14,8 @@ pub fn exception(name: &str, message: String) -> PyErr {
 /// The exception for an error of the engine.
 pub fn raise(error: Error) -> PyErr {
     let name = match &error {
-        Error::Config(_) | Error::FilterSyntax { .. } => "ConfigError",
+        Error::Config(_) => "ConfigError",
+        Error::FilterSyntax { .. } => "FilterError",
         Error::Input { .. } => "InputError",
         Error::Format { .. } => "FormatError",
         Error::Busy(_) => "BusyError",

@@ -1,6 +1,6 @@
 //! Shards: reading a corpus in chunks, one open shard, and a search over shards of other processes.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -214,12 +214,24 @@ impl Shard {
         })
     }
 
-    /// Deletes documents and returns how many there were.
-    fn delete(&self, py: Python<'_>, ids: Vec<Bound<'_, PyAny>>) -> PyResult<usize> {
+    /// Deletes documents by id and by filter, and returns how many there were. `known` are the attributes of all shards.
+    fn delete(
+        &self,
+        py: Python<'_>,
+        ids: Vec<Bound<'_, PyAny>>,
+        filter: Option<String>,
+        known: Option<BTreeSet<String>>,
+    ) -> PyResult<usize> {
         let ids: Vec<DocId> = ids.iter().map(doc_id).collect::<PyResult<_>>()?;
         self.write(py, |writer| {
-            let deleted = ids.iter().map(|id| writer.delete(id).map(usize::from));
-            deleted.sum()
+            let mut deleted = 0;
+            for id in &ids {
+                deleted += usize::from(writer.delete(id)?);
+            }
+            if let Some(filter) = &filter {
+                deleted += writer.delete_where_in_shard(filter, known.as_ref())?;
+            }
+            Ok(deleted)
         })
     }
 
@@ -247,14 +259,26 @@ impl Shard {
         work::quick(py, None, |progress| self.index.reload(progress))
     }
 
+    /// The document with this id, with its insertion sequence.
     fn get<'py>(&self, py: Python<'py>, id: &Bound<'_, PyAny>) -> PyResult<Option<Bound<'py, PyDict>>> {
         let id = doc_id(id)?;
-        let record = work::quick(py, None, |_| self.index.get(&id))?;
-        record.map(|record| dictionary(py, &record)).transpose()
+        let Some(record) = work::quick(py, None, |_| self.index.get(&id))? else { return Ok(None) };
+        let found = dictionary(py, &record)?;
+        found.set_item("sequence", record.sequence)?;
+        Ok(Some(found))
     }
 
-    fn count(&self, py: Python<'_>, filter: Option<String>) -> PyResult<usize> {
-        work::quick(py, None, |_| filter.map_or_else(|| Ok(self.index.len()), |filter| self.index.count(&filter)))
+    /// Names of the attributes that documents have.
+    fn attributes(&self, py: Python<'_>) -> PyResult<Vec<String>> {
+        work::quick(py, None, |_| self.index.attributes())
+    }
+
+    /// Counts the documents, or those that match a filter. `known` are the attributes of all shards.
+    fn count(&self, py: Python<'_>, filter: Option<String>, known: Option<BTreeSet<String>>) -> PyResult<usize> {
+        work::quick(py, None, |_| match filter {
+            None => Ok(self.index.len()),
+            Some(filter) => self.index.count_in_shard(&filter, known.as_ref()),
+        })
     }
 
     /// Answers one call of a request. All calls with one token see the same commit.

@@ -12,6 +12,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("RAY_DEDUP_LOGS", "0")
 os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
+# Ray runs workers behind everything else on the machine; tests have time limits.
+os.environ.setdefault("RAY_worker_niceness", "0")
 
 
 @pytest.fixture(scope="session")
@@ -83,13 +85,21 @@ def one(workspace, documents, model):
         yield built
 
 
-@pytest.fixture()
-def shards(cluster, corpus, model, tmp_path):
+@pytest.fixture(scope="session")
+def built(cluster, corpus, model, workspace):
+    """A folder of three shards that no test changes."""
     import micpq.ray
 
-    out = tmp_path / "out"
-    micpq.ray.build(corpus, out, model, shards=3, workers=1, chunk=64)
-    return out
+    micpq.ray.build(corpus, workspace / "built", model, shards=3, workers=1, chunk=64)
+    return workspace / "built"
+
+
+@pytest.fixture()
+def shards(built, tmp_path):
+    """A folder of three shards of a test's own."""
+    import shutil
+
+    return shutil.copytree(built, tmp_path / "out")
 
 
 #: Every kind of search, as options of ``search``.
@@ -115,6 +125,18 @@ def pages(index, search, most=3):
         if after is None:
             break
     return found
+
+
+def pid_of(searcher, shard, replica=0):
+    """The process of an actor."""
+    import ray
+
+    return ray.get(searcher._fleet.actors[shard][replica].pid.remote())
+
+
+def rounds(short):
+    """How often something random is tried: MICPQ_RAY_ROUNDS times as often in the long form."""
+    return short * int(os.environ.get("MICPQ_RAY_ROUNDS", "1"))
 
 
 def assert_equal(index, other, searches=SEARCHES):

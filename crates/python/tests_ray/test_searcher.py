@@ -1,47 +1,16 @@
-"""Resident shards: equality over histories, killed actors, hedging, partial answers, rebalancing, HTTP."""
+"""Searches over resident shards: killed actors, hedging, partial answers."""
 
-import json
+import asyncio
 import os
-import random
 import signal
 import threading
 import time
-import urllib.request
 
 import micpq
 import pytest
-import ray
-from bench import news
-from conftest import SEARCHES, assert_equal
+from conftest import SEARCHES, assert_equal, pid_of
 
 import micpq.ray
-
-
-def pid_of(searcher, shard, replica=0):
-    return ray.get(searcher._fleet.actors[shard][replica].pid.remote())
-
-
-def test_random_histories_leave_the_shards_equal_to_one_index(shards, one, tmp_path):
-    draw = random.Random(5)
-    single = one.backup(tmp_path / "single.micpq")
-    with micpq.ray.Searcher(shards, replicas=2) as searcher:
-        for step in range(12):
-            if draw.random() < 0.6:
-                rows = [{**row, "id": draw.randrange(700)} for row in news(1000 + 20 * step, 1000 + 20 * step + draw.randrange(1, 9))]
-                rows = list({row["id"]: row for row in rows}.values())
-                assert searcher.add(rows) == single.add(rows) == len(rows)
-            else:
-                ids = [draw.randrange(700) for _ in range(draw.randrange(1, 6))]
-                ids = list(dict.fromkeys(ids))
-                assert searcher.delete(ids) == single.delete(ids)
-            assert_equal(single, searcher, draw.sample(SEARCHES[:6], 2))
-        searcher.rebalance(2)
-        assert searcher.shards == 2 and not any(p.name.startswith("shard-001") for p in shards.iterdir())
-        assert_equal(single, searcher, SEARCHES[:6])
-        rows = news(2000, 2005)
-        assert searcher.add(rows) == single.add(rows)
-        assert_equal(single, searcher, SEARCHES[:6])
-    single.close()
 
 
 def test_a_killed_shard_answers_again_by_itself(shards, one):
@@ -73,23 +42,6 @@ def test_searches_go_on_while_actors_are_killed(shards, one):
         assert not wrong
 
 
-def test_a_shard_killed_during_a_write_loses_nothing_acknowledged(shards, one, tmp_path):
-    single = one.backup(tmp_path / "single.micpq")
-    with micpq.ray.Searcher(shards, timeout=60) as searcher:
-        searcher.add(news(3000, 3001))
-        single.add(news(3000, 3001))
-        victim = pid_of(searcher, micpq._micpq.route(3001, 3))
-        killer = threading.Timer(0.01, os.kill, (victim, signal.SIGKILL))
-        killer.start()
-        for start in range(3001, 3011):
-            assert searcher.add(news(start, start + 1)) == 1
-            single.add(news(start, start + 1))
-        killer.join()
-        assert all(searcher.get(id) is not None for id in range(3000, 3011))
-        assert_equal(single, searcher, SEARCHES[:4])
-    single.close()
-
-
 def test_partial_answers_only_if_allowed_and_then_marked(shards, one):
     # Nobody starts a shard whose directory is gone.
     with micpq.ray.Searcher(shards, timeout=3) as searcher:
@@ -119,28 +71,19 @@ def test_a_slow_replica_is_hedged(shards, one):
             os.kill(slow, signal.SIGCONT)
 
 
-def test_http_answers_have_the_form_of_the_server(shards, one):
-    port = 20000 + os.getpid() % 20000
-    micpq.ray.serve(shards, name="news", port=port)
-
-    def post(path, body):
-        request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", json.dumps(body).encode(), method="POST")
-        try:
-            with urllib.request.urlopen(request, timeout=60) as answer:
-                return answer.status, json.loads(answer.read())
-        except urllib.error.HTTPError as refused:
-            return refused.code, json.loads(refused.read())
-
-    status, found = post("/v1/indexes/news/query", {"text": "crude oil", "k": 5, "hybrid": 0.3, "snippets": True})
-    expected = one.search("crude oil", k=5, hybrid=0.3, snippets=True)
-    assert status == 200 and [hit["id"] for hit in found["hits"]] == expected.ids
-    assert set(found) == {"hits", "next", "milliseconds"} and found["hits"][0]["snippet"]["text"] == expected[0].snippet[0]
-    status, both = post("/v1/indexes/news/query/batch", {"queries": [{"document": 5}, {"like": [{"text": "wheat"}, {"document": 9, "weight": 2}]}]})
-    assert status == 200 and [hit["id"] for hit in both["answers"][0]["hits"]] == one.search(like=5).ids
-    for body, status, code in (
-        ({"text": "x", "colour": 1}, 400, "bad_request"), ({}, 422, "bad_query"), ({"text": "x", "filter": "yaer:1"}, 422, "bad_filter"),
-    ):
-        refused = post("/v1/indexes/news/query", body)
-        assert refused[0] == status and refused[1]["error"]["code"] == code, refused
-    assert post("/v1/indexes/other/query", {"text": "x"})[1]["error"]["code"] == "unknown_index"
-    ray.serve.shutdown()
+def test_a_searcher_has_every_call_of_an_index_or_refuses_it(shards, one):
+    with micpq.ray.Searcher(shards) as searcher:
+        assert asyncio.run(searcher.asearch(**SEARCHES[0])) == one.search(**SEARCHES[0])
+        assert asyncio.run(searcher.asearch_many(["crude oil"], k=4)) == one.search_many(["crude oil"], k=4)
+        assert 5 in searcher and "nobody" not in searcher and searcher.count("year:1988") == one.count("year:1988")
+        assert searcher.info()["documents"] == 600 and searcher.reload() is False
+        # What is neither the searcher's own nor one of these would reach for a single index.
+        shared = {"asearch", "asearch_many", "create", "to_pandas", "to_polars", "__contains__", "__enter__", "__exit__"}
+        own = {name for name, value in vars(micpq.Index).items() if callable(value) or isinstance(value, (property, classmethod))}
+        public = {name for name in own if not name.startswith("_")}
+        assert public - shared - set(vars(micpq.ray.Searcher)) == set()
+        for name in ("compact", "recall", "verify", "codes", "to_pandas"):
+            with pytest.raises(micpq.ConfigError, match="works on one shard"):
+                getattr(searcher, name)()
+    with pytest.raises(micpq.ClosedError):
+        searcher.search("oil")

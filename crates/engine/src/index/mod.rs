@@ -309,6 +309,12 @@ impl Index {
         })
     }
 
+    /// [`Index::count`] in a shard. `known` are the attributes of all shards; any other name is refused.
+    pub fn count_in_shard(&self, filter: &str, known: Option<&BTreeSet<String>>) -> Result<usize> {
+        let snapshot = self.inner.snapshot();
+        guarded_ours(&self.inner.dir.join(STORE), || snapshot.count(self.inner.parse_filter_of(filter, known)?.query()))
+    }
+
     /// Problems found since the last call: packed codes that were damaged and built again, damaged segments excluded
     /// from merges, and commits that are on disk but could not be opened yet.
     pub fn warnings(&self) -> Vec<String> {

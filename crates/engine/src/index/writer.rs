@@ -1,7 +1,7 @@
 //! The index writer: many changes, one commit.
 
 use std::borrow::Cow;
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::hash::{BuildHasher, RandomState};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -13,6 +13,7 @@ use tantivy::indexer::UserOperation;
 use tantivy::merge_policy::{LogMergePolicy, MergeCandidate, MergePolicy};
 
 use super::directory::{StoreDirectory, segment_of};
+use super::filter::Filter;
 use super::schema::id_text;
 use super::segment::codes_path;
 use super::snapshot::Snapshot;
@@ -334,6 +335,17 @@ impl IndexWriter {
         // An attribute that no committed document has may belong to an uncommitted one.
         let known = self.added.is_empty().then(|| self.base.clone());
         let query = self.inner.parse_filter(filter, known.as_deref())?;
+        self.delete_matching(query)
+    }
+
+    /// [`IndexWriter::delete_where`] in a shard. `known` are the attributes of all shards; any other name is refused.
+    pub fn delete_where_in_shard(&mut self, filter: &str, known: Option<&BTreeSet<String>>) -> Result<usize> {
+        self.ready()?;
+        let query = self.inner.parse_filter_of(filter, known)?;
+        self.delete_matching(query)
+    }
+
+    fn delete_matching(&mut self, query: Filter) -> Result<usize> {
         let store = self.inner.dir.join(STORE);
         let count = guarded_ours(&store, || self.base.count(query.query()))?;
         self.tantivy()?.delete_query(query.into_query()).map_err(|e| tantivy_error(&store, e))?;

@@ -17,6 +17,7 @@ __all__ = [
     "ConfigError",
     "DeviceError",
     "Error",
+    "FilterError",
     "FormatError",
     "InputError",
     "StoppedError",
@@ -34,6 +35,10 @@ class ArgumentError(Error, TypeError):
 
 class ConfigError(Error, ValueError):
     """An option is out of range, unknown, or contradicts another."""
+
+
+class FilterError(ConfigError):
+    """A filter cannot be parsed, or names an attribute that no document has."""
 
 
 class DeviceError(Error):

@@ -10,6 +10,7 @@ import json
 import os
 import shutil
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -24,7 +25,7 @@ from .. import _inputs, _micpq
 from .._model import Model
 from ..errors import ConfigError, InputError
 from ._calls import get, unwrapped
-from ._files import corpus_files, resolve, write_whole
+from ._files import corpus_files, put_in_place, resolve, write_whole
 from ._manifest import Manifest, checksum, files_of, shard_name
 from ._parts import dead_letters, part_name, read_chunks, read_part, write_part
 
@@ -86,12 +87,11 @@ class _Encoder:
 
 
 @ray.remote(max_retries=-1, num_cpus=1)
-def _index_shard(build: str, out: str, name: str, shard: int, plan: _Plan, parts: list[str]) -> int:
+def _index_shard(build: str, out: str, name: str, shard: int, plan: _Plan, parts: list[str]) -> dict[str, Any]:
     """Writes one shard from its rows of all parts, in the order of insertion. A finished one is left as it is."""
-    folder, record = Path(build), Path(build) / f"{name}.json"
-    place, staged = Path(out) / name, Path(build) / name
+    folder, place = Path(build), Path(out) / name
     if not place.exists():
-        shutil.rmtree(staged, ignore_errors=True)
+        staged = folder / f"{name}.{uuid.uuid4().hex}"
         model = Model.load(Path(out) / "model")
         options = _inputs.options({"store": plan.store, "rerank_vectors": plan.rerank_vectors})
         index = _micpq.Shard.create(staged, model._native, options)
@@ -99,12 +99,10 @@ def _index_shard(build: str, out: str, name: str, shard: int, plan: _Plan, parts
             documents, embeddings, sequences = read_part(folder / "parts" / part, shard, model.inputs)
             if sequences:
                 index.add(documents, embeddings, sequences)
-        count = index.commit()
+        index.commit()
         index.close()
-        write_whole(record, json.dumps({"name": name, "documents": count, "checksum": checksum(files_of(staged))}).encode())
-        os.rename(staged, place)
-    recorded: int = json.loads(record.read_text())["documents"]
-    return recorded
+        put_in_place(staged, place)
+    return {"name": name, "documents": len(_micpq.Shard.open(place)), "checksum": checksum(files_of(place))}
 
 
 def build(
@@ -164,12 +162,12 @@ def build(
     parts = sorted(p.name for p in (folder / "parts").glob("*.arrow"))
     names = [shard_name(1, number, shards) for number in range(shards)]
     tasks = [_index_shard.remote(str(folder), str(target), name, number, plan, parts) for number, name in enumerate(names)]
-    documents = sum(get(tasks))
+    records = get(tasks)
     dead = [{"problem": reason} for part in parts for reason in dead_letters(folder / "parts" / part)]
     write_whole(target / "dead-letters.jsonl", "".join(json.dumps(d, ensure_ascii=False) + "\n" for d in dead).encode())
-    built = Built(documents, shards, len(dead), time.perf_counter() - begun, resumed, rates)
+    built = Built(sum(record["documents"] for record in records), shards, len(dead), time.perf_counter() - begun, resumed, rates)
     write_whole(target / "build.json", json.dumps({"plan": json.loads(plan.text()), "built": asdict(built)}, indent=1).encode())
-    Manifest(fingerprint, [json.loads((folder / f"{name}.json").read_text()) for name in names]).write(target)
+    Manifest(fingerprint, records).write(target)
     shutil.rmtree(folder, ignore_errors=True)
     return built
 

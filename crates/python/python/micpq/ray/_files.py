@@ -6,6 +6,7 @@ import contextlib
 import os
 import shutil
 import tempfile
+import uuid
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -87,9 +88,20 @@ def upload(source: Path, filesystem: fs.FileSystem, path: str) -> None:
         shutil.copyfileobj(local, remote, 1 << 20)
 
 
+def put_in_place(staged: Path, target: Path) -> None:
+    """Renames a finished directory to its place, unless another attempt was faster. Attempts give the same content, and their
+    staged directories have names of their own: Ray may run a task twice at once when it has lost a machine for dead."""
+    try:
+        os.rename(staged, target)
+    except OSError:
+        if not target.exists():
+            raise
+        shutil.rmtree(staged, ignore_errors=True)
+
+
 def write_whole(path: Path, content: bytes) -> None:
     """Writes a file beside its place, syncs it and renames it."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     with temporary.open("wb") as file:
         file.write(content)
         file.flush()

@@ -2,60 +2,95 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
-from dataclasses import dataclass
+import time
+import uuid
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import ray
 
 from .. import _micpq
 from .._model import Model
-from ..errors import ConfigError
+from ..errors import BusyError, ConfigError, Error
 from ._calls import get
-from ._manifest import Manifest, checksum, files_of, generation_of, shard_name
-
-
-@dataclass(frozen=True)
-class Replaced:
-    """The shards that a new manifest does not name any more."""
-
-    directories: list[Path]
-
-    def remove(self) -> None:
-        """Removes them. Processes that have them mapped may go on reading."""
-        for directory in self.directories:
-            shutil.rmtree(directory, ignore_errors=True)
+from ._files import put_in_place
+from ._manifest import Manifest, checksum, files_of, shard_name
 
 
 @ray.remote(max_retries=-1, num_cpus=1)
 def _move(sources: list[str], place: str, number: int, shards: int) -> dict[str, object]:
     """Writes one new shard from its documents of all old ones, with their codes, vectors and sequences as they are."""
     target = Path(place)
-    staged = target.with_name(f".{target.name}")
     if not target.exists():
-        shutil.rmtree(staged, ignore_errors=True)
+        staged = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
         model = Model.load(Path(sources[0]) / "model")
         shard = _micpq.Shard.create_like(staged, model._native, Path(sources[0]))
         for source in sources:
             shard.copy_from(Path(source), number, shards)
         shard.commit()
         shard.close()
-        os.rename(staged, target)
+        put_in_place(staged, target)
     documents = len(_micpq.Shard.open(target))
     return {"name": target.name, "documents": documents, "checksum": checksum(files_of(target))}
 
 
-def rebalance(out: Path, shards: int) -> Replaced:
-    """Builds so many shards beside the old ones and swaps the manifest. Nobody may write the old shards meanwhile."""
+@contextlib.contextmanager
+def rebalance(out: Path, shards: int, end_writers: Callable[[], None], deadline: float) -> Iterator[None]:
+    """Builds so many shards beside the old ones and swaps the manifest; then runs the block and removes the old ones. It has the
+    writers' locks of the old shards all the time, so that no change to them can be acknowledged and lost.
+
+    :param end_writers: ends the writers of the caller's own actors.
+    """
     if shards == 0:
         raise ConfigError("shards is 0; give at least 1")
     manifest = Manifest.read(out)
-    sources = [str(directory) for directory in manifest.directories(out)]
-    names = [shard_name(generation_of(manifest) + 1, number, shards) for number in range(shards)]
-    # A shard that a killed call left whole may lack what was written since; all are built again.
-    for name in names:
-        shutil.rmtree(out / name, ignore_errors=True)
-    tasks = [_move.remote(sources, str(out / name), number, shards) for number, name in enumerate(names)]
-    Manifest(manifest.model, get(tasks)).write(out)
-    return Replaced([Path(source) for source in sources])
+    sources = manifest.directories(out)
+    locks = _lock(sources, end_writers, deadline)
+    try:
+        generation = 1 + max(int(directory.name.split("-")[1]) for directory in _present(out))
+        # What killed calls left. Its generation is not used again: a task of theirs may still be running.
+        for leftover in _present(out) - set(sources):
+            shutil.rmtree(leftover, ignore_errors=True)
+        names = [shard_name(generation, number, shards) for number in range(shards)]
+        old = [str(source) for source in sources]
+        tasks = [_move.remote(old, str(out / name), number, shards) for number, name in enumerate(names)]
+        Manifest(manifest.model, get(tasks)).write(out)
+        yield
+        for source in sources:
+            # In one step, so that nobody opens half a shard. Processes that have it mapped may go on reading.
+            removed = source.with_name(f".{source.name}.removed")
+            os.rename(source, removed)
+            shutil.rmtree(removed, ignore_errors=True)
+    finally:
+        for lock in locks:
+            # The directory of a removed shard is gone.
+            with contextlib.suppress(Error):
+                lock.close()
+
+
+def _present(out: Path) -> set[Path]:
+    """Directories of shards, and those that are being written or removed."""
+    return {*out.glob("shard-*"), *out.glob(".shard-*")}
+
+
+def _lock(directories: list[Path], end_writers: Callable[[], None], deadline: float) -> list[_micpq.Shard]:
+    """Takes the writer's lock of every shard. A change that is under way is waited for."""
+    while True:
+        end_writers()
+        locks = []
+        try:
+            for directory in directories:
+                shard = _micpq.Shard.open(directory)
+                # An empty commit opens the writer.
+                shard.commit()
+                locks.append(shard)
+            return locks
+        except BusyError:
+            for shard in locks:
+                shard.close()
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)

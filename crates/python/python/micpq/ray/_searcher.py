@@ -6,57 +6,27 @@ import itertools
 import os
 import threading
 import time
-import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-import ray
-from ray.exceptions import ActorDiedError, ActorUnavailableError, RayActorError
-
 from .. import _inputs, _micpq
-from .._index import Hits, Index
+from .._index import Hits, Index, _hits
 from .._inputs import Data, Id
 from .._model import Model
-from ..errors import ArgumentError, BusyError, ConfigError, Error
+from ..errors import ArgumentError, BusyError, ClosedError, ConfigError
 from ._calls import get
+from ._fleet import PAUSE, START_SECONDS, Fleet, Replaced, ShardsMissing
 from ._manifest import Manifest
-from ._shard import SequenceActor, ShardActor
+from ._request import Request, Retry
 
-_GONE = (RayActorError, ActorDiedError, ActorUnavailableError)
-
-
-class ShardsMissing(Error):
-    """Shards did not answer in time. The message names them."""
-
-
-class _Retry(Exception):
-    """A shard lost the commit that a request had begun with: the request begins again."""
-
-
-class _Fleet:
-    """The actors of one generation of shards: ``actors[shard][replica]``."""
-
-    def __init__(self, out: Path, manifest: Manifest, replicas: int, cpus: float, threads: int) -> None:
-        self.manifest, self.directories = manifest, [str(d) for d in manifest.directories(out)]
-        options = {"num_cpus": cpus, "scheduling_strategy": "SPREAD", "max_concurrency": 8}
-        self.actors = [
-            [ShardActor.options(**options).remote(directory, threads) for _ in range(replicas)]
-            for directory in self.directories
-        ]
-        self.sequences = SequenceActor.remote(self.directories)
-
-    def everyone(self) -> list[Any]:
-        return [actor for replicas in self.actors for actor in replicas]
-
-    def stop(self) -> None:
-        for actor in [*self.everyone(), self.sequences]:
-            ray.kill(actor)
+__all__ = ["Searcher", "ShardsMissing"]
 
 
 class Searcher(Index):
     """Searches an index in shards as one index: the same answers, in the same order. It takes the calls of
-    :class:`micpq.Index` that search and change documents.
+    :class:`micpq.Index` that search and change documents. Any number of threads may use it, and any number of searchers may
+    search one folder; one of them may write.
 
     :param out: the folder of shards, which all machines see.
     :param replicas: actors per shard.
@@ -76,6 +46,7 @@ class Searcher(Index):
         hedge_after: float = 0.05,
         timeout: float = 30.0,
     ) -> None:
+        self._fleet: Fleet | None = None
         if _inputs.count(replicas, "replicas") == 0:
             raise ConfigError("replicas is 0; give at least 1")
         self._out = _inputs.path(out, "out").absolute()
@@ -84,11 +55,12 @@ class Searcher(Index):
         self._encoder = None
         self._refreshing = threading.Lock()
         self._turn = itertools.count()
-        self._seen = self._stamp()
+        self._moving = False
         manifest = Manifest.read(self._out)
-        self._fleet: _Fleet | None = _Fleet(self._out, manifest, *self._settings)
+        self._seen = self._stamp()
         self._model = Model.load(self._out / manifest.shards[0]["name"] / "model")
-        store, rerank_vectors, language = self._ask_first(0, "kind")
+        self._fleet = Fleet(self._out, manifest, *self._settings)
+        store, rerank_vectors, language = self._fleet.started()
         self._merger = _micpq.Merger(self._model._native, rerank_vectors, store, language)
 
     # Reading
@@ -112,31 +84,36 @@ class Searcher(Index):
     @property
     def shards(self) -> int:
         """Number of shards."""
-        return len(self._open().actors)
+        return len(self._open())
 
     def __len__(self) -> int:
         return self.count()
 
     def count(self, filter: str | None = None) -> int:
         """Counts the documents, or those that match a filter."""
-        self.refresh()
-        counts, refused = [], None
-        for shard in range(self.shards):
-            try:
-                counts.append(self._ask_first(shard, "count", filter))
-            except ConfigError as problem:
-                # A shard may lack an attribute that another one has.
-                refused = problem
-        if refused is not None and not counts:
-            raise refused
-        return sum(counts)
+        known = None if filter is None else self._attributes()
+        return sum(self._of_all("count", filter, known).values())
+
+    def _attributes(self) -> set[str] | None:
+        """Names of the attributes of all shards: a filter may name no other. None if there are no documents."""
+        answers = self._of_all("attributes").values()
+        return {name for _, names in answers for name in names} if any(count for count, _ in answers) else None
 
     def get(self, id: Id) -> dict[str, Any] | None:
         """The document with this id, with its code, or None."""
-        found: dict[str, Any] | None = self._ask_first(_micpq.route(id, self.shards), "get", id)
+        found = self._get([id])[0]
+        if found is not None:
+            found.pop("sequence", None)
         return found
 
-    def search(self, query: Any = None, k: int = 10, *, allow_partial: bool = False, **options: Any) -> Hits:
+    def _get(self, ids: list[Id]) -> list[dict[str, Any] | None]:
+        """Documents with their codes and sequences, in the order of the ids."""
+        answers = self._ask("get", lambda shards: {n: ([ids[i] for i in at],) for n, at in _by_shard(ids, shards).items()})
+        # The shards may have been moved between the two calls, so the documents are found by their ids.
+        found = {str(document["id"]): document for answer in answers.values() for document in answer if document is not None}
+        return [found.get(str(id)) for id in ids]
+
+    def search(self, query: Any = None, k: int = 10, *, allow_partial: bool = False, _stop: Any = None, **options: Any) -> Hits:
         """Finds the documents nearest to a query; see :meth:`micpq.Index.search`.
 
         :param allow_partial: answer without the shards that do not answer in time. ``hits.missing`` names them.
@@ -146,7 +123,7 @@ class Searcher(Index):
         examples = self._query(query, options.pop("like", None), options.pop("keywords", None))
         return self._search([examples], {"k": _inputs.count(k, "k"), **options}, allow_partial)[0]
 
-    def search_many(self, queries: Any, k: int = 10, *, allow_partial: bool = False, **options: Any) -> list[Hits]:
+    def search_many(self, queries: Any, k: int = 10, *, allow_partial: bool = False, _stop: Any = None, **options: Any) -> list[Hits]:
         """Answers many queries at once: texts, or vectors ``[n, width]``."""
         if isinstance(queries, (str, bytes)) or not isinstance(queries, Iterable):
             raise ArgumentError(f"queries must be a list of texts or an array of vectors, not {type(queries).__name__}")
@@ -154,18 +131,17 @@ class Searcher(Index):
         return self._search(prepared, {"k": _inputs.count(k, "k"), **options}, allow_partial)
 
     def _search(self, queries: list[Any], options: dict[str, Any], allow_partial: bool) -> list[Hits]:
-        from .._index import _hits
-
         settings = _inputs.options(options)
         deadline = time.monotonic() + self._timeout
         while True:
             self.refresh()
-            request = _Request(self._open(), next(self._turn), self._hedge_after, deadline, allow_partial)
+            request = Request(self._open(), next(self._turn), self._hedge_after, deadline, self._timeout if allow_partial else None)
             try:
                 answers = [_hits(answer) for answer in self._merger.search(queries, settings, request.deliver)]
-            except (_Retry, BusyError):
+            except (Retry, Replaced, BusyError):
                 if time.monotonic() > deadline:
                     raise ShardsMissing("the shards changed or restarted too often to answer; ask again") from None
+                time.sleep(PAUSE)
                 continue
             finally:
                 request.release()
@@ -180,7 +156,7 @@ class Searcher(Index):
         return info.st_mtime_ns, info.st_ino
 
     def refresh(self) -> bool:
-        """Switches to the shards of a new manifest, if there is one. Every search does it first."""
+        """Switches to the shards of a new manifest, if there is one. Every call does it first."""
         if self._stamp() == self._seen:
             return False
         with self._refreshing:
@@ -191,114 +167,106 @@ class Searcher(Index):
             if manifest.shards == old.manifest.shards:
                 self._seen = stamp
                 return False
-            new = _Fleet(self._out, manifest, *self._settings)
-            ray.get([actor.pid.remote() for actor in new.everyone()])
-            self._fleet, self._seen = new, stamp
-            # Requests that the old actors are answering fail and begin again on the new ones.
-            old.stop()
+            new = Fleet(self._out, manifest, *self._settings)
+            new.started()
+            # Requests that the old actors are answering hold them until they are done.
+            self._fleet, self._seen, old.replaced = new, stamp, True
             return True
 
     # Changing
 
     def add(self, data: Data, *, ids: Any = None, embeddings: Any = None, **corpus: Any) -> int:
         """Adds documents, or replaces those with the same ids. Each goes to the shard that owns its id. Returns when every
-        shard has committed; a document is then on disk and found by the next search."""
+        shard has committed; a document is then on disk and found by the next search. An error may leave the documents of some
+        shards stored: add them again."""
         documents = _inputs.documents(data, corpus, ids=ids)
         count = documents.count()
         if count is None:
             raise ArgumentError("add takes rows or a table; build reads files")
-        rows = None if embeddings is None else _inputs.vectors(embeddings, width=self.model.inputs, rows=count)
-        self.refresh()
-        owners = documents.routes(self.shards)
-        by_shard: dict[int, list[int]] = {}
-        for position, owner in enumerate(owners):
-            by_shard.setdefault(owner, []).append(position)
-        packed = {shard: documents.to_bytes(positions) for shard, positions in by_shard.items()}
-        vectors = {shard: None if rows is None else rows[positions] for shard, positions in by_shard.items()}
+        return self._add(documents, None if embeddings is None else _inputs.vectors(embeddings, width=self.model.inputs, rows=count))
 
-        def put(shard: int, first: int) -> Any:
-            sequences = [first + position for position in by_shard[shard]]
-            return self._open().actors[shard][0].put.remote(packed[shard], sequences, vectors[shard])
+    def _add(self, documents: _micpq.Documents, rows: Any) -> int:
+        """Adds documents that are in memory, with their embeddings if ``rows`` has them."""
+        count = documents.count() or 0
 
-        self._write(set(by_shard), count, put)
+        def parts(shards: int) -> dict[int, tuple[Any, ...]]:
+            positions: dict[int, list[int]] = {}
+            for position, owner in enumerate(documents.routes(shards)):
+                positions.setdefault(owner, []).append(position)
+            return {n: (documents.to_bytes(at), at, None if rows is None else rows[at]) for n, at in positions.items()}
+
+        if count:
+            self._write("put", parts, count)
         return count
 
     def delete(self, ids: Id | Iterable[Id] | None = None, *, filter: str | None = None) -> int:
-        """Deletes documents by id, and returns how many there were. Returns when every shard has committed."""
-        if filter is not None:
-            raise ConfigError("delete takes ids in a folder of shards; search for what matches and delete its ids")
-        if ids is None:
-            raise ConfigError("delete needs ids")
-        by_shard: dict[int, list[Id]] = {}
-        self.refresh()
-        for id in [ids] if isinstance(ids, (str, int)) else ids:
-            by_shard.setdefault(_micpq.route(id, self.shards), []).append(id)
-        return sum(self._write(set(by_shard), 0, lambda shard, _: self._open().actors[shard][0].delete.remote(by_shard[shard])))
+        """Deletes documents by id or by filter, and returns how many there were. Returns when every shard has committed. A shard
+        that dies meanwhile deletes again, and the count lacks what it had deleted before."""
+        if ids is None and filter is None:
+            raise ConfigError("delete needs ids or a filter")
+        if ids is not None and not isinstance(ids, (str, int, Iterable)):
+            raise ArgumentError(f"ids must be strings or whole numbers, not {type(ids).__name__}")
+        listed = [] if ids is None else [ids] if isinstance(ids, (str, int)) else list(ids)
 
-    def _write(self, shards: set[int], count: int, send: Any) -> list[int]:
-        """Sends a change to shards until each has committed. A shard that died gets it again with new sequences: documents that
-        it had committed are replaced by the same ones."""
-        fleet, deadline = self._open(), time.monotonic() + self._timeout
-        results: list[int] = []
-        left = set(shards)
-        while left:
-            first = ray.get(fleet.sequences.reserve.remote(count))
-            if first is None:
-                raise BusyError("the shards are being moved; write again when that is done")
-            sent = {shard: send(shard, first) for shard in left}
-            for shard, reference in sent.items():
-                try:
-                    results.append(get(reference, max(0.1, deadline - time.monotonic())))
-                    left.discard(shard)
-                except (*_GONE, ray.exceptions.GetTimeoutError) as problem:
-                    if time.monotonic() > deadline:
-                        raise ShardsMissing(f"shards {sorted(left)} did not commit in {self._timeout} s: {problem}") from None
-                    time.sleep(0.05)
-        replicas = [actor.reload.remote() for shard in shards for actor in fleet.actors[shard][1:]]
-        # A replica that is starting opens the last commit by itself.
-        for reference in replicas:
-            try:
-                ray.get(reference, timeout=max(0.1, deadline - time.monotonic()))
-            except (*_GONE, ray.exceptions.GetTimeoutError):
-                pass
-        return results
+        known = None if filter is None else self._attributes()
+
+        def parts(shards: int) -> dict[int, tuple[Any, ...]]:
+            owned = _by_shard(listed, shards)
+            asked = range(shards) if filter is not None else owned
+            return {n: ([listed[i] for i in owned.get(n, [])], filter, known) for n in asked}
+
+        return sum(self._write("delete", parts, 0).values())
 
     def rebalance(self, shards: int) -> None:
         """Moves all documents into another number of shards. The new shards are built beside the old ones while searches go on,
         and the manifest is swapped in one step. Changes are refused meanwhile."""
         from ._rebalance import rebalance
 
-        fleet = self._open()
-        ray.get(fleet.sequences.freeze.remote(True))
+        deadline = time.monotonic() + self._timeout
+
+        def end_writers() -> None:
+            get([replicas[0].close.remote() for replicas in self._open().actors], max(0.1, deadline - time.monotonic()))
+
+        self._moving = True
         try:
-            ray.get([replicas[0].close.remote() for replicas in fleet.actors])
-            old = rebalance(self._out, _inputs.count(shards, "shards"))
-            self.refresh()
-        except BaseException:
-            ray.get(fleet.sequences.freeze.remote(False))
-            raise
-        old.remove()
+            with rebalance(self._out, _inputs.count(shards, "shards"), end_writers, deadline):
+                # Nobody can write the old shards until they are gone.
+                self.refresh()
+        finally:
+            self._moving = False
 
     # Asking actors
 
-    def _open(self) -> _Fleet:
+    def _open(self) -> Fleet:
         if self._fleet is None:
-            from ..errors import ClosedError
-
             raise ClosedError(f"the searcher of {self._out} is closed; open it again")
         return self._fleet
 
-    def _ask_first(self, shard: int, method: str, *args: Any) -> Any:
-        """Asks a replica of a shard, the next one if it is gone, until the time is up."""
+    def _ask(self, method: str, arguments: Callable[[int], dict[int, tuple[Any, ...]]]) -> dict[int, Any]:
+        """Calls a method of shards with the arguments for their number, again if the shards were moved meanwhile."""
+        return self._until_answered(lambda fleet, deadline: fleet.ask(method, arguments(len(fleet)), deadline))
+
+    def _of_all(self, method: str, *given: Any) -> dict[int, Any]:
+        return self._ask(method, lambda shards: {shard: given for shard in range(shards)})
+
+    def _write(self, method: str, arguments: Callable[[int], dict[int, tuple[Any, ...]]], count: int) -> dict[int, Any]:
+        if self._moving:
+            # Otherwise a change would take the lock that the move waits for.
+            raise BusyError("the shards are being moved; write again when that is done")
+        try:
+            return self._until_answered(lambda fleet, deadline: fleet.write(method, arguments(len(fleet)), count, deadline))
+        except BusyError as problem:
+            raise BusyError(f"the shards are being moved, or another process writes them; write again later: {problem}") from None
+
+    def _until_answered(self, call: Callable[[Fleet, float], dict[int, Any]]) -> dict[int, Any]:
         deadline = time.monotonic() + self._timeout
-        for turn in itertools.count():
-            replicas = self._open().actors[shard]
+        while True:
+            self.refresh()
             try:
-                return get(getattr(replicas[turn % len(replicas)], method).remote(*args), self._timeout)
-            except (*_GONE, ray.exceptions.GetTimeoutError):
+                return call(self._open(), deadline)
+            except Replaced:
                 if time.monotonic() > deadline:
-                    raise ShardsMissing(f"shard {shard} did not answer in {self._timeout} s") from None
-                time.sleep(0.05)
+                    raise ShardsMissing("the shards were moved too often to answer; ask again") from None
 
     # The rest
 
@@ -309,7 +277,7 @@ class Searcher(Index):
     def reload(self) -> bool:
         """Switches all replicas to the latest commits, and to a new manifest if there is one."""
         changed = self.refresh()
-        return any(ray.get([actor.reload.remote() for actor in self._open().everyone()])) or changed
+        return any(get([actor.reload.remote() for actor in self._open().everyone()])) or changed
 
     def close(self) -> None:
         """Stops the actors. What they acknowledged is on disk."""
@@ -317,12 +285,16 @@ class Searcher(Index):
         if fleet is not None:
             fleet.stop()
 
-    def __del__(self) -> None:
-        # Actors whose handles are gone are stopped by Ray.
-        self._fleet = None
-
     def __repr__(self) -> str:
         return f"Searcher({self.path!r}, {'closed' if self.closed else f'{self.shards} shards'})"
+
+
+def _by_shard(ids: list[Id], shards: int) -> dict[int, list[int]]:
+    """The positions of ids by the shard that owns them."""
+    owned: dict[int, list[int]] = {}
+    for position, id in enumerate(ids):
+        owned.setdefault(_micpq.route(id, shards), []).append(position)
+    return owned
 
 
 def _refused(name: str) -> Any:
@@ -333,89 +305,5 @@ def _refused(name: str) -> Any:
     return method
 
 
-for _name in ("compact", "verify", "backup", "codes", "to_arrow", "export"):
+for _name in ("compact", "recall", "verify", "backup", "codes", "to_arrow", "export"):
     setattr(Searcher, _name, _refused(_name))
-
-
-class _Request:
-    """One request: which replica answers for which shard, and which shards are missing."""
-
-    def __init__(self, fleet: _Fleet, turn: int, hedge_after: float, deadline: float, allow_partial: bool) -> None:
-        self.fleet, self.turn = fleet, turn
-        self.hedge_after, self.deadline, self.allow_partial = hedge_after, deadline, allow_partial
-        self.token = uuid.uuid4().hex
-        # The replica that answered first has the commit of this request.
-        self.chosen: dict[int, int] = {}
-        self.asked: set[tuple[int, int]] = set()
-        self.missing: set[int] = set()
-
-    def deliver(self, calls: list[tuple[int | None, str]]) -> Mapping[int, str]:
-        """Sends calls to shards and waits for the replies."""
-        wanted: dict[int, str] = {}
-        for shard, call in calls:
-            for number in range(len(self.fleet.actors)) if shard is None else [shard]:
-                if number not in self.missing:
-                    wanted[number] = call
-        pending: dict[Any, tuple[int, int]] = {}
-        for shard, call in wanted.items():
-            self._send(pending, shard, self.chosen.get(shard, self.turn % len(self.fleet.actors[shard])), call)
-        replies: dict[int, str] = {}
-        hedged = False
-        while len(replies) < len(wanted):
-            now = time.monotonic()
-            if now > self.deadline:
-                self._give_up(set(wanted) - set(replies))
-                break
-            wait = min(self.deadline - now, 1.0 if hedged else self.hedge_after)
-            done, _ = ray.wait(list(pending), num_returns=1, timeout=wait) if pending else ([], [])
-            for reference in done:
-                shard, replica = pending.pop(reference)
-                self._take(replies, pending, wanted, reference, shard, replica)
-            if not done and not hedged:
-                hedged = True
-                for shard in set(wanted) - set(replies) - set(self.chosen):
-                    self._send_other(pending, shard, wanted[shard])
-        return replies
-
-    def _take(self, replies: Any, pending: Any, wanted: Any, reference: Any, shard: int, replica: int) -> None:
-        if shard in replies:
-            return
-        try:
-            replies[shard] = get(reference)
-            self.chosen[shard] = replica
-        except _GONE as problem:
-            if self.chosen.get(shard) == replica:
-                # The commit of this request went with the process.
-                raise _Retry from problem
-            if not any(waiting == shard for waiting, _ in pending.values()):
-                time.sleep(0.02)
-                self._send_other(pending, shard, wanted[shard], replica)
-
-    def _send(self, pending: Any, shard: int, replica: int, call: str) -> None:
-        self.asked.add((shard, replica))
-        pending[self.fleet.actors[shard][replica].call.remote(self.token, call)] = (shard, replica)
-
-    def _send_other(self, pending: Any, shard: int, call: str, gone: int | None = None) -> None:
-        """Sends a call to a replica that was not asked, or again to the one that is gone: Ray starts it again."""
-        replicas = range(len(self.fleet.actors[shard]))
-        others = [r for r in replicas if (shard, r) not in self.asked]
-        if others:
-            self._send(pending, shard, others[0], call)
-        elif gone is not None:
-            self._send(pending, shard, (gone + 1) % len(replicas), call)
-
-    def _give_up(self, shards: set[int]) -> None:
-        if shards & set(self.chosen):
-            raise _Retry
-        if not self.allow_partial or len(self.missing | shards) == len(self.fleet.actors):
-            names = ", ".join(str(shard) for shard in sorted(shards))
-            raise ShardsMissing(f"shards {names} of {len(self.fleet.actors)} did not answer in time; ask again, or allow partial answers")
-        self.missing |= shards
-
-    def release(self) -> None:
-        """Lets the shards drop the commit of this request."""
-        for shard, replica in self.asked:
-            try:
-                self.fleet.actors[shard][replica].release.remote(self.token)
-            except _GONE:
-                pass

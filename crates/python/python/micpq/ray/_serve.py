@@ -1,157 +1,146 @@
-"""The query routes of the HTTP interface in front of a folder of shards, with Ray Serve.
+"""The HTTP interface in front of a folder of shards, with Ray Serve.
 
-Bodies and answers are those of ``micpq serve``. It has the routes that read: queries, batches, counts, documents by id,
-health. The routes that change documents or indexes, keys, the web page and metrics are only in ``micpq serve``.
+Paths, bodies, answers and error codes are those of ``micpq serve``. It has the routes that search and that add, get, count and
+delete documents. Keys, the web page, insight, jobs and metrics are only in ``micpq serve``.
 """
 
 from __future__ import annotations
 
-import json
+import asyncio
 import os
+import uuid
+from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from ray import serve as ray_serve
 
 from .. import _inputs
-from ..errors import ArgumentError, BusyError, ConfigError, InputError
+from ..errors import ArgumentError, BusyError, ConfigError, Error, FilterError, InputError
+from ._http import MAX_BODY_BYTES, Refusal, check_caller, json_body, octets_body, path_parts
+from ._openapi import Description
+from ._routes import Routes
 from ._searcher import Searcher, ShardsMissing
 
-_OPTIONS = {"k", "filter", "radius", "after", "hybrid", "rerank", "distance", "documents", "snippets", "explain"}
-_EXAMPLE = {"text", "vector", "document", "weight"}
-MAX_QUERIES = 1000
-
-
-class _Refusal(Exception):
-    def __init__(self, status: int, code: str, message: str) -> None:
-        super().__init__(message)
-        self.status, self.code, self.message = status, code, message
-
-    def response(self) -> Response:
-        kind = "invalid_request_error" if self.status < 500 else "server_error"
-        return JSONResponse({"error": {"code": self.code, "message": self.message, "type": kind}}, self.status)
+#: What a route gets: the parameters of the path, the query string, the body.
+Handler = Callable[[dict[str, str], Any, Any], Any]
 
 
 class Front:
     """Answers HTTP requests by a :class:`Searcher`."""
 
-    def __init__(self, out: str, name: str, options: dict[str, Any]) -> None:
-        self.name, self.searcher = name, Searcher(out, **options)
+    def __init__(self, out: str, name: str, hosts: Sequence[str], writes: bool, options: dict[str, Any]) -> None:
+        self.name, self.hosts, self.writes = name, frozenset(hosts), writes
+        self.description = Description()
+        self.routes = Routes(Searcher(out, **options), self.description)
 
     async def __call__(self, request: Request) -> Response:
-        import asyncio
-
-        body = await request.body()
-        # Searches wait for other processes; the loop goes on with other requests.
-        return await asyncio.get_running_loop().run_in_executor(None, self._answer, request.method, request.url.path, body)
-
-    def _answer(self, method: str, path: str, body: bytes) -> Response:
         try:
-            return self._route(method, path.strip("/").split("/"), body)
-        except _Refusal as refusal:
-            return refusal.response()
-        except (ConfigError, InputError, ArgumentError) as problem:
-            code = "bad_filter" if "filter" in str(problem) else "bad_query"
-            return _Refusal(422, code, str(problem)).response()
-        except (ShardsMissing, BusyError) as problem:
-            return _Refusal(503, "index_unavailable", str(problem)).response()
+            check_caller(request, self.hosts)
+            handler, given, schema = self._route(request)
+            body = None
+            if request.method in ("POST", "PUT", "DELETE"):
+                raw = await _read(request)
+                body = raw if schema is None else self._checked(request, raw, schema)
+            # Searches wait for other processes; the loop goes on with other requests.
+            work = asyncio.get_running_loop().run_in_executor(None, _answered, handler, given, request.query_params, body)
+            response = await work
+        except Refusal as refusal:
+            response = refusal.response()
+        if request.method == "HEAD":
+            response.body = b""
+        response.headers["x-content-type-options"] = "nosniff"
+        response.headers["x-request-id"] = request.headers.get("x-request-id", uuid.uuid4().hex)[:128]
+        return response
 
-    def _route(self, method: str, path: list[str], body: bytes) -> Response:
-        if path == ["healthz"]:
-            return JSONResponse({"status": "ok"})
-        if path[:2] != ["v1", "indexes"] or len(path) < 4:
-            raise _Refusal(404, "unknown_path", f"there is no path /{'/'.join(path)}")
-        if path[2] != self.name:
-            raise _Refusal(404, "unknown_index", f"no index is named {path[2]}; this server has {self.name}")
-        match path[3:], method:
-            case ["query"], "POST":
-                return JSONResponse(self._query(_object(body)))
-            case ["query", "batch"], "POST":
-                return JSONResponse(self._batch(_object(body)))
-            case ["count"], "POST":
-                return JSONResponse({"count": self.searcher.count(_object(body).get("filter"))})
-            case ["documents", id], "GET":
-                return self._document(id)
-        raise _Refusal(404, "unknown_path", f"there is no {method} /{'/'.join(path)}")
+    def _checked(self, request: Request, raw: bytes, schema: str) -> Any:
+        if schema == "octets":
+            return octets_body(request, raw)
+        body = json_body(request, raw, optional=schema == "")
+        problem = None if schema == "" else self.description.problem(schema, body)
+        if problem is not None:
+            raise Refusal(400, "bad_request", problem)
+        return body
 
-    def _query(self, search: dict[str, Any]) -> dict[str, Any]:
-        examples, keywords = self._examples(search)
-        options = {name: search[name] for name in _OPTIONS if search.get(name) is not None}
-        options["k"] = _inputs.count(options.get("k", 10), "k")
-        return _found(self.searcher._search([(examples, keywords)], options, False)[0])
+    def _route(self, request: Request) -> tuple[Handler, dict[str, str], str | None]:
+        """The handler of a request, the parameters of its path, and the schema of its body."""
+        routes = self.routes
+        match path_parts(request):
+            case ["healthz"]:
+                found: dict[str, tuple[Handler, str | None]] = {"GET": (lambda *_: {"status": "ok"}, None)}
+                given: dict[str, str] = {}
+            case ["openapi.json"]:
+                found, given = {"GET": (lambda *_: self.description.text, None)}, {}
+            case ["v1", "indexes", index, *rest]:
+                found, given = self._of_index(rest, routes)
+                if found and index != self.name:
+                    raise Refusal(404, "unknown_index", f"no index is named {index[:80]}; this server has {self.name}")
+            case _:
+                found, given = {}, {}
+        if not found:
+            raise Refusal(404, "unknown_path", "there is no such path; /openapi.json lists all paths")
+        method = "GET" if request.method == "HEAD" else request.method
+        if method not in found:
+            allowed = ", ".join(sorted({*found, *(["HEAD"] if "GET" in found else [])}))
+            text = "this path does not have this method; the Allow header lists its methods"
+            raise Refusal(405, "wrong_method", text, {"allow": allowed})
+        handler, schema = found[method]
+        if handler in (routes.upsert, routes.delete, routes.delete_one) and not self.writes:
+            raise Refusal(409, "unsupported", "this server has several fronts, which only read; serve with fronts=1 to write")
+        return handler, given, schema
 
-    def _batch(self, body: dict[str, Any]) -> dict[str, Any]:
-        queries = body.get("queries")
-        if not isinstance(queries, list) or not 1 <= len(queries) <= MAX_QUERIES:
-            raise _Refusal(400, "bad_request", f"queries must be a list of 1 to {MAX_QUERIES} queries")
-        return {"answers": [self._query(search) for search in queries]}
-
-    def _examples(self, search: Any) -> tuple[list[tuple[str, Any, float]], str | None]:
-        if not isinstance(search, dict):
-            raise _Refusal(400, "bad_request", "a query must be an object")
-        unknown = set(search) - _OPTIONS - {"text", "vector", "document", "like", "keywords"}
-        if unknown:
-            raise _Refusal(400, "bad_request", f"unknown field `{min(unknown)}`")
-        one = {name: search[name] for name in ("text", "vector", "document") if search.get(name) is not None}
-        like = search.get("like")
-        if bool(one) == (like is not None):
-            raise _Refusal(422, "bad_query", "give one of text, vector and document, or several in like")
-        examples = [one] if one else like
-        if not isinstance(examples, list) or not 1 <= len(examples) <= 100:
-            raise _Refusal(400, "bad_request", "like must be a list of 1 to 100 examples")
-        return [self._example(example) for example in examples], search.get("keywords")
-
-    def _example(self, example: Any) -> tuple[str, Any, float]:
-        if not isinstance(example, dict) or set(example) - _EXAMPLE:
-            raise _Refusal(400, "bad_request", "an example has one of text, vector and document, and a weight")
-        given = [name for name in ("text", "vector", "document") if example.get(name) is not None]
-        if len(given) != 1:
-            raise _Refusal(422, "bad_query", "an example has one of text, vector and document")
-        value = example[given[0]]
-        if given[0] == "text" and not isinstance(value, str):
-            raise _Refusal(400, "bad_request", "text must be a string")
-        if given[0] == "vector":
-            value = _inputs.vector(np.asarray(value, dtype=np.float32), "vector", self.searcher.model.inputs)
-        return given[0], value, float(example.get("weight") or 1.0)
-
-    def _document(self, id: str) -> Response:
-        found = self.searcher.get(id)
-        if found is None:
-            raise _Refusal(404, "unknown_document", f"no document has the id {id}")
-        found.pop("code")
-        return JSONResponse(found)
+    def _of_index(self, path: list[str], routes: Routes) -> tuple[dict[str, tuple[Handler, str | None]], dict[str, str]]:
+        match path:
+            case ["query"]:
+                return {"POST": (routes.query, "Search")}, {}
+            case ["query", "batch"]:
+                return {"POST": (routes.batch, "Batch")}, {}
+            case ["query", "vector"]:
+                return {"POST": (routes.vector, "octets")}, {}
+            case ["count"]:
+                return {"POST": (routes.count, "Count")}, {}
+            case ["documents"]:
+                return {"PUT": (routes.upsert, "Upsert")}, {}
+            case ["documents", "get"]:
+                return {"POST": (routes.fetch, "Ids")}, {}
+            case ["documents", "delete"]:
+                return {"POST": (routes.delete, "Delete")}, {}
+            case ["documents", id]:
+                return {"GET": (routes.get, None), "DELETE": (routes.delete_one, "")}, {"id": id}
+        return {}, {}
 
 
-def _object(body: bytes) -> dict[str, Any]:
+async def _read(request: Request) -> bytes:
+    body = b""
+    async for piece in request.stream():
+        body += piece
+        if len(body) > MAX_BODY_BYTES:
+            raise Refusal(413, "too_large", f"the body is longer than {MAX_BODY_BYTES} bytes; send less at once")
+    return body
+
+
+def _answered(handler: Handler, given: dict[str, str], options: Any, body: Any) -> Response:
     try:
-        value = json.loads(body)
-    except ValueError as problem:
-        raise _Refusal(400, "not_json", f"the body is not JSON: {problem}") from None
-    if not isinstance(value, dict):
-        raise _Refusal(400, "bad_request", "the body must be an object")
-    return value
+        answer = handler(given, options, body)
+        return Response(answer, media_type="application/json") if isinstance(answer, bytes) else JSONResponse(answer)
+    except Refusal as refusal:
+        raise refusal
+    except FilterError as problem:
+        raise Refusal(422, "bad_filter", str(problem)) from None
+    except (ConfigError, InputError, ArgumentError) as problem:
+        raise Refusal(422, "bad_query", str(problem)) from None
+    except BusyError as problem:
+        raise Refusal(409, "index_busy", str(problem), {"retry-after": "1"}) from None
+    except ShardsMissing as problem:
+        raise Refusal(503, "index_unavailable", str(problem), {"retry-after": "10"}) from None
+    except Error:
+        import logging
 
-
-def _found(hits: Any) -> dict[str, Any]:
-    rows = []
-    for hit in hits:
-        row = {"id": hit.id, "distance": hit.distance, "score": hit.score, "text": hit.text, "labels": hit.labels}
-        row["attributes"] = hit.attributes
-        if hit.snippet is not None:
-            row["snippet"] = {"text": hit.snippet[0], "marks": [list(mark) for mark in hit.snippet[1]]}
-        if hit.chunk is not None:
-            row["chunk"] = dict(zip(("number", "of", "start"), hit.chunk))
-        if hit.codebook_distances is not None:
-            row["codebook_distances"] = hit.codebook_distances
-        rows.append({name: value for name, value in row.items() if value is not None})
-    found: dict[str, Any] = {"hits": rows, "next": hits.next}
-    if hits.explanation is not None:
-        found["explanation"] = hits.explanation
-    found["milliseconds"] = {stage: seconds * 1e3 for stage, seconds in hits.timings.items()}
-    return found
+        # The message may have paths of the server: they are only for its log.
+        logging.getLogger("ray.serve").exception("a request failed")
+        raise Refusal(500, "storage", "cannot read or write the index; the server's log says why") from None
 
 
 def serve(
@@ -160,17 +149,22 @@ def serve(
     name: str | None = None,
     host: str = "127.0.0.1",
     port: int = 6380,
+    hosts: Sequence[str] = (),
     fronts: int = 1,
     **searcher: Any,
 ) -> Any:
     """Serves a folder of shards over HTTP with Ray Serve, and returns its handle. ``ray.serve.shutdown()`` ends it.
 
     :param name: name of the index in paths. Default: that of the folder.
-    :param fronts: processes that take requests. Each has its own actors.
+    :param hosts: names besides this machine's own address that requests may have in their Host header; ``"*"`` for any. There are
+        no keys: put a proxy that checks them in front before the port is open to others.
+    :param fronts: processes that take requests. Each has its own actors, and with more than one they only read.
     :param searcher: options of :class:`Searcher`: ``replicas``, ``timeout``, ...
     """
     folder = _inputs.path(out, "out").absolute()
+    index = name or folder.name
     ray_serve.start(http_options={"host": host, "port": port})
     front: Any = ray_serve.deployment(Front)
     deployment = front.options(num_replicas=fronts, ray_actor_options={"num_cpus": 0.1}, max_ongoing_requests=64)
-    return ray_serve.run(deployment.bind(str(folder), name or folder.name, searcher), name=f"micpq-{name or folder.name}", route_prefix="/")
+    bound = deployment.bind(str(folder), index, [*hosts, host], fronts == 1, searcher)
+    return ray_serve.run(bound, name=f"micpq-{index}", route_prefix="/")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,11 @@ import ray
 from .. import _micpq
 from .._inputs import Id
 from .._model import Model
+from ..errors import Error
+
+
+class ShardClosed(Error):
+    """The directory of a shard cannot be opened at present. The next call tries again."""
 
 
 @ray.remote(max_restarts=-1)
@@ -19,10 +25,22 @@ class ShardActor:
     The first replica of a shard also writes it."""
 
     def __init__(self, directory: str, threads: int) -> None:
+        # Nothing here may fail: Ray does not start an actor again whose constructor raised.
         _micpq.set_threads(threads)
-        self.directory = directory
-        self.shard = _micpq.Shard.open(Path(directory))
+        self.directory = Path(directory)
+        self.opening, self.writing = threading.Lock(), threading.Lock()
+        self.opened: _micpq.Shard | None = None
         self.model: Model | None = None
+
+    @property
+    def shard(self) -> _micpq.Shard:
+        with self.opening:
+            if self.opened is None:
+                try:
+                    self.opened = _micpq.Shard.open(self.directory)
+                except Error as problem:
+                    raise ShardClosed(str(problem)) from None
+            return self.opened
 
     def pid(self) -> int:
         return os.getpid()
@@ -32,40 +50,53 @@ class ShardActor:
         return self.shard.call(token, call)
 
     def release(self, token: str) -> None:
-        self.shard.release(token)
+        if self.opened is not None:
+            self.opened.release(token)
 
     def kind(self) -> tuple[str, str, str]:
         """What documents are stored, how rerank vectors are, and the language of keyword search."""
         return self.shard.store, self.shard.rerank_vectors, self.shard.language
 
-    def count(self, filter: str | None) -> int:
-        return self.shard.count(filter)
+    def attributes(self) -> tuple[int, list[str]]:
+        """The number of documents, and the names of their attributes."""
+        return len(self.shard), self.shard.attributes()
 
-    def get(self, id: Id) -> dict[str, Any] | None:
-        return self.shard.get(id)
+    def count(self, filter: str | None, known: set[str] | None) -> int:
+        return self.shard.count(filter, known)
+
+    def get(self, ids: list[Id]) -> list[dict[str, Any] | None]:
+        return [self.shard.get(id) for id in ids]
 
     def reload(self) -> bool:
         return self.shard.reload()
 
-    def put(self, documents: bytes, sequences: list[int], embeddings: Any) -> int:
-        """Adds or replaces documents, and commits. Returns the number of documents of the shard."""
+    def put(self, documents: bytes, sequences: list[int], embeddings: Any) -> tuple[bool, int]:
+        """Adds or replaces documents, and commits. Returns true and the number of documents of the shard; or false and the least
+        sequence that it takes, where another writer has used later ones meanwhile."""
         rows = _micpq.Documents.from_bytes(documents)
         if embeddings is None:
-            if self.model is None:
-                self.model = Model.load(Path(self.directory) / "model")
+            with self.opening:
+                self.model = self.model or Model.load(self.directory / "model")
             embeddings = self.model._native.embeddings(rows)
-        self.shard.add(rows, embeddings, sequences)
-        return self.shard.commit()
+        # Calls run beside each other. An error takes back what was not committed, so every change commits alone.
+        with self.writing:
+            least = self.shard.next_sequence()
+            if sequences and sequences[0] < least:
+                return False, least
+            self.shard.add(rows, embeddings, sequences)
+            return True, self.shard.commit()
 
-    def delete(self, ids: list[Id]) -> int:
-        """Deletes documents, commits, and returns how many there were."""
-        deleted = self.shard.delete(ids)
-        self.shard.commit()
-        return deleted
+    def delete(self, ids: list[Id], filter: str | None, known: set[str] | None) -> tuple[bool, int]:
+        """Deletes documents by id and by filter, commits, and returns true and how many there were."""
+        with self.writing:
+            deleted = self.shard.delete(ids, filter, known)
+            self.shard.commit()
+            return True, deleted
 
     def close(self) -> None:
         """Ends the writer, so that another process may write."""
-        self.shard.close()
+        with self.writing:
+            self.shard.close()
 
 
 @ray.remote(max_restarts=-1, num_cpus=0)
@@ -77,20 +108,15 @@ class SequenceActor:
     GAP = 1 << 32
 
     def __init__(self, directories: list[str]) -> None:
-        restarted = ray.get_runtime_context().was_current_actor_reconstructed
-        nexts = [_micpq.Shard.open(Path(directory)).next_sequence() for directory in directories]
-        self.next = max(nexts) + (self.GAP if restarted else 0)
-        self.frozen = False
+        self.directories = directories
+        self.next: int | None = None
 
-    def reserve(self, count: int) -> int | None:
-        """The first of so many sequences; None while shards are being moved."""
-        if self.frozen:
-            return None
-        first = self.next
-        self.next += count
+    def reserve(self, count: int, least: int) -> int:
+        """The first of so many sequences, from ``least`` up."""
+        if self.next is None:
+            restarted = ray.get_runtime_context().was_current_actor_reconstructed
+            nexts = [_micpq.Shard.open(Path(directory)).next_sequence() for directory in self.directories]
+            self.next = max(nexts) + (self.GAP if restarted else 0)
+        first = max(self.next, least)
+        self.next = first + count
         return first
-
-    def freeze(self, frozen: bool) -> None:
-        """Stops or allows changes."""
-        self.frozen = frozen
-
