@@ -31,7 +31,7 @@ fn planted(report: &Value) -> Vec<&Value> {
     let copies = |group: &Value| {
         let number = group["representative"].as_u64().unwrap_or(1);
         let ids = group["duplicates"].as_array().unwrap();
-        number % 40 == 0
+        number.is_multiple_of(40)
             && [format!("{number}-same"), format!("{number}-upper")]
                 .iter()
                 .all(|id| ids.iter().any(|d| d["id"] == **id))
