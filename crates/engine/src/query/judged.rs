@@ -94,7 +94,9 @@ impl Searcher {
             }
             report.ways.push(scored(way, &ids, found, qrels, begun));
         }
-        if self.index().rerank_vectors() != RerankVectors::None {
+        if self.index().chunk().is_some() {
+            report.missing.push("exact float: a document of this index has a vector per chunk".into());
+        } else if self.index().rerank_vectors() != RerankVectors::None {
             let begun = Instant::now();
             let found = self.by_vectors(&embedded, config.k, progress)?;
             report.ways.push(scored("exact float".into(), &ids, found, qrels, begun));
