@@ -46,9 +46,8 @@ impl Part {
         [Part::Rotation, Part::Bias, Part::Inner, Part::InnerBias, Part::Outer, Part::Codewords, Part::Scales];
 
     /// Learning rate relative to that of the residual. Bias and codewords start at a good place and move half as fast. So does the
-    /// rotation, for embeddings of length 1: its inputs are longer, and at half the rate it runs away from the codewords
-    /// (AGNews, 32 bits: the error of the codes grew two thousandfold in 200 steps). The scales are two numbers that must cross
-    /// whole units in a few hundred steps.
+    /// rotation, for embeddings of length 1: its inputs are longer. The scales are two numbers that must cross whole units in a
+    /// few hundred steps.
     pub fn rate(self) -> f64 {
         match self {
             Part::Rotation => 0.5 / INPUT_LENGTH,
