@@ -27,23 +27,27 @@ def client(news_index):
         assert server.wait(30) == 0
 
 
+def vectors(answer):
+    return np.array([item.embedding for item in answer.data], dtype=np.float32)
+
+
 def test_texts_token_ids_and_both_encodings_give_the_embeddings_of_the_model(client, news_index, encoder):
     texts = ["crude oil barrel", "bank loan"]
     expected = news_index.model.embeddings(texts)
     assert "news" in [model.id for model in client.models.list()]
     # The client asks for base64 by itself, and turns it into numbers.
     answer = client.embeddings.create(model="news", input=texts)
-    assert np.array([item.embedding for item in answer.data], dtype=np.float32) == pytest.approx(expected, abs=1e-6)
+    assert vectors(answer) == pytest.approx(expected, abs=1e-6)
     assert [item.index for item in answer.data] == [0, 1] and answer.usage.total_tokens > 0
     floats = client.embeddings.create(model="news", input=texts, encoding_format="float")
-    assert [item.embedding for item in floats.data] == [item.embedding for item in answer.data]
+    assert (vectors(floats) == vectors(answer)).all()
     single = client.embeddings.create(model="news", input=texts[0])
-    assert single.data[0].embedding == pytest.approx(answer.data[0].embedding)
-    # Token ids of the encoder's vocabulary, with or without the ids of the start and the end.
+    assert vectors(single)[0] == pytest.approx(expected[0], abs=1e-6)
+    # Token ids of the encoder's vocabulary, with those that mark the ends of a text.
     words = (Path(encoder) / "vocab.txt").read_text().split("\n")
-    ids = [[words.index(word) for word in text.split()] for text in texts]
+    ids = [[words.index(word) for word in ["[CLS]", *text.split(), "[SEP]"]] for text in texts]
     tokens = client.embeddings.create(model="news", input=ids)
-    assert np.array([item.embedding for item in tokens.data], dtype=np.float32) == pytest.approx(expected, abs=1e-6)
+    assert vectors(tokens) == pytest.approx(expected, abs=1e-6)
 
 
 def test_refusals_are_the_errors_of_the_client(client):

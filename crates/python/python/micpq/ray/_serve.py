@@ -7,6 +7,7 @@ delete documents. Keys, the web page, insight, jobs and metrics are only in ``mi
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import uuid
 from collections.abc import Callable, Sequence
@@ -23,6 +24,8 @@ from ._http import MAX_BODY_BYTES, Refusal, check_caller, json_body, octets_body
 from ._openapi import Description
 from ._routes import Routes
 from ._searcher import Searcher, ShardsMissing
+
+_LOG = logging.getLogger("ray.serve")
 
 #: What a route gets: the parameters of the path, the query string, the body.
 Handler = Callable[[dict[str, str], Any, Any], Any]
@@ -136,11 +139,12 @@ def _answered(handler: Handler, given: dict[str, str], options: Any, body: Any) 
     except ShardsMissing as problem:
         raise Refusal(503, "index_unavailable", str(problem), {"retry-after": "10"}) from None
     except Error:
-        import logging
-
         # The message may have paths of the server: they are only for its log.
-        logging.getLogger("ray.serve").exception("a request failed")
+        _LOG.exception("a request failed")
         raise Refusal(500, "storage", "cannot read or write the index; the server's log says why") from None
+    except Exception:
+        _LOG.exception("a request failed")
+        raise Refusal(500, "internal", "the server failed; its log says why") from None
 
 
 def serve(
