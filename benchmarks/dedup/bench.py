@@ -37,13 +37,13 @@ def run(command: list, **options) -> tuple[float, float, str]:
     return time.time() - begun, usage.ru_maxrss / 1000, out
 
 
-def ours(name: str, index: Path, rows: list[dict], thresholds: list[float]) -> list[dict]:
+def ours(by: str, index: Path, rows: list[dict], thresholds: list[float]) -> list[dict]:
     results = []
     for threshold in thresholds:
-        seconds, memory, out = run([MICPQ, "dedup", index, "--threshold", threshold, "--json", "--quiet"])
+        seconds, memory, out = run([MICPQ, "dedup", index, "--by", by, "--threshold", threshold, "--json", "--quiet"])
         found = json.loads(out)
         groups = [[g["representative"], *(d["id"] for d in g["duplicates"])] for g in found["groups"]]
-        results.append(entry(name, threshold, seconds, memory, rows, groups))
+        results.append(entry(f"micpq, {by}", threshold, seconds, memory, rows, groups))
     return results
 
 
@@ -82,16 +82,13 @@ def main() -> None:
     folder.mkdir(parents=True, exist_ok=True)
     rows = corpus.make(args.data, args.documents)
     corpus.write(rows, folder / "corpus.jsonl")
-    cache = ["--cache", folder / "cache"]
-    if not (folder / "news.micpq").exists():
-        run([MICPQ, "build", folder / "corpus.jsonl", "-o", folder / "news.micpq", *cache])
-    if not (folder / "vectors.npy").exists():
-        run([MICPQ, "encode", folder / "corpus.jsonl", "-o", folder / "vectors.npy"])
-    if not (folder / "words.micpq").exists():
-        source = [folder / "vectors.npy", "--documents", folder / "corpus.jsonl", "--model", folder / "news.micpq" / "model"]
-        run([MICPQ, "import", *source, "--rerank-vectors", "none", "-o", folder / "words.micpq"])
-    lines = ours("micpq, vectors", folder / "news.micpq", rows, COSINES)
-    lines += ours("micpq, words (no vectors stored)", folder / "words.micpq", rows, JACCARDS)
+    vectors, index = folder / "vectors.npy", folder / "news.micpq"
+    if not vectors.exists():
+        run([MICPQ, "encode", folder / "corpus.jsonl", "-o", vectors])
+    if not index.exists():
+        run([MICPQ, "import", vectors, "--documents", folder / "corpus.jsonl", "-o", index])
+    lines = ours("words", index, rows, JACCARDS)
+    lines += ours("vectors", index, rows, COSINES)
     lines += theirs(folder, "floats", rows, COSINES)
     lines += theirs(folder, "semhash", rows, COSINES)
     lines += theirs(folder, "datasketch", rows, JACCARDS)

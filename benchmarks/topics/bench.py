@@ -95,10 +95,11 @@ def ours(folder: Path, count: int | None) -> tuple[dict, list[int], list[list[st
 
 def theirs(name: str, folder: Path, count: int) -> tuple[dict, list[int], list[list[str]]]:
     out = folder / f"{name}.json"
-    _, memory, _ = run([sys.executable, HERE / "peers.py", name, folder, count, out])
+    if not out.exists():
+        run([sys.executable, HERE / "peers.py", name, folder, count, out])
     found = json.loads(out.read_text())
     outliers = sum(label < 0 for label in found["labels"])
-    return {"seconds": found["seconds"], "memory": memory, "outliers": outliers}, found["labels"], found["terms"]
+    return {"seconds": found["seconds"], "memory": found["memory"], "outliers": outliers}, found["labels"], found["terms"]
 
 
 def line(name: str, found: tuple, labels: list[str], texts: list[str]) -> dict:
@@ -129,9 +130,10 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--corpora", default="agnews,reuters,20ng")
     parser.add_argument("--documents", type=int, default=5_000, help="most documents of a corpus")
+    parser.add_argument("--method", default="opq", help="method of the codes")
     parser.add_argument("--without", default="", help="contestants to leave out: kmeans, bertopic")
     parser.add_argument("--data", type=Path, default=Path(os.environ.get("MICPQ_SHARED", ROOT.parent / "shared")) / "data")
-    parser.add_argument("--work", type=Path, help="folder that keeps corpora, vectors and indexes between runs")
+    parser.add_argument("--work", type=Path, help="folder that keeps corpora, vectors, indexes and the peers' results between runs")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "topics.md")
     args = parser.parse_args()
     work = args.work or Path(tempfile.mkdtemp(prefix="micpq-topics-"))
@@ -150,7 +152,7 @@ def main() -> None:
         if not vectors.exists():
             run([MICPQ, "encode", source, "-o", vectors])
         if not index.exists():
-            run([MICPQ, "import", vectors, "--documents", source, "-o", index])
+            run([MICPQ, "import", vectors, "--documents", source, "--method", args.method, "-o", index])
         classes = len(set(labels))
         lines = [line("micpq, as many topics as labels", ours(folder, classes), labels, texts)]
         lines.append(line("micpq, number chosen", ours(folder, None), labels, texts))
@@ -164,7 +166,7 @@ def main() -> None:
 
 `make bench-topics`, {time.strftime("%Y-%m-%d")}; {cpu}, {os.cpu_count()} cores; {run([MICPQ, "--version"])[2].strip()}.
 
-All read the same embeddings of all-MiniLM-L6-v2; encoding is not counted. micpq clusters codes of 64 bits, trained on these vectors, the others the
+All read the same embeddings of all-MiniLM-L6-v2; encoding is not counted. micpq clusters codes of 64 bits of these vectors (method {args.method}), the others the
 vectors of 384 floats. The seconds of micpq are those of the whole command. Outliers are counted with the topic they are nearest to by
 micpq, and as a topic of their own by BERTopic.
 

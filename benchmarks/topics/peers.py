@@ -1,6 +1,7 @@
 """Other ways to find topics, each in a process of its own: `peers.py NAME FOLDER COUNT OUT`."""
 
 import json
+import resource
 import sys
 import time
 
@@ -52,7 +53,8 @@ def main() -> None:
     labels, terms = globals()[name](texts, vectors, int(count))
     seconds = time.time() - begun
     with open(out, "w") as file:
-        json.dump({"seconds": seconds, "labels": labels, "terms": terms}, file)
+        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000
+        json.dump({"seconds": seconds, "memory": memory, "labels": labels, "terms": terms}, file)
 
 
 main()

@@ -273,12 +273,12 @@ impl Dedup {
         let mut o = Options::parse(text)?;
         let defaults = DuplicatesConfig::default();
         let config = DuplicatesConfig {
+            by: o.parsed("by")?,
             threshold: o.number("threshold")?.map(|v| v as f32),
             neighbours: o.count("neighbours")?.unwrap_or(defaults.neighbours),
-            exact: o.flag("exact")?.unwrap_or(defaults.exact),
         };
         let (delete, mark) = (o.flag("delete")?.unwrap_or(false), o.text("mark")?);
-        o.end("threshold, neighbours, exact, delete, mark")?;
+        o.end("by, threshold, neighbours, delete, mark")?;
         config.validate()?;
         if delete && mark.is_some() {
             return Err(Error::config("give either delete or mark: a deleted document cannot be marked"));

@@ -671,16 +671,16 @@ async fn duplicates_and_topics_are_jobs_that_may_change_the_index() {
         panic!("the job does not end");
     };
     let dedup = "/v1/indexes/news/dedup";
-    let found = ended(dedup, json!({ "exact": true, "groups": 2 })).await;
+    let found = ended(dedup, json!({ "by": "text", "groups": 2 })).await;
     let result = &found["result"];
     assert_eq!((&found["kind"], &result["exact"], &result["total_groups"]), (&json!("dedup"), &json!(5), &json!(5)));
     assert_eq!(result["groups"].as_array().unwrap().len(), 2);
     assert_eq!(result["groups"][0]["duplicates"][0]["id"], 100);
-    let marked = ended(dedup, json!({ "exact": true, "mark": "copy_of" })).await;
+    let marked = ended(dedup, json!({ "by": "text", "mark": "copy_of" })).await;
     assert_eq!(marked["result"]["marked"], 5, "{marked}");
     let count = async |filter: &str| bench.ok("POST", "/v1/indexes/news/count", json!({ "filter": filter })).await;
     assert_eq!(count("copy_of:*").await["count"], 5);
-    let deleted = ended(dedup, json!({ "exact": true, "delete": true })).await;
+    let deleted = ended(dedup, json!({ "by": "text", "delete": true })).await;
     assert_eq!(deleted["result"]["deleted"], json!({ "deleted": 5, "stale": 0, "documents": 60 }), "{deleted}");
 
     let topics = ended("/v1/indexes/news/topics", json!({ "topics": 3, "mark": "topic" })).await;

@@ -17,24 +17,24 @@ use crate::progress::TerminalProgress;
 #[command(after_help = "\
 Examples:
   micpq dedup news.micpq
-  micpq dedup news.micpq --threshold 0.95 --report duplicates.jsonl
+  micpq dedup news.micpq --by vectors --threshold 0.95 --report duplicates.jsonl
   micpq dedup news.micpq --mark copy_of      # then: search --filter \"NOT copy_of:*\"
-  micpq dedup news.micpq --exact --delete
+  micpq dedup news.micpq --by text --delete
 
 A group is represented by the document that was added first; it is never deleted.")]
 pub struct Dedup {
     /// Index directory
     pub index: PathBuf,
-    /// Least similarity of two duplicates: cosine of the stored vectors, or Jaccard similarity of the words in an index without
-    /// vectors. Default: 0.9, or 0.4
+    /// What decides: text (equal texts), words (Jaccard similarity of word pairs: copies that were edited) or vectors (cosine of
+    /// the stored vectors: also other words for the same). Default: words, or vectors in an index without texts
+    #[arg(long, value_name = "text|words|vectors")]
+    pub by: Option<Measure>,
+    /// Least similarity of two duplicates. Default: 0.4 by words, 0.9 by vectors
     #[arg(long, value_name = "0..1")]
     pub threshold: Option<f32>,
     /// Nearest documents by code that each document is compared with
     #[arg(long, value_name = "N", default_value_t = DuplicatesConfig::default().neighbours)]
     pub neighbours: usize,
-    /// Find equal texts only
-    #[arg(long, conflicts_with = "threshold")]
-    pub exact: bool,
     /// Write every group as a line of JSON
     #[arg(long, value_name = "FILE")]
     pub report: Option<PathBuf>,
@@ -51,7 +51,7 @@ pub struct Dedup {
 
 pub fn run(args: Dedup, json: bool, progress: &TerminalProgress) -> Result<()> {
     let index = Index::open(&args.index, progress)?;
-    let config = DuplicatesConfig { threshold: args.threshold, neighbours: args.neighbours, exact: args.exact };
+    let config = DuplicatesConfig { by: args.by, threshold: args.threshold, neighbours: args.neighbours };
     let found = duplicates::find(&index, &config, progress)?;
     if let Some(path) = &args.report {
         write_report(path, &found)?;
@@ -96,12 +96,11 @@ fn write_report(path: &Path, found: &Duplicates) -> Result<()> {
 
 fn print(index: &Index, found: &Duplicates, show: usize) -> Result<()> {
     let duplicates = found.exact + found.near;
+    let near = |what: &str| format!(", {} near ones by a {what} of {} or more", found.near, found.threshold);
     let decided = match found.measure {
-        Measure::Cosine => format!(", {} near ones by a cosine of {} or more", found.near, found.threshold),
-        Measure::Jaccard => {
-            format!(", {} near ones by a Jaccard similarity of {} or more", found.near, found.threshold)
-        }
         Measure::Text => String::new(),
+        Measure::Words => near("Jaccard similarity of words"),
+        Measure::Vectors => near("cosine"),
     };
     output::line(format!(
         "{duplicates} of {} documents repeat another, in {} groups: {} by equal texts{decided}",

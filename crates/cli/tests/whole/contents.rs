@@ -42,8 +42,8 @@ fn planted(report: &Value) -> Vec<&Value> {
 #[test]
 fn duplicates_are_found_marked_and_deleted() {
     let bench = built("");
-    let report = &bench.json("dedup i --threshold 0.9999 --report groups.jsonl")[0];
-    assert_eq!((&report["documents"], &report["measure"]), (&420.into(), &"cosine".into()));
+    let report = &bench.json("dedup i --by vectors --threshold 0.9999 --report groups.jsonl")[0];
+    assert_eq!((&report["documents"], &report["measure"]), (&420.into(), &"vectors".into()));
     let groups = planted(report);
     assert_eq!(groups.len(), 10, "{report}");
     for group in &groups {
@@ -56,19 +56,19 @@ fn duplicates_are_found_marked_and_deleted() {
     }
     assert_eq!(text(&bench.bytes("groups.jsonl")).lines().count(), report["groups"].as_array().unwrap().len());
 
-    let exact = &bench.json("dedup i --exact")[0];
+    let exact = &bench.json("dedup i --by text")[0];
     assert_eq!((&exact["exact"], &exact["near"], &exact["measure"]), (&10.into(), &0.into(), &"text".into()));
-    assert!(bench.ok("dedup i --exact").starts_with("10 of 420 documents repeat another, in 10 groups"));
-    let marked = &bench.json("dedup i --exact --mark copy_of")[0];
+    assert!(bench.ok("dedup i --by text").starts_with("10 of 420 documents repeat another, in 10 groups"));
+    let marked = &bench.json("dedup i --by text --mark copy_of")[0];
     assert_eq!(marked["marked"], 10);
     let hits = bench.json("search i oil -k 420 --filter 'NOT copy_of:*'");
     assert_eq!(hits.len(), 410);
     assert_eq!(bench.json("search i oil --filter 'copy_of:40'")[0]["id"], "40-same");
 
-    let out = bench.ok("dedup i --exact --delete");
+    let out = bench.ok("dedup i --by text --delete");
     assert!(out.contains("10 documents deleted; 410 left"), "{out}");
     assert_eq!(bench.json("search i oil -k 420").len(), 410);
-    assert!(bench.ok("dedup i --exact").starts_with("0 of 410 documents repeat another"));
+    assert!(bench.ok("dedup i --by text").starts_with("0 of 410 documents repeat another"));
     assert!(bench.ok("index verify i").contains("sound"));
 }
 
@@ -76,14 +76,14 @@ fn duplicates_are_found_marked_and_deleted() {
 fn words_decide_in_an_index_without_vectors_and_codes_alone_are_refused() {
     let bench = built("--rerank-vectors none");
     let report = &bench.json("dedup i --threshold 0.95")[0];
-    assert_eq!((&report["measure"], planted(report).len()), (&"jaccard".into(), 10));
+    assert_eq!((&report["measure"], planted(report).len()), (&"words".into(), 10));
     bench.ok("index create bare copies.jsonl --model i/model --store codes --rerank-vectors none");
     assert!(bench.fails("dedup bare", 2).contains("neither texts nor rerank vectors"));
-    assert!(bench.fails("dedup bare --exact", 2).contains("stores no texts"));
+    assert!(bench.fails("dedup bare --by words", 2).contains("stores no texts"));
     assert!(bench.fails("dedup i --threshold 1.5", 2).contains("threshold is 1.5"));
-    assert!(bench.fails("dedup i --exact --mark labels", 2).contains("\"labels\""));
+    assert!(bench.fails("dedup i --by text --mark labels", 2).contains("\"labels\""));
     bench.fails("dedup i --delete --mark copy_of", 2);
-    bench.fails("dedup i --exact --threshold 0.9", 2);
+    bench.fails("dedup i --by nothing", 2);
     assert!(bench.fails("dedup nowhere", 1).contains("nowhere"));
     assert_eq!(bench.json("index info i")[0]["documents"], 420, "nothing was deleted");
 }
@@ -94,7 +94,7 @@ fn a_killed_deletion_leaves_a_sound_index_with_all_or_no_duplicates() {
     let mut delays = vec![5u64, 20, 60, 120];
     while let Some(delay) = delays.pop() {
         let mut child = bench
-            .command("dedup i --exact --delete --quiet")
+            .command("dedup i --by text --delete --quiet")
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
@@ -109,7 +109,7 @@ fn a_killed_deletion_leaves_a_sound_index_with_all_or_no_duplicates() {
         let documents = bench.json("index info i")[0]["documents"].as_u64().unwrap();
         assert!([410, 420].contains(&documents), "{documents}");
     }
-    bench.ok("dedup i --exact --delete");
+    bench.ok("dedup i --by text --delete");
     assert_eq!(bench.json("index info i")[0]["documents"], 410);
 }
 

@@ -1,8 +1,8 @@
 //! Duplicates of an index: equal texts, and texts that say almost the same.
 //!
 //! Equal texts are found by their SHA-256. For the others, codes give the candidates: each document's nearest ones, by the
-//! exact scan. The stored vectors decide, by cosine; in an index without vectors the texts decide, by the Jaccard similarity of
-//! their word shingles. Pairs that are alike join into groups, and the first document of a group represents it.
+//! exact scan. Words decide, by the Jaccard similarity of word pairs; or the stored vectors, by cosine. Pairs that are alike
+//! join into groups, and the first document of a group represents it.
 
 mod change;
 mod groups;
@@ -14,6 +14,7 @@ use std::collections::HashMap;
 use rayon::prelude::*;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
+use strum::{EnumString, VariantNames};
 
 use crate::corpus::DocId;
 use crate::index::{Index, RerankVectors, Store, Walk};
@@ -28,17 +29,17 @@ const CHUNK: usize = 4096;
 /// How duplicates are found.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DuplicatesConfig {
-    /// The least similarity of two duplicates, 0 to 1. `None`: [`Measure::threshold`] of the measure that decides.
+    /// What decides. `None`: words, or vectors in an index that stores no texts.
+    pub by: Option<Measure>,
+    /// The least similarity of two duplicates, 0 to 1. `None`: [`Measure::threshold`]. Equal texts need none.
     pub threshold: Option<f32>,
     /// Nearest documents by code that are compared with each document.
     pub neighbours: usize,
-    /// Finds equal texts only; the threshold is not used.
-    pub exact: bool,
 }
 
 impl Default for DuplicatesConfig {
     fn default() -> Self {
-        DuplicatesConfig { threshold: None, neighbours: 32, exact: false }
+        DuplicatesConfig { by: None, threshold: None, neighbours: 100 }
     }
 }
 
@@ -57,43 +58,51 @@ impl DuplicatesConfig {
 }
 
 /// What decides whether two documents are alike.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, EnumString, VariantNames)]
 #[serde(rename_all = "lowercase")]
+#[strum(serialize_all = "lowercase", parse_err_ty = Error, parse_err_fn = unknown_measure)]
 pub enum Measure {
-    /// Cosine of the stored vectors.
-    Cosine,
-    /// Jaccard similarity of the word shingles of the texts.
-    Jaccard,
-    /// Equality of the texts.
+    /// The texts are equal.
     Text,
+    /// The Jaccard similarity of the texts' word pairs: copies that were edited.
+    Words,
+    /// The cosine of the stored vectors: also other words for the same.
+    Vectors,
+}
+
+fn unknown_measure(name: &str) -> Error {
+    Error::unknown("measure", name, Measure::VARIANTS)
 }
 
 impl Measure {
-    /// The default threshold. Both are the ones with the best F1 on 20,000 news with planted copies (edited, truncated,
-    /// upper case, reordered sentences): benchmarks/results/dedup.md.
+    /// The default threshold, measured on news with planted copies (edited, truncated, upper case, reordered sentences):
+    /// benchmarks/results/dedup.md.
     pub fn threshold(self) -> f32 {
         match self {
-            Measure::Cosine => 0.9,
-            Measure::Jaccard => 0.4,
             Measure::Text => 1.0,
+            Measure::Words => 0.4,
+            Measure::Vectors => 0.9,
         }
     }
 
     fn of(index: &Index, config: &DuplicatesConfig) -> Result<Measure> {
-        // The vectors of chunks are of parts: whole texts decide.
-        let vectors = index.rerank_vectors() != RerankVectors::None && index.chunk().is_none();
-        let texts = index.store() == Store::All;
-        match (config.exact, vectors, texts) {
-            (true, _, true) => Ok(Measure::Text),
-            (true, _, false) => {
-                Err(Error::config("the index stores no texts to compare; build it with store all, or compare vectors"))
-            }
-            (false, true, _) => Ok(Measure::Cosine),
-            (false, false, true) => Ok(Measure::Jaccard),
-            (false, false, false) => Err(Error::config(
+        let (texts, vectors) = (index.store() == Store::All, index.rerank_vectors() != RerankVectors::None);
+        let by = config.by.unwrap_or(if texts { Measure::Words } else { Measure::Vectors });
+        if by == Measure::Vectors {
+            index.expect_one_code_per_document("a comparison by vectors")?;
+        }
+        match by {
+            Measure::Text | Measure::Words if !texts => Err(Error::config(
+                "the index stores no texts to compare; build it with store all, or compare vectors if it has them",
+            )),
+            Measure::Vectors if !vectors && !texts => Err(Error::config(
                 "the index stores neither texts nor rerank vectors, and codes alone do not tell duplicates from documents of \
                  a kind; build it with store all, or with rerank_vectors int8 or f16",
             )),
+            Measure::Vectors if !vectors => Err(Error::config(
+                "the index stores no rerank vectors to compare; build it with rerank_vectors int8 or f16, or compare words",
+            )),
+            _ => Ok(by),
         }
     }
 }

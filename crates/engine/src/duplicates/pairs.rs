@@ -8,7 +8,7 @@ use rayon::prelude::*;
 use super::groups::Groups;
 use super::shingles::Shingles;
 use super::{CHUNK, Measure};
-use crate::index::{Index, Walk};
+use crate::index::{Index, RerankVectors, Walk};
 use crate::model::DistanceTable;
 use crate::search::Flat;
 use crate::{Error, Matrix, Progress, Result};
@@ -27,7 +27,7 @@ pub(super) struct Judge<'a> {
 
 impl<'a> Judge<'a> {
     pub fn new(walk: &'a Walk, measure: Measure, threshold: f32, progress: &dyn Progress) -> Result<Judge<'a>> {
-        let shingles = if measure == Measure::Jaccard { shingles(walk, progress)? } else { Vec::new() };
+        let shingles = if measure == Measure::Words { shingles(walk, progress)? } else { Vec::new() };
         Ok(Judge { walk, measure, threshold, shingles })
     }
 
@@ -43,13 +43,13 @@ impl<'a> Judge<'a> {
     pub fn similarities(&self, place: u32, others: &[u32]) -> Result<Vec<f32>> {
         match self.measure {
             _ if others.is_empty() => Ok(Vec::new()),
-            Measure::Cosine => {
+            Measure::Vectors => {
                 let mut rows = self.vectors([place].iter().chain(others))?;
                 rows.normalize_rows();
                 // The cosine of unit vectors. It is exactly 1 for equal ones.
                 Ok(rows.iter().skip(1).map(|row| 1.0 - squared(rows.row(0), row) / 2.0).collect())
             }
-            Measure::Jaccard => {
+            Measure::Words => {
                 let own = &self.shingles[place as usize];
                 Ok(others.iter().map(|&other| own.jaccard(&self.shingles[other as usize])).collect())
             }
@@ -71,7 +71,7 @@ impl<'a> Judge<'a> {
     /// Distance tables of documents: of their vectors, or of their codes where no vectors are stored.
     fn tables(&self, index: &Index, places: &[u32], codes: &[u8]) -> Result<Vec<DistanceTable>> {
         let model = index.model();
-        if self.measure == Measure::Cosine {
+        if index.rerank_vectors() != RerankVectors::None {
             return model.tables(&self.vectors(places.iter())?, model.config.distance);
         }
         let codes = codes.chunks_exact(model.shape().code_bytes());
@@ -94,8 +94,8 @@ fn shingles(walk: &Walk, progress: &dyn Progress) -> Result<Vec<Shingles>> {
     Ok(all)
 }
 
-/// Joins the documents at `places` that are alike. Each is compared with the documents of its own code, and with its nearest
-/// `neighbours` of other codes.
+/// Joins the documents at `places` that are alike. Each is compared with the documents of its own code, with its nearest
+/// `neighbours` of other codes, and where words decide with documents that share a rare pair of words.
 pub(super) fn join(
     judge: &Judge,
     index: &Index,
@@ -112,6 +112,7 @@ pub(super) fn join(
     }
     let flat = Flat::new(index.model().shape(), &codes)?;
     let equal = EqualCodes::new(&codes, width);
+    let shared = SharedShingles::new(judge, places);
     for (batch, first) in places.chunks(BATCH).zip((0..).step_by(BATCH)) {
         if progress.interrupted() {
             return Err(Error::Interrupted);
@@ -123,9 +124,11 @@ pub(super) fn join(
             let hits = flat.search(std::slice::from_ref(table), neighbours + equal.size(row).min(MAX_EQUAL))?;
             let others = hits.into_iter().flatten().map(|hit| hit.row).filter(|&other| equal.bucket(other) != own);
             let root = groups.root(places[row]);
-            let others = equal.after(row).take(MAX_EQUAL).chain(others).map(|row| places[row]);
+            let others = equal.after(row).take(MAX_EQUAL).chain(others).chain(shared.with(judge, places, row));
             // Pairs that are joined already need no comparison.
-            let others: Vec<u32> = others.filter(|&other| groups.root(other) != root).collect();
+            let mut others: Vec<u32> = others.map(|row| places[row]).filter(|&o| groups.root(o) != root).collect();
+            others.sort_unstable();
+            others.dedup();
             let similarities = judge.similarities(places[row], &others)?;
             let pairs = others.into_iter().zip(similarities);
             Ok(pairs.filter(|(_, similarity)| *similarity >= judge.threshold).map(|(other, _)| other).collect())
@@ -184,6 +187,39 @@ impl EqualCodes {
     /// The rows behind `row` with its code, in order.
     fn after(&self, row: usize) -> impl Iterator<Item = usize> + '_ {
         std::iter::successors(Some(row), |&row| Some(self.next[row] as usize).filter(|&next| next != row)).skip(1)
+    }
+}
+
+/// Smallest shingles of a text that are looked up in the others. Two texts with a Jaccard similarity J share none of them with
+/// a probability of about (1 - J)^8: 0.02 at 0.4.
+const LOOKED_UP: usize = 8;
+/// Texts with the same shingle that a text is compared with. Frequent pairs of words say little.
+const MAX_SHARED: usize = 50;
+
+/// Rows by the smallest shingles of their texts: `(shingle, row)`, sorted. Empty where vectors decide.
+///
+/// A short text that was edited may have a code far from its copy's.
+struct SharedShingles(Vec<(u32, u32)>);
+
+impl SharedShingles {
+    fn new(judge: &Judge, places: &[u32]) -> SharedShingles {
+        let of = |(row, &place): (usize, &u32)| {
+            let smallest = judge.shingles.get(place as usize).map_or(&[][..], |own| own.smallest(LOOKED_UP));
+            smallest.iter().map(move |&shingle| (shingle, row as u32))
+        };
+        let mut all: Vec<(u32, u32)> = places.iter().enumerate().flat_map(of).collect();
+        all.par_sort_unstable();
+        SharedShingles(all)
+    }
+
+    /// The rows behind `row` that share a smallest shingle with it.
+    fn with<'a>(&'a self, judge: &'a Judge, places: &[u32], row: usize) -> impl Iterator<Item = usize> + 'a {
+        let own = judge.shingles.get(places[row] as usize).map_or(&[][..], |own| own.smallest(LOOKED_UP));
+        own.iter().flat_map(move |&shingle| {
+            let first = self.0.partition_point(|&entry| entry <= (shingle, row as u32));
+            let behind = self.0[first..].iter().take_while(move |entry| entry.0 == shingle);
+            behind.take(MAX_SHARED).map(|entry| entry.1 as usize)
+        })
     }
 }
 

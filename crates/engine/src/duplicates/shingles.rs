@@ -22,6 +22,11 @@ impl Shingles {
         Shingles(hashes.into())
     }
 
+    /// The smallest hashes.
+    pub fn smallest(&self, most: usize) -> &[u32] {
+        &self.0[..self.0.len().min(most)]
+    }
+
     /// Jaccard similarity by the smallest hashes of both together; 0 if one has no words.
     pub fn jaccard(&self, other: &Shingles) -> f32 {
         let (mut a, mut b) = (self.0.iter().peekable(), other.0.iter().peekable());

@@ -51,6 +51,10 @@ fn index(dir: &tempfile::TempDir, rows: &[(String, Vec<f32>)], config: IndexConf
     index
 }
 
+fn by_vectors() -> DuplicatesConfig {
+    DuplicatesConfig { by: Some(Measure::Vectors), threshold: Some(0.98), ..Default::default() }
+}
+
 fn with_vectors() -> IndexConfig {
     IndexConfig { rerank_vectors: RerankVectors::F16, ..IndexConfig::default() }
 }
@@ -81,7 +85,7 @@ fn groups_are_those_of_all_pairs() {
     let dir = tempfile::tempdir().unwrap();
     let rows = planted();
     let index = index(&dir, &rows, with_vectors());
-    let found = find(&index, &DuplicatesConfig { threshold: Some(0.98), ..Default::default() }, &NoProgress).unwrap();
+    let found = find(&index, &by_vectors(), &NoProgress).unwrap();
     let cosine = |a: &[f32], b: &[f32]| {
         let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(x, y)| f64::from(x * y)).sum::<f64>();
         dot(a, b) / (dot(a, a) * dot(b, b)).sqrt()
@@ -98,19 +102,19 @@ fn groups_are_those_of_all_pairs() {
         groups.several().into_iter().map(|set| set.into_iter().map(u64::from).collect()).collect();
     assert_eq!(expected.len(), 20);
     assert_eq!(ids(&found), expected);
-    assert_eq!((found.documents, found.exact, found.near, found.measure), (230, 10, 20, Measure::Cosine));
+    assert_eq!((found.documents, found.exact, found.near, found.measure), (230, 10, 20, Measure::Vectors));
     let first = &found.groups[0].duplicates;
     assert!(!first[0].exact && first[0].similarity > 0.98 && first[0].similarity < 1.0);
     assert!(first[1].exact && first[1].similarity == 1.0);
     // Threads and segments change nothing.
     index.writer().unwrap().compact(&NoProgress).unwrap();
     let alone = rayon::ThreadPoolBuilder::new().num_threads(1).build().unwrap();
-    let config = DuplicatesConfig { threshold: Some(0.98), ..Default::default() };
+    let config = by_vectors();
     assert_eq!(alone.install(|| find(&index, &config, &NoProgress)).unwrap().groups, found.groups);
 }
 
 #[test]
-fn texts_decide_where_no_vectors_are_stored() {
+fn words_decide_by_default() {
     let dir = tempfile::tempdir().unwrap();
     let vector = |seed: u64| (0..WIDTH as u64).map(|i| noise(seed, i)).collect::<Vec<f32>>();
     let words = |from: usize, to: usize| (from..to).map(|i| format!("w{i}")).collect::<Vec<_>>().join(" ");
@@ -126,10 +130,12 @@ fn texts_decide_where_no_vectors_are_stored() {
     ];
     let index = index(&dir, &rows, IndexConfig::default());
     let found = find(&index, &DuplicatesConfig::default(), &NoProgress).unwrap();
-    assert_eq!((ids(&found), found.measure), (vec![vec![0, 2, 3]], Measure::Jaccard));
+    assert_eq!((ids(&found), found.measure), (vec![vec![0, 2, 3]], Measure::Words));
     assert_eq!(found.groups[0].duplicates[1].similarity, 1.0);
-    let exact = DuplicatesConfig { exact: true, ..Default::default() };
+    let exact = DuplicatesConfig { by: Some(Measure::Text), ..Default::default() };
     assert!(find(&index, &exact, &NoProgress).unwrap().groups.is_empty(), "no two texts are equal");
+    let said = find(&index, &by_vectors(), &NoProgress).unwrap_err().to_string();
+    assert!(said.contains("stores no rerank vectors"), "{said}");
 }
 
 #[test]
@@ -146,10 +152,11 @@ fn an_index_with_neither_texts_nor_vectors_is_refused() {
         &rows,
         IndexConfig { store: Store::Codes, rerank_vectors: RerankVectors::Int8, ..with_vectors() },
     );
-    let config = DuplicatesConfig { threshold: Some(0.98), ..Default::default() };
+    let config = by_vectors();
     let found = find(&vectors, &config, &NoProgress).unwrap();
     assert_eq!((found.groups.len(), found.exact), (20, 0), "vectors alone find the groups");
-    let said = find(&vectors, &DuplicatesConfig { exact: true, ..Default::default() }, &NoProgress).unwrap_err();
+    let said =
+        find(&vectors, &DuplicatesConfig { by: Some(Measure::Text), ..Default::default() }, &NoProgress).unwrap_err();
     assert!(said.to_string().contains("stores no texts"), "{said}");
     assert!(mark(&vectors, &found, "copy_of", &NoProgress).unwrap_err().to_string().contains("stores no attributes"));
     for bad in [-0.5, 0.0, 1.5, f32::NAN] {
@@ -163,7 +170,7 @@ fn delete_keeps_representatives_and_what_changed_since() {
     let dir = tempfile::tempdir().unwrap();
     let rows = planted();
     let index = index(&dir, &rows, with_vectors());
-    let config = DuplicatesConfig { threshold: Some(0.98), ..Default::default() };
+    let config = by_vectors();
     let found = find(&index, &config, &NoProgress).unwrap();
     // One duplicate and one representative are replaced, another representative is deleted.
     let duplicate = found.groups[0].duplicates[0].id.clone();
@@ -208,7 +215,7 @@ fn mark_changes_nothing_but_the_attribute() {
         (0..walk.len()).map(|i| (walk.get(i).unwrap(), walk.vector(i).unwrap())).collect()
     };
     let before = records(&index);
-    let config = DuplicatesConfig { threshold: Some(0.98), ..Default::default() };
+    let config = by_vectors();
     let found = find(&index, &config, &NoProgress).unwrap();
     assert_eq!(mark(&index, &found, "copy_of", &NoProgress).unwrap(), 30);
     assert_eq!(mark(&index, &found, "copy_of", &NoProgress).unwrap(), 0, "nothing is left to change");

@@ -14,8 +14,12 @@ use crate::{Error, Progress, Result};
 
 /// A stem of fewer documents names no topic.
 const MIN_DOCUMENTS: u64 = 5;
-/// A term that is hardly more frequent in a topic than elsewhere says nothing about it: function words of any language.
-const MIN_LIFT: f64 = 1.25;
+/// A term names a topic if it is at least so many times as frequent there as in all texts. Function words of any language
+/// are not ("his" is up to 1.8 times as frequent in sports news).
+const MIN_LIFT: f64 = 2.0;
+/// In a large topic no term is that much more frequent: a term that is nowhere else has the inverse of the topic's share of all
+/// words. This part of it is enough.
+const LARGE_LIFT: f64 = 0.6;
 /// Documents whose words show how a stem is written.
 const SAMPLE: usize = 10_000;
 
@@ -59,7 +63,8 @@ pub(super) fn terms(
         for ((best, inside), &words) in best.iter_mut().zip(with_merges(counts)).zip(&words) {
             let share = inside as f64 / words.max(1) as f64;
             let lift = share * total as f64 / everywhere as f64;
-            if inside > 0 && lift >= MIN_LIFT {
+            let enough = (LARGE_LIFT * total as f64 / words.max(1) as f64).clamp(1.1, MIN_LIFT);
+            if inside > 0 && lift >= enough {
                 best.push((share * idf) as f32, stem);
             }
         }

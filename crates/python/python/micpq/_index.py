@@ -455,24 +455,25 @@ class Index:
 
     def dedup(
         self,
-        threshold: float | None = None,
         *,
+        by: str | None = None,
+        threshold: float | None = None,
         neighbours: int | None = None,
-        exact: bool = False,
         delete: bool = False,
         mark: str | None = None,
         progress: Progress = False,
     ) -> dict[str, Any]:
-        """Finds documents that repeat another: equal texts, and near-duplicates. Codes give the candidates, the stored vectors
-        decide by cosine. In an index without vectors the words decide, by the Jaccard similarity of their shingles.
+        """Finds documents that repeat another: equal texts, and near-duplicates. Codes give the candidates; words or the stored
+        vectors decide.
 
         Returns ``documents``, the ``measure`` and ``threshold`` that decided, the numbers of ``exact`` and ``near`` duplicates,
         and ``groups``: the ``representative``, which was added first, and its ``duplicates`` with ``id``, ``exact`` and
         ``similarity``.
 
-        :param threshold: least similarity of two duplicates. Default: 0.9 by cosine, 0.4 by words.
-        :param neighbours: nearest documents by code that each document is compared with. Default: 32.
-        :param exact: find equal texts only.
+        :param by: ``"text"`` (equal texts), ``"words"`` (Jaccard similarity of word pairs: copies that were edited) or
+            ``"vectors"`` (cosine: also other words for the same). Default: words, or vectors in an index without texts.
+        :param threshold: least similarity of two duplicates. Default: 0.4 by words, 0.9 by vectors.
+        :param neighbours: nearest documents by code that each document is compared with. Default: 100.
         :param delete: delete the duplicates in one commit; representatives stay. The report then has ``deleted``.
         :param mark: give each duplicate this attribute, with the id of the document it repeats. The report then has ``marked``.
 
@@ -480,12 +481,12 @@ class Index:
         >>> index = micpq.build(NEWS, encoder=ENCODER, bits=16, epochs=2)
         >>> index.add([{"id": "again", "text": index.get(1)["text"]}])
         1
-        >>> report = index.dedup(exact=True, delete=True)
+        >>> report = index.dedup(by="text", delete=True)
         >>> [group["duplicates"][0]["id"] for group in report["groups"]], "again" in index
         (['again'], False)
         """
         options = _inputs.options(
-            {"threshold": threshold, "neighbours": neighbours, "exact": exact, "delete": delete, "mark": mark}
+            {"by": by, "threshold": threshold, "neighbours": neighbours, "delete": delete, "mark": mark}
         )
         report: dict[str, Any] = json.loads(self._native.dedup(options, reporter(progress)))
         return report

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
-use engine::duplicates::{self, Duplicates, DuplicatesConfig};
+use engine::duplicates::{self, Duplicates, DuplicatesConfig, Measure};
 use engine::index::Index;
 use engine::topics::{self, TopicsConfig};
 use engine::{Error, NoProgress, Result};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::Refusals;
@@ -22,20 +22,42 @@ use crate::server::Server;
 /// Groups in the result of a job.
 const GROUPS: usize = 1000;
 
+/// What decides whether two documents are alike.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+#[schema(as = DuplicatesBy)]
+pub enum By {
+    /// The texts are equal.
+    Text,
+    /// The Jaccard similarity of word pairs: copies that were edited.
+    Words,
+    /// The cosine of the stored vectors: also other words for the same.
+    Vectors,
+}
+
+impl From<By> for Measure {
+    fn from(by: By) -> Measure {
+        match by {
+            By::Text => Measure::Text,
+            By::Words => Measure::Words,
+            By::Vectors => Measure::Vectors,
+        }
+    }
+}
+
 /// Options of finding duplicates.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Dedup {
-    /// Least similarity of two duplicates: cosine of the stored vectors, or Jaccard similarity of the words in an index without
-    /// vectors.
+    /// What decides. Default: `words`, or `vectors` in an index without texts.
+    by: Option<By>,
+    /// Least similarity of two duplicates. Default: 0.4 by words, 0.9 by vectors.
     #[schema(minimum = 0.01, maximum = 1.0)]
     threshold: Option<f32>,
     /// Nearest documents by code that each document is compared with.
-    #[schema(minimum = 1, maximum = 1000, default = 32)]
+    #[schema(minimum = 1, maximum = 1000, default = 100)]
     #[serde(deserialize_with = "some_whole")]
     neighbours: Option<usize>,
-    /// Find equal texts only.
-    exact: bool,
     /// Delete the duplicates; the first document of each group stays.
     delete: bool,
     /// Give each duplicate this attribute, with the id of the document it repeats.
@@ -48,8 +70,8 @@ pub struct Dedup {
 
 /// Find duplicates
 ///
-/// Finds equal and nearly equal documents, in the background. Codes give the candidates; stored vectors decide, or the words
-/// of the texts in an index without vectors. The result of the job has the number of duplicates and the groups: their
+/// Finds equal and nearly equal documents, in the background. Codes give the candidates; words or stored vectors
+/// decide. The result of the job has the number of duplicates and the groups: their
 /// representative, the document that was added first, and its duplicates. `delete` and `mark` change the index in one commit,
 /// between two writes of other clients; a duplicate that was changed meanwhile stays.
 #[utoipa::path(post, path = "/v1/indexes/{index}/dedup", tag = "jobs", operation_id = "findDuplicates",
@@ -63,9 +85,9 @@ pub async fn dedup(
 ) -> Answer<(StatusCode, Json<JobView>)> {
     let defaults = DuplicatesConfig::default();
     let config = DuplicatesConfig {
+        by: body.by.map(Measure::from),
         threshold: body.threshold,
         neighbours: body.neighbours.unwrap_or(defaults.neighbours),
-        exact: body.exact,
     };
     config.validate().map_err(|error| Problem::bad_request(error.to_string()))?;
     let name = hosted.name().to_owned();
