@@ -135,6 +135,14 @@ impl Model {
         rows(py, self.model.codebooks().values().to_vec(), self.model.shape().dim())
     }
 
+    /// How many of these texts are longer than the encoder takes.
+    fn count_cut(&self, py: Python<'_>, texts: Vec<String>) -> PyResult<usize> {
+        work::quick(py, None, |progress| {
+            let (_, cut) = self.embedder(progress)?.tokens_and_cut(&texts)?;
+            Ok(cut.into_iter().filter(|cut| *cut).count())
+        })
+    }
+
     /// `[documents, inputs]`.
     #[pyo3(signature = (documents, report=None, stop=None))]
     fn embeddings<'py>(

@@ -126,7 +126,8 @@ class Routes:
         if any(document.get("vector") is not None for document in new):
             vectors = self._vectors(new)
         changed = self.searcher._add(_micpq.Documents.from_bytes(json.dumps(wire).encode()), vectors)
-        return {"changed": changed, "documents": len(self.searcher)}
+        texts = [document["text"] for document in new if document.get("vector") is None]
+        return self._changed(changed, self.searcher.model._native.count_cut(texts) if texts else 0)
 
     def _vectors(self, new: list[dict[str, Any]]) -> npt.NDArray[np.float32]:
         """The embeddings of documents of which some have theirs, ``[documents, width]``."""
@@ -139,13 +140,16 @@ class Routes:
         if (ids is None) == (filter is None):
             raise Refusal(422, "bad_query", "give either ids or a filter")
         changed = self.searcher.delete(None if ids is None else [_id(id) for id in ids], filter=filter)
-        return {"changed": changed, "documents": len(self.searcher)}
+        return self._changed(changed)
 
     def delete_one(self, given: Mapping[str, str], _: Any, __: Any) -> dict[str, Any]:
         changed = self.searcher.delete([_id(given["id"])])
         if changed == 0:
             raise _unknown(given["id"])
-        return {"changed": changed, "documents": len(self.searcher)}
+        return self._changed(changed)
+
+    def _changed(self, changed: int, cut: int = 0) -> dict[str, Any]:
+        return {"changed": changed, "documents": len(self.searcher), "cut": cut}
 
     def _stored(self, found: dict[str, Any]) -> dict[str, Any]:
         """A document with its codewords instead of its packed code."""
