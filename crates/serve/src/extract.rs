@@ -50,20 +50,26 @@ impl FromRequest<Arc<Server>> for Octets {
     }
 }
 
-/// An optional JSON body. A missing body is `{}`.
+/// An optional JSON body. A missing body, and `null`, are `{}`.
 pub struct OptionalBody<T>(pub T);
 
 impl<T: DeserializeOwned> FromRequest<Arc<Server>> for OptionalBody<T> {
     type Rejection = Problem;
 
     async fn from_request(request: Request, server: &Arc<Server>) -> Result<Self, Problem> {
-        let typed = request.headers().contains_key(header::CONTENT_TYPE);
-        if typed {
-            return Body::from_request(request, server).await.map(|Body(value)| OptionalBody(value));
+        let (typed, json) = (request.headers().contains_key(header::CONTENT_TYPE), is_json(request.headers()));
+        if typed && !json {
+            return Err(wrong_media_type());
         }
         let bytes = read(request, server).await?;
-        // A browser sends a body without media type to other sites without a preflight request.
-        if bytes.is_empty() { parse(b"{}").map(OptionalBody) } else { Err(wrong_media_type()) }
+        match bytes.trim_ascii() {
+            b"" if !typed => parse(b"{}"),
+            b"null" if json => parse(b"{}"),
+            // A browser sends a body without media type to other sites without a preflight request.
+            _ if !typed => Err(wrong_media_type()),
+            body => parse(body),
+        }
+        .map(OptionalBody)
     }
 }
 

@@ -704,6 +704,8 @@ async fn recall_is_measured_in_the_background_and_shown_by_window() {
     assert_eq!(bench.get("/v1/indexes/news/recall").await.body, json!({ "report": null }));
     let wrong = bench.call("POST", "/v1/indexes/news/recall", json!({ "windows": 0 })).await;
     assert_eq!((wrong.status, wrong.code()), (400, "bad_request"), "{}", wrong.text);
+    let unknown = bench.call("POST", "/v1/indexes/nobody/recall", Value::Null).await;
+    assert_eq!(unknown.status, 404, "a body of null is none: {}", unknown.text);
     let started = bench.call("POST", "/v1/indexes/news/recall", json!({ "windows": 3, "rerank": 50 })).await;
     assert_eq!((started.status, &started.body["kind"]), (202, &json!("recall")), "{}", started.text);
     let id = started.body["id"].as_u64().unwrap();
