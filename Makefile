@@ -163,7 +163,10 @@ bench-topics: encoders .venv-topics/made build  ## find topics beside MiniBatchK
 	@touch $@
 
 # ARGS go to the harness: make bench-query ARGS="--corpus stories.jsonl --index news.micpq --rounds 5". Default: the demo's index.
-bench-query: encoders .venv-query/made build  ## measure a text query against ONNX Runtime with FAISS, LanceDB and Qdrant's client, into benchmarks/results/query.md
+bench-query: encoders .venv-query/made .venv/python build  ## measure a text query against ONNX Runtime with FAISS, LanceDB and Qdrant's client, into benchmarks/results/query.md
+	rm -rf target/wheels
+	$(PYTHON) -m maturin build --quiet --release --manifest-path crates/python/Cargo.toml --out target/wheels
+	.venv-query/bin/pip install --quiet --disable-pip-version-check --no-deps --force-reinstall target/wheels/micpq-*.whl
 	.venv-query/bin/python benchmarks/query/bench.py $(ARGS)
 
 .venv-query/made: benchmarks/query/requirements.txt

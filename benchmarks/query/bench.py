@@ -80,7 +80,7 @@ class MicpqPython:
 
     def __init__(self, args):
         import micpq
-        self.index = micpq.Index(str(args.index)) if hasattr(micpq, "Index") else micpq.open(str(args.index))
+        self.index = micpq.open(str(args.index))
 
     def ask(self, text):
         return [hit.id for hit in self.index.search(text, k=K)]
