@@ -9,7 +9,7 @@ PYTHON := $(CURDIR)/.venv/python-tests/bin/python
 MICPQ_SHARED ?= $(abspath ../shared)
 export MICPQ_SHARED
 
-.PHONY: help build demo test steps fmt features lint words figures unit contract page python ray ray-wheel ray-openapi adapters arm encoders rustdoc package lean deny \
+.PHONY: help build demo test steps fmt features lint words figures unit contract page pictures python ray ray-wheel ray-openapi adapters arm encoders rustdoc package lean deny \
   test-crash soak fuzz sanitize miri sbom lock bench-search bench-encode bench-serve bench-query bench-ray bench-languages bench-dedup bench-topics encoder-goldens clean
 
 help:  ## list the targets
@@ -129,6 +129,10 @@ page: .venv-http/made  ## test the web page in Chromium
 	  MICPQ_BROWSER_PYTHON=$(abspath .venv-http/bin/python) $(if $(SCREENSHOTS),MICPQ_SCREENSHOTS=$(abspath $(SCREENSHOTS))) \
 	  $(CARGO) test --release --workspace --test whole -- serve::the_page_works; \
 	else echo "skipped: chromium or chromedriver is not installed, so the web page was not tested"; fi
+
+# Needs what `page` needs, and the index of `make demo`.
+pictures: .venv-http/made build  ## take the pictures of the README from the index of the demo
+	.venv-http/bin/python crates/serve/page/tests/pictures.py $(MICPQ) work/demo/news.micpq docs
 
 .venv-http/made: crates/serve/requirements.lock
 	python3 -m venv .venv-http

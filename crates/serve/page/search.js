@@ -124,7 +124,7 @@ function hitItem(hit) {
     distanceCells(hit.codebook_distances),
     element("div", { class: "about" },
       element("span", {}, `id ${hit.id}`),
-      element("span", {}, `distance ${hit.distance.toFixed(3)}`),
+      element("span", { title: `distance by code ${hit.distance.toFixed(3)}` }, `score ${hit.score.toFixed(3)}`),
       ...hit.labels.map((label) => element("span", {}, label)),
       ...hit.attributes.map(([name, value]) => element("span", {}, `${name}: ${value}`))),
     element("div", { class: "actions" },

@@ -106,6 +106,8 @@ def typing_filtering_opening(page, shots):
     # Four even topics give five by chance, and the model of the tests is weak.
     check(oil >= 10, f"{oil} of 20 hits for oil are labelled so")
     check(page.all("#hits mark"), "matching keywords are marked")
+    scores = [float(text.split("score ")[1].split()[0]) for text in (about.text for about in page.all("#hits .hit .about"))]
+    check(scores == sorted(scores, reverse=True), f"hits are in the order of their scores: {scores}")
     check(page.all("#hits .distances span"), "every hit shows its codebook distances")
     cells = len(page.all("#hits .hit:first-child .distances span"))
     check(cells == num_codebooks(page.url), f"{num_codebooks(page.url)} codebooks have {cells} cells")
