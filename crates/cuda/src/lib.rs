@@ -1,7 +1,7 @@
 //! The encoder's forward pass and the steps of training on an NVIDIA GPU.
 //!
 //! CUDA is loaded at its first use: the build needs nothing of it, and a machine without a GPU gets an [`Error`] that says
-//! what is missing. Token ids go in and embeddings come out; this crate knows no documents and no files. [`library`] finds
+//! what is missing. Token ids go in and embeddings come out; this crate knows no documents and no files. `driver::library` finds
 //! the vendor's libraries, [`Device`] is an opened GPU, [`Bert`] has an encoder's weights on it, and
 //! [`Bert::encode_views`] encodes batches. [`Trainer`] is a model in training, [`Layer`] is a layer of filters over token
 //! states, and [`InfoMax`] is DHIM's training on such a layer.
@@ -17,58 +17,17 @@ mod shape;
 mod values;
 
 #[cfg(feature = "driver")]
-mod library;
+mod driver;
 
-#[cfg(feature = "driver")]
-mod device;
-#[cfg(feature = "driver")]
-mod memory;
-
-#[cfg(feature = "driver")]
-mod compile;
-#[cfg(feature = "driver")]
-mod gemm;
-#[cfg(feature = "driver")]
-mod hopper;
-
-#[cfg(feature = "driver")]
-mod weights;
-
-#[cfg(feature = "driver")]
-mod batch;
-#[cfg(feature = "driver")]
-mod forward;
-
-#[cfg(feature = "driver")]
-mod encode;
-
-#[cfg(feature = "driver")]
-mod infomax;
-#[cfg(feature = "driver")]
-mod layer;
-#[cfg(feature = "driver")]
-mod learned;
-#[cfg(feature = "driver")]
-mod training;
-
+// The same names, for a build without CUDA.
 #[cfg(not(feature = "driver"))]
-mod absent;
+#[path = "absent.rs"]
+mod driver;
 
+pub use driver::{Bert, Device, InfoMax, Layer, Trainer, devices};
 pub use error::{Error, Result};
 pub use shape::{Activation, Dropout, Pooling, Precision, Shape};
 pub use values::{
     DeviceInfo, InfoMaxHead, InfoMaxStep, LayerPart, Report, Source, Texts, TrainingAdam, TrainingLosses,
     TrainingObjective, TrainingShape,
 };
-
-#[cfg(feature = "driver")]
-pub use {
-    device::{Device, devices},
-    encode::Bert,
-    infomax::InfoMax,
-    layer::Layer,
-    training::Trainer,
-};
-
-#[cfg(not(feature = "driver"))]
-pub use absent::{Bert, Device, InfoMax, Layer, Trainer, devices};

@@ -9,11 +9,11 @@ use cudarc::cublaslt::result::{self as lt, CublasError};
 use cudarc::cublaslt::sys::{self, cublasLtEpilogue_t as Epilogue};
 use parking_lot::Mutex;
 
-use crate::compile::{Kernels, arguments};
-use crate::device::Device;
-use crate::hopper::{Map, Product};
-use crate::memory::{Buffer, Stream};
-use crate::weights::bits;
+use crate::driver::compile::{Kernels, arguments};
+use crate::driver::device::Device;
+use crate::driver::hopper::{Map, Product};
+use crate::driver::memory::{Buffer, Stream};
+use crate::driver::weights::bits;
 use crate::{Error, Precision, Result, Shape};
 
 /// cuBLASLt's workspace; the vendor's recommendation for Hopper.

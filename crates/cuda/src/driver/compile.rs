@@ -5,9 +5,9 @@ use std::ffi::{CString, c_void};
 use cudarc::driver::{result as driver, sys};
 use cudarc::nvrtc::{result as nvrtc, sys as nvrtc_sys};
 
-use crate::device::{Device, driver_result};
-use crate::hopper::supports;
-use crate::memory::Stream;
+use crate::driver::device::{Device, driver_result};
+use crate::driver::hopper::supports;
+use crate::driver::memory::Stream;
 use crate::{Activation, Error, Precision, Result, Shape};
 
 const SOURCE: &str = include_str!("kernels.cu");
@@ -271,7 +271,7 @@ pub(crate) use arguments;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::library::{Library, guarded, require};
+    use crate::driver::library::{Library, guarded, require};
 
     /// Needs NVRTC, not a GPU: the source must compile for every head width, precision, activation and chip.
     #[test]

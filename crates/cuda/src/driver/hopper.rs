@@ -2,9 +2,9 @@
 
 use cudarc::driver::{result as driver, sys};
 
-use crate::compile::{Kernel, arguments};
-use crate::device::{Device, driver_result};
-use crate::memory::Stream;
+use crate::driver::compile::{Kernel, arguments};
+use crate::driver::device::{Device, driver_result};
+use crate::driver::memory::Stream;
 use crate::{Activation, Precision, Result, Shape};
 
 // Equal to the definitions in hopper.cu.

@@ -3,10 +3,10 @@
 use cudarc::cublaslt::sys::cublasLtEpilogue_t as Epilogue;
 use half::{bf16, f16};
 
-use crate::compile::Kernels;
-use crate::device::Device;
-use crate::gemm::{Linear, Products, Site};
-use crate::memory::Buffer;
+use crate::driver::compile::Kernels;
+use crate::driver::device::Device;
+use crate::driver::gemm::{Linear, Products, Site};
+use crate::driver::memory::Buffer;
 use crate::{Activation, Error, Precision, Result, Shape, Source};
 
 /// Scale and shift of a LayerNorm, in f32.

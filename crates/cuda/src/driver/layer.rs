@@ -5,12 +5,12 @@
 
 use std::ops::Range;
 
-use crate::compile::{Kernel, Module, arguments};
-use crate::device::Device;
-use crate::learned::Learned;
-use crate::library::guarded;
-use crate::memory::{Buffer, Pinned, Stream};
-use crate::training::{View, image};
+use crate::driver::compile::{Kernel, Module, arguments};
+use crate::driver::device::Device;
+use crate::driver::learned::Learned;
+use crate::driver::library::guarded;
+use crate::driver::memory::{Buffer, Pinned, Stream};
+use crate::driver::training::{View, image};
 use crate::{Error, LayerPart, Result, Texts, TrainingAdam};
 
 /// `y = x W + b` with Adam's moments of `W` and `b`.

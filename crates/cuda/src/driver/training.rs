@@ -6,11 +6,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::compile::{Kernel, Module, arguments, assemble};
-use crate::device::Device;
-use crate::learned::Learned;
-use crate::library::guarded;
-use crate::memory::{Buffer, Event, Pinned, Stream};
+use crate::driver::compile::{Kernel, Module, arguments, assemble};
+use crate::driver::device::Device;
+use crate::driver::learned::Learned;
+use crate::driver::library::guarded;
+use crate::driver::memory::{Buffer, Event, Pinned, Stream};
 use crate::{Error, Result, TrainingAdam, TrainingLosses, TrainingObjective, TrainingShape};
 use parking_lot::Mutex;
 
@@ -574,7 +574,7 @@ impl Trainer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::library::{Library, require};
+    use crate::driver::library::{Library, require};
 
     /// Needs NVRTC, not a GPU.
     #[test]

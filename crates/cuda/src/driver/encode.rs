@@ -2,14 +2,14 @@
 
 use std::cell::Cell;
 
-use crate::batch::{Capacity, check, cut};
-use crate::compile::{Kernels, compile};
-use crate::device::Device;
-use crate::forward::{Lane, Model};
-use crate::gemm::Products;
-use crate::library::guarded;
-use crate::memory::{Event, Stream};
-use crate::weights::{Weights, widen};
+use crate::driver::batch::{Capacity, check, cut};
+use crate::driver::compile::{Kernels, compile};
+use crate::driver::device::Device;
+use crate::driver::forward::{Lane, Model};
+use crate::driver::gemm::Products;
+use crate::driver::library::guarded;
+use crate::driver::memory::{Event, Stream};
+use crate::driver::weights::{Weights, widen};
 use crate::{Dropout, Error, Pooling, Precision, Report, Result, Shape, Source};
 use parking_lot::Mutex;
 

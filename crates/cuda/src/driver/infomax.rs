@@ -8,13 +8,13 @@
 //! scores: Q_1 B_window^T [n, windows] and Q_2 B_first^T [n, n]
 //! ```
 
-use crate::device::Device;
-use crate::layer::{Layer, text_ranges};
-use crate::learned::Learned;
-use crate::library::guarded;
-use crate::memory::Buffer;
-use crate::training::View;
-use crate::{Error, InfoMaxHead, InfoMaxStep, Result, TrainingAdam, compile::arguments};
+use crate::driver::device::Device;
+use crate::driver::layer::{Layer, text_ranges};
+use crate::driver::learned::Learned;
+use crate::driver::library::guarded;
+use crate::driver::memory::Buffer;
+use crate::driver::training::View;
+use crate::{Error, InfoMaxHead, InfoMaxStep, Result, TrainingAdam, driver::compile::arguments};
 
 /// DHIM in training.
 pub struct InfoMax {

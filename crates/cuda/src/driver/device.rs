@@ -6,7 +6,7 @@ use std::sync::Arc;
 use cudarc::driver::sys::{self, CUdevice_attribute};
 use cudarc::driver::{CudaContext, DriverError, result};
 
-use crate::library::{Library, guarded, require};
+use crate::driver::library::{Library, guarded, require};
 use crate::{DeviceInfo, Error, Result};
 
 /// Oldest supported driver: CUDA 12.0.

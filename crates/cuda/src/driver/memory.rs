@@ -4,7 +4,7 @@ use std::ffi::c_void;
 
 use cudarc::driver::{DriverError, result, sys};
 
-use crate::device::{Device, driver_result};
+use crate::driver::device::{Device, driver_result};
 use crate::{Error, Result};
 
 /// Bytes on the GPU.

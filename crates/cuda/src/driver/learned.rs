@@ -1,8 +1,8 @@
 //! Learned parameters on a GPU, and Adam's update of them.
 
-use crate::compile::{Kernel, arguments};
-use crate::device::Device;
-use crate::memory::{Buffer, Stream};
+use crate::driver::compile::{Kernel, arguments};
+use crate::driver::device::Device;
+use crate::driver::memory::{Buffer, Stream};
 use crate::{Result, TrainingAdam};
 
 /// Parameters, their gradient and Adam's two moments.

@@ -5,14 +5,14 @@ use std::ops::Range;
 
 use cudarc::driver::result;
 
-use crate::batch::{Capacity, Packed, pack};
-use crate::compile::{Kernels, arguments};
-use crate::device::{Device, driver_result};
-use crate::gemm::{Linear, Products, WORKSPACE_BYTES};
-use crate::hopper::Map;
-use crate::memory::{Buffer, Event, Pinned, Stream};
+use crate::driver::batch::{Capacity, Packed, pack};
+use crate::driver::compile::{Kernels, arguments};
+use crate::driver::device::{Device, driver_result};
+use crate::driver::gemm::{Linear, Products, WORKSPACE_BYTES};
+use crate::driver::hopper::Map;
+use crate::driver::memory::{Buffer, Event, Pinned, Stream};
+use crate::driver::weights::{Norm, Weights};
 use crate::shape::Rate;
-use crate::weights::{Norm, Weights};
 use crate::{Dropout, Error, Pooling, Precision, Result, Shape};
 
 /// The encoder, shared by all lanes.
