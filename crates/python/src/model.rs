@@ -135,14 +135,6 @@ impl Model {
         rows(py, self.model.codebooks().values().to_vec(), self.model.shape().dim())
     }
 
-    /// How many of these texts are longer than the encoder takes.
-    fn count_cut(&self, py: Python<'_>, texts: Vec<String>) -> PyResult<usize> {
-        work::quick(py, None, |progress| {
-            let (_, cut) = self.embedder(progress)?.tokens_and_cut(&texts)?;
-            Ok(cut.into_iter().filter(|cut| *cut).count())
-        })
-    }
-
     /// `[documents, inputs]`.
     #[pyo3(signature = (documents, report=None, stop=None))]
     fn embeddings<'py>(
@@ -159,6 +151,27 @@ impl Model {
             })
         })?;
         rows(py, vectors, self.model.inputs())
+    }
+
+    /// Embeddings `[documents, inputs]`, and how many of the texts are longer than the encoder takes.
+    fn embeddings_and_cut<'py>(
+        &self,
+        py: Python<'py>,
+        documents: &Documents,
+    ) -> PyResult<(Bound<'py, PyArray2<f32>>, usize)> {
+        let (vectors, cut) = work::run(py, None, None, |progress| {
+            let embedder = self.embedder(progress)?;
+            let (mut vectors, mut count) = (Vec::new(), 0);
+            documents.each_chunk(progress, |chunk| {
+                let texts: Vec<&str> = chunk.iter().map(|d| d.text.as_str()).collect();
+                let (tokens, cut) = embedder.tokens_and_cut(&texts)?;
+                vectors.extend_from_slice(embedder.encode_tokens(&tokens, None, progress)?.as_slice());
+                count += cut.into_iter().filter(|cut| *cut).count();
+                Ok(())
+            })?;
+            Ok((vectors, count))
+        })?;
+        Ok((rows(py, vectors, self.model.inputs())?, cut))
     }
 
     /// `[documents, code_bytes]`.

@@ -6,7 +6,7 @@ import base64
 import json
 import math
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -122,18 +122,18 @@ class Routes:
     def upsert(self, _: Any, __: Any, body: dict[str, Any]) -> dict[str, Any]:
         new = body["documents"]
         wire = [_to_wire(document) for document in new]
-        vectors = None
+        vectors, cut = None, 0
         if any(document.get("vector") is not None for document in new):
-            vectors = self._vectors(new)
-        changed = self.searcher._add(_micpq.Documents.from_bytes(json.dumps(wire).encode()), vectors)
-        texts = [document["text"] for document in new if document.get("vector") is None]
-        return self._changed(changed, self.searcher.model._native.count_cut(texts) if texts else 0)
+            vectors, cut = self._vectors(new, wire)
+        cut += self.searcher._add(_documents(wire), vectors)
+        return self._changed(len(new), cut)
 
-    def _vectors(self, new: list[dict[str, Any]]) -> npt.NDArray[np.float32]:
-        """The embeddings of documents of which some have theirs, ``[documents, width]``."""
-        texts = [document["text"] for document in new if document.get("vector") is None]
-        encoded: Iterator[Any] = iter(self.searcher.model.embeddings(texts) if texts else [])
-        return np.stack([next(encoded) if d.get("vector") is None else self._vector(d["vector"]) for d in new])
+    def _vectors(self, new: list[dict[str, Any]], wire: list[dict[str, Any]]) -> tuple[npt.NDArray[np.float32], int]:
+        """The embeddings of documents of which some have theirs, ``[documents, width]``, and how many texts were cut."""
+        texts = [wire[i] for i, document in enumerate(new) if document.get("vector") is None]
+        encoded, cut = self.searcher.model._native.embeddings_and_cut(_documents(texts)) if texts else ((), 0)
+        rows = iter(encoded)
+        return np.stack([next(rows) if d.get("vector") is None else self._vector(d["vector"]) for d in new]), cut
 
     def delete(self, _: Any, __: Any, body: dict[str, Any]) -> dict[str, Any]:
         ids, filter = body.get("ids"), body.get("filter")
@@ -156,6 +156,10 @@ class Routes:
         codebooks, codewords, _ = self.searcher.model._native.shape
         bits, code = codewords.bit_length() - 1, int.from_bytes(found["code"], "little")
         return {**found, "code": [code >> bits * m & (codewords - 1) for m in range(codebooks)]}
+
+
+def _documents(wire: list[dict[str, Any]]) -> _micpq.Documents:
+    return _micpq.Documents.from_bytes(json.dumps(wire).encode())
 
 
 def _whole(value: Any) -> Any:

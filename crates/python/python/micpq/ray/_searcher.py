@@ -183,10 +183,12 @@ class Searcher(Index):
         count = documents.count()
         if count is None:
             raise ArgumentError("add takes rows or a table; build reads files")
-        return self._add(documents, None if embeddings is None else _inputs.vectors(embeddings, width=self.model.inputs, rows=count))
+        self._add(documents, None if embeddings is None else _inputs.vectors(embeddings, width=self.model.inputs, rows=count))
+        return count
 
     def _add(self, documents: _micpq.Documents, rows: Any) -> int:
-        """Adds documents that are in memory, with their embeddings if ``rows`` has them."""
+        """Adds documents that are in memory, with their embeddings if ``rows`` has them. Returns how many texts the shards found
+        longer than the encoder takes."""
         count = documents.count() or 0
 
         def parts(shards: int) -> dict[int, tuple[Any, ...]]:
@@ -195,9 +197,7 @@ class Searcher(Index):
                 positions.setdefault(owner, []).append(position)
             return {n: (documents.to_bytes(at), at, None if rows is None else rows[at]) for n, at in positions.items()}
 
-        if count:
-            self._write("put", parts, count)
-        return count
+        return sum(self._write("put", parts, count).values()) if count else 0
 
     def delete(self, ids: Id | Iterable[Id] | None = None, *, filter: str | None = None) -> int:
         """Deletes documents by id or by filter, and returns how many there were. Returns when every shard has committed. A shard

@@ -71,20 +71,22 @@ class ShardActor:
         return self.shard.reload()
 
     def put(self, documents: bytes, sequences: list[int], embeddings: Any) -> tuple[bool, int]:
-        """Adds or replaces documents, and commits. Returns true and the number of documents of the shard; or false and the least
-        sequence that it takes, where another writer has used later ones meanwhile."""
+        """Adds or replaces documents, and commits. Returns true and how many texts were longer than the encoder takes; or false
+        and the least sequence that it takes, where another writer has used later ones meanwhile."""
         rows = _micpq.Documents.from_bytes(documents)
+        cut = 0
         if embeddings is None:
             with self.opening:
                 self.model = self.model or Model.load(self.directory / "model")
-            embeddings = self.model._native.embeddings(rows)
+            embeddings, cut = self.model._native.embeddings_and_cut(rows)
         # Calls run beside each other. An error takes back what was not committed, so every change commits alone.
         with self.writing:
             least = self.shard.next_sequence()
             if sequences and sequences[0] < least:
                 return False, least
             self.shard.add(rows, embeddings, sequences)
-            return True, self.shard.commit()
+            self.shard.commit()
+            return True, cut
 
     def delete(self, ids: list[Id], filter: str | None, known: set[str] | None) -> tuple[bool, int]:
         """Deletes documents by id and by filter, commits, and returns true and how many there were."""
