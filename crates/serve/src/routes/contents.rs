@@ -110,7 +110,7 @@ fn find_duplicates(hosted: &Hosted, config: &DuplicatesConfig, options: Dedup, j
     }
     result["total_groups"] = found.groups.len().into();
     found.groups.truncate(options.groups.unwrap_or(GROUPS));
-    Ok(with(result, serde_json::to_value(found)))
+    Ok(with(result, &found))
 }
 
 /// Changes the index on its writer thread, between two writes. `what` opens the writer of the index itself.
@@ -131,12 +131,13 @@ fn change<F: Send + 'static, T: Send + 'static>(
     work.map_err(|_| Error::Interrupted)?
 }
 
-/// The fields of both objects.
-fn with(mut a: serde_json::Value, b: serde_json::Result<serde_json::Value>) -> serde_json::Value {
-    if let (Some(a), Ok(serde_json::Value::Object(b))) = (a.as_object_mut(), b) {
-        a.extend(b);
-    }
-    a
+/// The fields of an object and of `found`.
+fn with(mut object: serde_json::Value, found: &impl Serialize) -> serde_json::Value {
+    let serde_json::Value::Object(fields) = serde_json::to_value(found).expect("plain data has a JSON form") else {
+        unreachable!("duplicates and topics are objects");
+    };
+    object.as_object_mut().expect("an object is given").extend(fields);
+    object
 }
 
 /// Options of finding topics.
@@ -197,7 +198,7 @@ pub async fn topics(
             let (marked, unchanged) = change(&hosted, found, write, job)?;
             (result["marked"], found) = (marked.into(), unchanged);
         }
-        Ok(with(result, serde_json::to_value(found)))
+        Ok(with(result, &found))
     })?;
     Ok((StatusCode::ACCEPTED, Json(job)))
 }
