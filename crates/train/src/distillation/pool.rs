@@ -52,6 +52,8 @@ pub struct Draws {
     pub documents: usize,
     /// Queries per step.
     pub batch: usize,
+    /// Random documents of a step, the queries' own among them: those that the global teacher compares.
+    pub random: usize,
     /// Neighbours drawn for each query.
     pub per_query: usize,
 }
@@ -68,7 +70,13 @@ impl Draws {
         let first = place * self.batch;
         let last = (first + self.batch).min(self.documents);
         // The next documents of the same permutation are as random as the queries.
-        let mut random: Vec<u32> = queries.iter().cycle().skip(first).take(2 * (last - first)).copied().collect();
+        let mut random: Vec<u32> = queries
+            .iter()
+            .cycle()
+            .skip(first)
+            .take(self.random.max(last - first).min(self.documents))
+            .copied()
+            .collect();
         random.sort_unstable();
         random.dedup();
         queries = queries[first..last].to_vec();
@@ -100,7 +108,7 @@ mod tests {
         let angle = |i: usize| i as f32 / 1000.0 * std::f32::consts::TAU;
         let circle = Matrix::from_vec(2, (0..1000).flat_map(|i| [angle(i).cos(), angle(i).sin()]).collect());
         let neighbours = Neighbours::find(&circle, &NoProgress).unwrap();
-        let draws = Draws { seed: 3, documents: 1000, batch: 100, per_query: 4 };
+        let draws = Draws { seed: 3, documents: 1000, batch: 100, random: 200, per_query: 4 };
         let mut seen = Vec::new();
         for step in 0..draws.steps_per_pass() {
             let drawn = draws.step(step, &neighbours);

@@ -10,8 +10,11 @@
 //! The local softmax runs over the whole pool, the global one over its first documents, which are random. Among near documents
 //! the global teacher sees hardly a difference, and its target would undo the order that the local one teaches.
 //!
-//! A query never meets itself. The gradient by `h_d` goes to the codewords and, straight through, to `z_d`. The commitment
-//! moves `z_d` alone. Gradients are written by hand and tested against autograd in double precision. Rows are cut into pieces
+//! A query never meets itself. Forward, `h_d` is hard: `h = sum over k of o_k C_k`, `o` 1 at the nearest codeword. Backward, `o` is
+//! `softmax(-|z - C_k|^2 / assignment temperature)` in every codebook, so the gradient by `h_d` reaches `z_d` only as far as another
+//! codeword would be nearer. Copied to `z_d` whole, it moves all documents away from their codes, because that looks free (AGNews,
+//! 20,000 documents, 64 bits, 200 steps: squared error 12 and recall 10@100 85.6 copied, 4.9 and 86.1 so). The commitment moves
+//! `z_d` alone. Gradients are written by hand and tested against autograd in double precision. Rows are cut into pieces
 //! of fixed size and sums run in a fixed order, so the bits do not depend on the number of threads.
 
 use rayon::prelude::*;
@@ -29,6 +32,8 @@ pub struct DistilObjective {
     /// Weight of the global distillation.
     pub global_weight: f64,
     pub commitment: f64,
+    /// Temperature of the softmax over codewords that gradients pass.
+    pub assignment_temperature: f64,
 }
 
 /// Queries and the documents they are compared with.
@@ -73,6 +78,8 @@ pub struct DistilWorkspace<T> {
     // [pool, W]: codewords, and the derivative by them.
     decoded: Vec<T>,
     ddecoded: Vec<T>,
+    // [pool, codebooks * codewords]: the derivative by -|z - C_k|^2.
+    dnear: Vec<T>,
     // [pool]
     squares: Vec<T>,
     // [queries, W]
@@ -188,6 +195,7 @@ impl<T: Real> DistilWorkspace<T> {
             (&mut self.dprojected, rows * width),
             (&mut self.decoded, batch.pool * width),
             (&mut self.ddecoded, batch.pool * width),
+            (&mut self.dnear, batch.pool * sizes.code.num_codebooks() * sizes.code.codebook_size()),
             (&mut self.squares, batch.pool),
             (&mut self.query, queries * width),
             (&mut self.dquery, queries * width),
@@ -200,7 +208,8 @@ impl<T: Real> DistilWorkspace<T> {
         self.project(student, batch.x);
         self.quantize(student, batch);
         let sums = self.compare(student, objective, batch);
-        let error = self.backward_codes(student, objective, batch, gradient);
+        let error = self.backward_codes(objective, batch);
+        self.backward_assignment(student, objective, batch, gradient);
         self.backward_projection(student, batch.x, gradient);
         let mean = |sum: f64| sum / queries as f64;
         let (local, global) = (mean(sums.local), mean(sums.global));
@@ -346,16 +355,11 @@ impl<T: Real> DistilWorkspace<T> {
         })
     }
 
-    /// Gradient of the codewords, and the derivative by the projected rows. Returns the mean squared error of the codes.
-    fn backward_codes(
-        &mut self,
-        student: &Student<T>,
-        objective: &DistilObjective,
-        batch: &Batch<T>,
-        gradient: &mut Student<T>,
-    ) -> f64 {
-        let (code, pool, queries) = (student.sizes.code, batch.pool, batch.queries.len());
-        let (codebooks, dim, width) = (code.num_codebooks(), code.dim(), code.width());
+    /// The derivative by the codes of the documents, and that of the commitment by the projected rows. Returns the mean squared
+    /// error of the codes.
+    fn backward_codes(&mut self, objective: &DistilObjective, batch: &Batch<T>) -> f64 {
+        let (pool, queries) = (batch.pool, batch.queries.len());
+        let width = self.query.len() / queries.max(1);
         let slopes = View::new(&self.similar, queries, pool);
         let query = View::new(&self.query, queries, width);
         let commitment = T::of(2.0 * objective.commitment / pool as f64);
@@ -381,7 +385,7 @@ impl<T: Real> DistilWorkspace<T> {
                         *dh -= T::of(2.0) * total * *h;
                         let off = *z - *h;
                         square += off * off;
-                        *dz = *dh + commitment * off;
+                        *dz = commitment * off;
                     }
                     error += square.wide();
                 }
@@ -392,16 +396,73 @@ impl<T: Real> DistilWorkspace<T> {
             let to = &mut self.dprojected[row as usize * width..][..width];
             to.iter_mut().zip(from).for_each(|(to, from)| *to += *from);
         }
-        let (codes, ddecoded) = (&self.codes, &self.ddecoded);
-        let books = gradient.part_mut(Part::Codewords).par_chunks_mut(code.codebook_size() * dim);
-        books.enumerate().for_each(|(m, book)| {
-            book.fill(T::ZERO);
+        errors.into_iter().sum::<f64>() / pool as f64
+    }
+
+    /// From the derivative by the codes to that by the projected documents, and the gradient of the codewords.
+    fn backward_assignment(
+        &mut self,
+        student: &Student<T>,
+        objective: &DistilObjective,
+        batch: &Batch<T>,
+        gradient: &mut Student<T>,
+    ) {
+        let (code, pool) = (student.sizes.code, batch.pool);
+        let (codebooks, size, dim, width) = (code.num_codebooks(), code.codebook_size(), code.dim(), code.width());
+        let codewords = student.part(Part::Codewords);
+        let book = |m: usize| &codewords[m * size * dim..(m + 1) * size * dim];
+        let inverse = T::of(1.0 / objective.assignment_temperature);
+        let outputs =
+            self.dnear.par_chunks_mut(ROWS * codebooks * size).zip(self.dprojected.par_chunks_mut(ROWS * width));
+        let inputs =
+            self.ddecoded.par_chunks(ROWS * width).zip(self.projected[..pool * width].par_chunks(ROWS * width));
+        outputs.zip(inputs).for_each(|((dnear, dz), (dh, z))| {
+            let rows = dh.len() / width;
+            // [rows, codewords] each, of one codebook.
+            let (mut soft, mut slope, mut moved) =
+                (vec![T::ZERO; rows * size], vec![T::ZERO; rows * size], vec![T::ZERO; rows * dim]);
+            for m in 0..codebooks {
+                let words = View::new(book(m), size, dim);
+                let halves: Vec<T> = book(m).chunks_exact(dim).map(|c| dot(c, c) * T::of(0.5)).collect();
+                multiply(&mut soft, View::new(z, rows, width).columns(m * dim, dim), words.transposed(), T::ONE);
+                multiply(&mut slope, View::new(dh, rows, width).columns(m * dim, dim), words.transposed(), T::ONE);
+                for (soft, slope) in soft.chunks_exact_mut(size).zip(slope.chunks_exact_mut(size)) {
+                    soft.iter_mut().zip(&halves).for_each(|(s, half)| *s = T::of(2.0) * (*s - *half) * inverse);
+                    let max = largest(soft);
+                    soft.iter_mut().for_each(|s| *s -= max);
+                    T::exp_all(soft);
+                    let scale = T::ONE / row_sum(soft);
+                    let mean = dot(soft, slope) * scale;
+                    slope.iter_mut().zip(&*soft).for_each(|(g, p)| *g = *p * scale * (*g - mean) * inverse);
+                }
+                // The derivative by z of -|z - C_k|^2 is 2 C_k, and -2 z for every k, whose slopes add up to 0.
+                multiply(&mut moved, View::new(&slope, rows, size), words, T::of(2.0));
+                for row in 0..rows {
+                    let to = &mut dz[row * width + m * dim..][..dim];
+                    to.iter_mut().zip(&moved[row * dim..]).for_each(|(to, from)| *to += *from);
+                    dnear[(row * codebooks + m) * size..][..size].copy_from_slice(&slope[row * size..][..size]);
+                }
+            }
+        });
+        let (codes, ddecoded, dnear, projected) = (&self.codes, &self.ddecoded, &self.dnear, &self.projected);
+        let books = gradient.part_mut(Part::Codewords).par_chunks_mut(size * dim);
+        books.enumerate().for_each(|(m, out)| {
+            let slopes = View::new(dnear, pool, codebooks * size).columns(m * size, size).transposed();
+            let z = View::new(&projected[..pool * width], pool, width).columns(m * dim, dim);
+            // 2 sum over documents of slope (z - C_k)
+            multiply(out, slopes, z, T::of(2.0));
+            let mut totals = vec![T::ZERO; size];
+            for row in dnear.chunks_exact(codebooks * size) {
+                totals.iter_mut().zip(&row[m * size..]).for_each(|(t, v)| *t += *v);
+            }
+            for ((out, word), total) in out.chunks_exact_mut(dim).zip(book(m).chunks_exact(dim)).zip(totals) {
+                out.iter_mut().zip(word).for_each(|(o, w)| *o -= T::of(2.0) * total * *w);
+            }
             for (codes, dh) in codes.chunks_exact(codebooks).zip(ddecoded.chunks_exact(width)) {
-                let word = &mut book[codes[m] as usize * dim..][..dim];
+                let word = &mut out[codes[m] as usize * dim..][..dim];
                 word.iter_mut().zip(&dh[m * dim..(m + 1) * dim]).for_each(|(to, from)| *to += *from);
             }
         });
-        errors.into_iter().sum::<f64>() / pool as f64
     }
 
     /// Gradients of the rotation and the residual.

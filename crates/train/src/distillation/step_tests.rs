@@ -57,10 +57,13 @@ fn run<T: Real>(golden: &Golden) -> (DistilLosses, Student<T>, Vec<u32>) {
     let student = Student { sizes, values };
     let wide = |name: &str| golden.get(name).iter().map(|&v| T::of(v)).collect::<Vec<T>>();
     let (x, y, queries, own) = (wide("x"), wide("y"), golden.rows("queries"), golden.rows("own"));
-    let [local_temperature, global_temperature, global_weight, commitment] = golden.get("objective")[..] else {
+    let [local_temperature, global_temperature, global_weight, commitment, assignment_temperature] =
+        golden.get("objective")[..]
+    else {
         panic!()
     };
-    let objective = DistilObjective { local_temperature, global_temperature, global_weight, commitment };
+    let objective =
+        DistilObjective { local_temperature, global_temperature, global_weight, commitment, assignment_temperature };
     let pool = golden.get("pool")[0] as usize;
     let batch = Batch { pool, random: pool, x: &x, y: &y, queries: &queries, own: &own };
     let (mut workspace, mut gradient) = (DistilWorkspace::default(), Student::zeros(sizes));
@@ -134,8 +137,13 @@ fn global_teacher_sees_the_random_documents_alone() {
     let whole = Batch { pool, random, x, y: &few_y, queries: &queries, own: &own };
     let part = Batch { pool: random, random, x: &few_x, y: &few_y, queries: &moved, own: &own };
     let step = |batch: &Batch<f64>, global_weight: f64| {
-        let objective =
-            DistilObjective { local_temperature: 0.06, global_temperature: 0.1, global_weight, commitment: 0.0 };
+        let objective = DistilObjective {
+            local_temperature: 0.06,
+            global_temperature: 0.1,
+            global_weight,
+            commitment: 0.0,
+            assignment_temperature: 0.5,
+        };
         let mut gradient = Student::zeros(sizes);
         let losses = DistilWorkspace::default().step(&student, &objective, batch, &mut gradient);
         (losses, gradient.values)

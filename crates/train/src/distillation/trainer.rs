@@ -32,7 +32,9 @@ pub struct DistilConfig {
     pub steps: usize,
     /// Queries per step; every other one is a view.
     pub batch: usize,
-    /// Float neighbours drawn into the pool for each query, beside as many random documents as there are queries.
+    /// Random documents in the pool, the queries' own among them.
+    pub random: usize,
+    /// Float neighbours drawn into the pool for each query.
     pub neighbours: usize,
     /// Adam's learning rate at the top of its cycle.
     pub learning_rate: f64,
@@ -118,7 +120,7 @@ pub fn distil(
     let mut kinds = teachers.kinds.apply(teachers.documents)?;
     kinds.normalize_rows();
     let batch = config.batch.min(documents);
-    let draws = Draws { seed: config.seed, documents, batch, per_query: config.neighbours };
+    let draws = Draws { seed: config.seed, documents, batch, random: config.random, per_query: config.neighbours };
     let mut run = Run { config, teachers, factor, draws, neighbours, kinds, student, moments, record };
     if let Some(checkpoint) = &checkpoint {
         run.resume(checkpoint, progress)?;
