@@ -9,7 +9,7 @@ PYTHON := $(CURDIR)/.venv/python-tests/bin/python
 MICPQ_SHARED ?= $(abspath ../shared)
 export MICPQ_SHARED
 
-.PHONY: help build demo test steps fmt features lint words figures unit contract page pictures python ray ray-wheel ray-openapi adapters arm encoders rustdoc package lean deny \
+.PHONY: help build demo test steps fmt features lint words figures unit contract page pictures javascript javascript-types python ray ray-wheel ray-openapi adapters arm encoders rustdoc package lean deny \
   test-crash soak fuzz sanitize miri sbom lock bench-search bench-encode bench-serve bench-query bench-ray bench-languages bench-dedup bench-topics encoder-goldens clean
 
 help:  ## list the targets
@@ -28,7 +28,7 @@ test:  ## check format, lints, words and figures, run every test, and list what 
 	scripts/skipped target/test.log; exit $$status
 
 # One after the other, quick checks first.
-steps: fmt features lint words figures unit arm contract page python ray adapters
+steps: fmt features lint words figures unit arm contract page javascript python ray adapters
 
 fmt:  ## check the format of the Rust code
 	$(CARGO) fmt --all --check
@@ -129,6 +129,14 @@ page: .venv-http/made  ## test the web page in Chromium
 	  MICPQ_BROWSER_PYTHON=$(abspath .venv-http/bin/python) $(if $(SCREENSHOTS),MICPQ_SCREENSHOTS=$(abspath $(SCREENSHOTS))) \
 	  $(CARGO) test --release --workspace --test whole -- serve::the_page_works; \
 	else echo "skipped: chromium or chromedriver is not installed, so the web page was not tested"; fi
+
+# Needs Node and npm. `unit` builds the program.
+javascript:  ## test the JavaScript client against a running server
+	@if command -v npm >/dev/null; then cd clients/javascript && npm ci --silent --no-audit --no-fund && npm run --silent check && npm test --silent; \
+	else echo "skipped: npm is not installed, so the JavaScript client was not tested"; fi
+
+javascript-types: build  ## write the types of the JavaScript client from the OpenAPI description
+	cd clients/javascript && npm ci --silent --no-audit --no-fund && $(CURDIR)/$(MICPQ) serve --openapi | node generate.js
 
 # Needs what `page` needs, and the index of `make demo`.
 pictures: .venv-http/made build  ## take the pictures of the README from the index of the demo
