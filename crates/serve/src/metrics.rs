@@ -229,6 +229,32 @@ fn resident_bytes() -> Option<u64> {
 mod tests {
     use super::*;
 
+    /// Every metric that a text asks for.
+    fn asked(text: &str) -> std::collections::BTreeSet<&str> {
+        let names = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+        let own = names.filter(|name| name.starts_with("micpq_") || name.starts_with("process_"));
+        own.map(|name| ["_bucket", "_sum", "_count"].iter().find_map(|end| name.strip_suffix(end)).unwrap_or(name))
+            .collect()
+    }
+
+    #[test]
+    fn dashboard_and_alerts_ask_for_metrics_that_there_are() {
+        let metrics = Metrics::new();
+        // A registry refuses a name that it has.
+        let known = |name: &str| {
+            metrics.registry.register(Box::new(IntGauge::new(name, "other").expect("a name is well formed"))).is_err()
+        };
+        assert!(known("micpq_connections") && !known("micpq_nothing"));
+        for file in ["grafana.json", "alerts.yml"] {
+            let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../operations").join(file);
+            let text = std::fs::read_to_string(path).expect("the file is in the tree");
+            let asked = asked(&text);
+            assert!(asked.len() >= 5, "{asked:?}");
+            let unknown: Vec<_> = asked.into_iter().filter(|name| !known(name)).collect();
+            assert!(unknown.is_empty(), "{file} asks for {unknown:?}, which are not metrics");
+        }
+    }
+
     #[test]
     fn the_text_has_counts_times_and_depths() {
         let metrics = Metrics::new();
