@@ -22,6 +22,9 @@ pub struct ServeConfig {
     pub data: Option<PathBuf>,
     /// API keys. Without keys everybody who reaches the address may do everything.
     pub keys: Vec<KeyConfig>,
+    /// The file that the options came from. Its keys are read again when it changes.
+    #[serde(skip)]
+    pub file: Option<PathBuf>,
     /// Allows an address that other machines can reach without keys. Default: false.
     pub open: bool,
     /// PEM file with the certificate chain. With `tls_key` it enables TLS.
@@ -100,6 +103,7 @@ impl Default for ServeConfig {
             indexes: BTreeMap::new(),
             data: None,
             keys: Vec::new(),
+            file: None,
             open: false,
             tls_certificate: None,
             tls_key: None,
@@ -152,6 +156,39 @@ pub struct KeyConfig {
     /// SHA-256 of the key in hex. The key itself is never stored.
     pub sha256: String,
     pub role: Role,
+    /// The only indexes that the key reaches, whatever its role; the others do not exist for it. Default: all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub indexes: Option<BTreeSet<String>>,
+    /// First day on which the key is refused, as 2027-01-31 (UTC). Default: never.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires: Option<String>,
+}
+
+impl KeyConfig {
+    fn validate(&self) -> Result<()> {
+        let refuse = |problem: String| Err(Error::config(format!("key \"{}\": {problem}", self.name)));
+        if self.sha256.len() != 64 || !self.sha256.bytes().all(|b| b.is_ascii_hexdigit()) {
+            return refuse("sha256 is not 64 hex digits; it is the hash of the key, which --new-key prints".into());
+        }
+        if let Some(day) = &self.expires
+            && chrono::NaiveDate::parse_from_str(day, "%Y-%m-%d").is_err()
+        {
+            return refuse(format!("expires = \"{day}\" is not a day; write it like \"2027-01-31\""));
+        }
+        self.indexes.iter().flatten().try_for_each(|name| check_name(name))
+    }
+}
+
+/// Refuses keys that are not usable, and two of one name.
+pub fn check_keys(keys: &[KeyConfig]) -> Result<()> {
+    let mut names = BTreeSet::new();
+    for key in keys {
+        key.validate()?;
+        if !names.insert(&key.name) {
+            return Err(Error::config(format!("two keys are named \"{}\"; give each key its own name", key.name)));
+        }
+    }
+    Ok(())
 }
 
 /// What a key may do. Each role includes the ones before it.
@@ -200,12 +237,26 @@ impl ServeConfig {
                 (_, value) => drop(table.insert(name, value)),
             }
         }
-        let config: ServeConfig = toml::Value::Table(table).try_into().map_err(|e: toml::de::Error| {
+        let mut config: ServeConfig = toml::Value::Table(table).try_into().map_err(|e: toml::de::Error| {
             let from = file.map_or(String::new(), |path| format!(" (file {})", path.display()));
             Error::config(format!("options of the server{from}: {}", e.to_string().trim_end()))
         })?;
+        config.file = file.map(Path::to_owned);
         config.validate()?;
         Ok(config)
+    }
+
+    /// The keys that a config file has now.
+    pub fn keys_of(file: &Path) -> Result<Vec<KeyConfig>> {
+        #[derive(Deserialize)]
+        struct OnlyKeys {
+            #[serde(default)]
+            keys: Vec<KeyConfig>,
+        }
+        let text = std::fs::read_to_string(file).map_err(Error::io(file))?;
+        let OnlyKeys { keys } = toml::from_str(&text).map_err(|e| Error::config(format!("{}: {e}", file.display())))?;
+        check_keys(&keys)?;
+        Ok(keys)
     }
 
     /// Refuses options that are out of range or contradict each other.
@@ -230,18 +281,7 @@ impl ServeConfig {
                 "telemetry = {address:?} is not the address of a collector; write it like http://127.0.0.1:4318/v1/traces"
             ));
         }
-        let mut names = BTreeSet::new();
-        for key in &self.keys {
-            if key.sha256.len() != 64 || !key.sha256.bytes().all(|b| b.is_ascii_hexdigit()) {
-                return refuse(format!(
-                    "key \"{}\": sha256 is not 64 hex digits; it is the hash of the key, which --new-key prints",
-                    key.name
-                ));
-            }
-            if !names.insert(&key.name) {
-                return refuse(format!("two keys are named \"{}\"; give each key its own name", key.name));
-            }
-        }
+        check_keys(&self.keys)?;
         for (name, value) in [
             ("max_body_bytes", self.max_body_bytes),
             ("max_bodies_bytes", self.max_bodies_bytes),
@@ -336,7 +376,9 @@ mod tests {
         assert_eq!(config.listen, "127.0.0.1:0".parse().unwrap());
         assert_eq!(config.indexes.keys().collect::<Vec<_>>(), ["a", "b"]);
         assert_eq!(load(file, &environment[..1], "").unwrap().batch, 8);
-        assert_eq!(load("", &[], "").unwrap(), ServeConfig::default());
+        let empty = load("", &[], "").unwrap();
+        assert!(empty.file.as_ref().is_some_and(|file| file.ends_with("serve.toml")));
+        assert_eq!(ServeConfig { file: None, ..empty }, ServeConfig::default());
     }
 
     #[test]

@@ -14,6 +14,7 @@ use serde::{Deserialize, Deserializer};
 use crate::bounds::BodyBytes;
 use crate::config::Role;
 use crate::hosted::Hosted;
+use crate::keys::Access;
 use crate::problem::{Code, Problem};
 use crate::server::Server;
 
@@ -277,7 +278,17 @@ impl FromRequestParts<Arc<Server>> for NamedIndex {
 
     async fn from_request_parts(parts: &mut Parts, server: &Arc<Server>) -> Result<Self, Problem> {
         let PathPart(Named { index }) = PathPart::from_request_parts(parts, server).await?;
-        server.index(&index).map(NamedIndex)
+        let access = Access::from_request_parts(parts, server).await?;
+        server.index_for(&access, &index).map(NamedIndex)
+    }
+}
+
+/// What the key of the request reaches. It stands behind the extractor of a role.
+impl FromRequestParts<Arc<Server>> for Access {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _: &Arc<Server>) -> Result<Self, Problem> {
+        Ok(parts.extensions.get::<Access>().expect("the extractor of a role comes first").clone())
     }
 }
 
@@ -290,9 +301,14 @@ macro_rules! may {
             type Rejection = Problem;
 
             async fn from_request_parts(parts: &mut Parts, server: &Arc<Server>) -> Result<Self, Problem> {
-                if let Some(name) = server.keys.check(&parts.headers, $role)? {
+                let access = server.keys.get().check(&parts.headers, $role)?;
+                if let Some(name) = &access.name {
                     tracing::Span::current().record("key", name);
+                    if $role == Role::Admin {
+                        tracing::info!(target: "audit", key = name, method = %parts.method, path = parts.uri.path());
+                    }
                 }
+                parts.extensions.insert(access);
                 Ok($name)
             }
         }

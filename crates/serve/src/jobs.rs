@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::keys::Access;
 use crate::problem::{Answer, Code, Problem};
 
 /// Status of a job.
@@ -191,9 +192,10 @@ impl Jobs {
         jobs.values().rev().map(|job| job.view()).collect()
     }
 
-    pub fn get(&self, id: u64) -> Answer<Arc<Job>> {
+    /// A job of an index that the caller reaches.
+    pub fn get_for(&self, access: &Access, id: u64) -> Answer<Arc<Job>> {
         let jobs = self.jobs.lock();
-        jobs.get(&id).cloned().ok_or_else(|| {
+        jobs.get(&id).filter(|job| access.reaches(&job.view().index)).cloned().ok_or_else(|| {
             Problem::not_found(Code::UnknownJob, format!("there is no job {id}; GET /v1/jobs lists all jobs"))
         })
     }

@@ -1,16 +1,95 @@
-//! API keys and their roles.
+//! API keys, their roles, and the indexes they reach.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::SystemTime;
 
 use axum::http::{HeaderMap, StatusCode, header};
 use engine::{Error, Result};
+use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
 use subtle::{Choice, ConditionallySelectable, ConstantTimeEq};
 
-use crate::config::{KeyConfig, Role};
+use crate::config::{KeyConfig, Role, ServeConfig};
 use crate::problem::{Code, Problem};
 
 #[derive(Clone, Debug, Default)]
 pub struct Keys {
     keys: Vec<([u8; 32], KeyConfig)>,
+}
+
+/// What the key of a request lets it do.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Access {
+    /// Name of the key; `None` on a server without keys.
+    pub name: Option<String>,
+    /// `None`: all.
+    indexes: Option<BTreeSet<String>>,
+}
+
+impl Access {
+    /// Whether this index exists for the caller.
+    pub fn reaches(&self, index: &str) -> bool {
+        self.indexes.as_ref().is_none_or(|indexes| indexes.contains(index))
+    }
+
+    /// Refuses a caller who does not reach every index, for what tells of all of them.
+    pub fn expect_all(&self) -> std::result::Result<(), Problem> {
+        match &self.indexes {
+            None => Ok(()),
+            Some(_) => Err(Problem::new(
+                StatusCode::FORBIDDEN,
+                Code::NotAllowed,
+                "this tells of all indexes, and your key reaches only some; use a key without indexes",
+            )),
+        }
+    }
+}
+
+/// The keys in use, and the state of the file they came from.
+pub struct CurrentKeys {
+    keys: Mutex<Arc<Keys>>,
+    stamp: Mutex<Option<(SystemTime, u64)>>,
+}
+
+fn stamp(file: &Path) -> Option<(SystemTime, u64)> {
+    let about = std::fs::metadata(file).ok()?;
+    Some((about.modified().ok()?, about.len()))
+}
+
+impl CurrentKeys {
+    pub fn new(config: &ServeConfig) -> CurrentKeys {
+        CurrentKeys {
+            keys: Mutex::new(Arc::new(Keys::new(&config.keys))),
+            stamp: Mutex::new(config.file.as_deref().and_then(stamp)),
+        }
+    }
+
+    pub fn get(&self) -> Arc<Keys> {
+        self.keys.lock().clone()
+    }
+
+    /// Uses the keys that the file has now. Keys that cannot be used are logged once, and the old ones stay in use. The last
+    /// key cannot be taken away: without keys the server would be open to everybody.
+    pub fn follow(&self, file: &Path) {
+        let now = stamp(file);
+        let mut known = self.stamp.lock();
+        if now.is_none() || *known == now {
+            return;
+        }
+        *known = now;
+        match ServeConfig::keys_of(file) {
+            Ok(keys) if keys.is_empty() != self.get().keys.is_empty() => {
+                tracing::warn!("the config file has its first key, or none any more; restart the server for that");
+            }
+            Ok(keys) => {
+                *self.keys.lock() = Arc::new(Keys::new(&keys));
+                tracing::info!(keys = keys.len(), "using the keys that the config file has now");
+            }
+            Err(error) => tracing::warn!(%error, "the new keys cannot be used; the old ones stay in use"),
+        }
+    }
 }
 
 impl Keys {
@@ -20,10 +99,10 @@ impl Keys {
         Keys { keys: keys.iter().map(|key| (bytes(&key.sha256), key.clone())).collect() }
     }
 
-    /// Checks that a request may do `role`. Returns the name of its key.
-    pub fn check(&self, headers: &HeaderMap, role: Role) -> std::result::Result<Option<&str>, Problem> {
+    /// Checks that a request may do `role`. Returns what its key reaches.
+    pub fn check(&self, headers: &HeaderMap, role: Role) -> std::result::Result<Access, Problem> {
         if self.keys.is_empty() {
-            return Ok(None);
+            return Ok(Access::default());
         }
         let unauthorized = |code, text: &str| Problem::new(StatusCode::UNAUTHORIZED, code, text);
         let Some(given) = given(headers) else {
@@ -42,6 +121,10 @@ impl Keys {
         let Some((_, key)) = self.keys.get(found as usize) else {
             return Err(unauthorized(Code::UnknownKey, "the server does not know this key; ask its owner for one"));
         };
+        // Days compare as text.
+        if key.expires.as_ref().is_some_and(|day| *day <= chrono::Utc::now().format("%Y-%m-%d").to_string()) {
+            return Err(unauthorized(Code::UnknownKey, "this key has expired; ask the server's owner for a new one"));
+        }
         if key.role < role {
             return Err(Problem::new(
                 StatusCode::FORBIDDEN,
@@ -49,7 +132,7 @@ impl Keys {
                 format!("this needs a key with the role {role:?}, yours has {:?}", key.role).to_lowercase(),
             ));
         }
-        Ok(Some(&key.name))
+        Ok(Access { name: Some(key.name.clone()), indexes: key.indexes.clone() })
     }
 }
 
@@ -91,7 +174,7 @@ mod tests {
         assert!(!lines.contains(&reader));
         let config = ServeConfig::load(None, std::iter::empty(), format!("{lines}{more}").parse().unwrap()).unwrap();
         let keys = Keys::new(&config.keys);
-        let check = |name, value: &str, role| keys.check(&headers(name, value), role).map(|n| n.map(str::to_owned));
+        let check = |name, value: &str, role| keys.check(&headers(name, value), role).map(|access| access.name);
         assert!(check("api-key", &reader, Role::Read).unwrap().unwrap().starts_with("read-"));
         assert_eq!(check("api-key", &reader, Role::Write).unwrap_err().status, 403);
         assert!(check("authorization", &format!("Bearer {admin}"), Role::Admin).is_ok());

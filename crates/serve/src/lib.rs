@@ -142,6 +142,9 @@ async fn follow(server: Arc<Server>) {
         ticks.tick().await;
         let own = server.clone();
         let _ = tokio::task::spawn_blocking(move || {
+            if let Some(file) = &own.config.file {
+                own.keys.follow(file);
+            }
             own.indexes().iter().for_each(|hosted| hosted.follow());
             own.retry_unavailable();
         })

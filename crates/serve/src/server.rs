@@ -19,13 +19,13 @@ use crate::bounds::{Budget, Turns};
 use crate::config::{ServeConfig, check_name};
 use crate::hosted::{Encoders, Hosted};
 use crate::jobs::Jobs;
-use crate::keys::Keys;
+use crate::keys::{Access, CurrentKeys};
 use crate::metrics::Metrics;
 use crate::problem::{Answer, Code, Problem};
 
 pub struct Server {
     pub config: ServeConfig,
-    pub keys: Keys,
+    pub keys: CurrentKeys,
     pub metrics: Arc<Metrics>,
     pub encoders: Encoders,
     pub jobs: Jobs,
@@ -72,6 +72,11 @@ fn reason(error: &Error) -> String {
     }
 }
 
+pub fn unknown_index(name: &str) -> Problem {
+    let shown: String = name.chars().take(80).collect();
+    Problem::not_found(Code::UnknownIndex, format!("there is no index \"{shown}\"; GET /v1/indexes lists all indexes"))
+}
+
 /// Time between two attempts to open an unavailable index.
 const RETRY_INTERVAL: Duration = Duration::from_secs(10);
 
@@ -87,7 +92,7 @@ impl Server {
         // More would not be faster: they share the cores.
         let reads = 2 * std::thread::available_parallelism().map_or(1, usize::from);
         Server {
-            keys: Keys::new(&config.keys),
+            keys: CurrentKeys::new(&config),
             metrics: Arc::new(Metrics::new()),
             encoders: Encoders::default(),
             jobs: Jobs::default(),
@@ -187,14 +192,13 @@ impl Server {
                 Code::IndexUnavailable,
                 format!("cannot open index \"{name}\": {}; the server's log says more", broken.reason),
             )),
-            None => {
-                let shown: String = name.chars().take(80).collect();
-                Err(Problem::not_found(
-                    Code::UnknownIndex,
-                    format!("there is no index \"{shown}\"; GET /v1/indexes lists all indexes"),
-                ))
-            }
+            None => Err(unknown_index(name)),
         }
+    }
+
+    /// The open index of this name, where the caller reaches it. An index that he does not reach does not exist for him.
+    pub fn index_for(&self, access: &Access, name: &str) -> Answer<Arc<Hosted>> {
+        if access.reaches(name) { self.index(name) } else { Err(unknown_index(name)) }
     }
 
     /// The open indexes, ordered by name.

@@ -18,6 +18,9 @@ use crate::routes;
 use crate::server::Server;
 use crate::writes::Change;
 
+#[path = "tenant_tests.rs"]
+mod tenants;
+
 const WIDTH: usize = 8;
 
 /// A model with 4 codebooks of 16 codewords over 8 values, from a fixed random sequence.

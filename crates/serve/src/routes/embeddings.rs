@@ -14,6 +14,7 @@ use super::Refusals;
 use super::query::check_text;
 use crate::bounds::{Caller, slices};
 use crate::extract::{Body, MayRead, some_whole};
+use crate::keys::Access;
 use crate::problem::{Answer, Code, Problem};
 use crate::server::Server;
 
@@ -156,7 +157,12 @@ const TOKEN_SLICE: usize = 32;
 /// Compatible with OpenAI's `POST /v1/embeddings`. The model is an index: its embeddings, or its codes.
 #[utoipa::path(post, path = "/v1/embeddings", tag = "embeddings", operation_id = "createEmbeddings",
     request_body = Embed, responses((status = 200, description = "Embeddings or codes", body = Embedded), Refusals))]
-pub async fn embed(_: MayRead, State(server): State<Arc<Server>>, Body(body): Body<Embed>) -> Answer<Json<Embedded>> {
+pub async fn embed(
+    _: MayRead,
+    access: Access,
+    State(server): State<Arc<Server>>,
+    Body(body): Body<Embed>,
+) -> Answer<Json<Embedded>> {
     let texts = match body.input {
         Input::One(text) => Texts::Raw(vec![text]),
         Input::Several(texts) => Texts::Raw(texts),
@@ -184,7 +190,7 @@ pub async fn embed(_: MayRead, State(server): State<Arc<Server>>, Body(body): Bo
         Some(name) => (name.to_owned(), true),
         None => (body.model.clone(), false),
     };
-    let hosted = server.index(&name)?;
+    let hosted = server.index_for(&access, &name)?;
     let searcher = hosted.searcher();
     let shape = searcher.index().model().shape();
     let length = if code { shape.num_codebooks() } else { searcher.index().model().inputs() };
@@ -266,8 +272,9 @@ pub struct ModelList {
 /// List models for embeddings
 #[utoipa::path(get, path = "/v1/models", tag = "embeddings", operation_id = "listModels",
     responses((status = 200, description = "The models", body = ModelList), Refusals))]
-pub async fn models(_: MayRead, State(server): State<Arc<Server>>) -> Answer<Json<ModelList>> {
-    let names = server.indexes().into_iter().flat_map(|h| [h.name().to_owned(), format!("{}/code", h.name())]);
+pub async fn models(_: MayRead, access: Access, State(server): State<Arc<Server>>) -> Answer<Json<ModelList>> {
+    let reached = server.indexes().into_iter().filter(|hosted| access.reaches(hosted.name()));
+    let names = reached.flat_map(|h| [h.name().to_owned(), format!("{}/code", h.name())]);
     let view = |id| ModelView { id, object: "model".into(), owned_by: "micpq".into(), created: 0 };
     Ok(Json(ModelList { object: "list".into(), data: names.map(view).collect() }))
 }

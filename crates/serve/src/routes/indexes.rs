@@ -18,8 +18,9 @@ use super::Refusals;
 use crate::config::check_name;
 use crate::extract::{Body, MayAdmin, MayRead, NamedIndex, NoBody, PathPart, Whole};
 use crate::hosted::Hosted;
+use crate::keys::Access;
 use crate::problem::{Answer, Code, Problem};
-use crate::server::{BACKUPS, Server};
+use crate::server::{BACKUPS, Server, unknown_index};
 
 /// Schemas of the engine's types.
 mod schemas {
@@ -204,7 +205,7 @@ pub struct IndexList {
 /// List indexes
 #[utoipa::path(get, path = "/v1/indexes", tag = "indexes", operation_id = "listIndexes",
     responses((status = 200, description = "All indexes", body = IndexList), Refusals))]
-pub async fn list(_: MayRead, State(server): State<Arc<Server>>) -> Answer<Json<IndexList>> {
+pub async fn list(_: MayRead, access: Access, State(server): State<Arc<Server>>) -> Answer<Json<IndexList>> {
     let listed = super::blocking(move || {
         let unavailable = |name: &str, reason: String, droppable| UnavailableIndex {
             name: name.to_owned(),
@@ -212,15 +213,12 @@ pub async fn list(_: MayRead, State(server): State<Arc<Server>>) -> Answer<Json<
             reason,
             droppable,
         };
-        let closed = server.unavailable();
+        let closed = server.unavailable().into_iter().filter(|broken| access.reaches(&broken.name));
         let mut list = IndexList {
             indexes: Vec::new(),
-            unavailable: closed
-                .into_iter()
-                .map(|broken| unavailable(&broken.name, broken.reason, broken.ours))
-                .collect(),
+            unavailable: closed.map(|broken| unavailable(&broken.name, broken.reason, broken.ours)).collect(),
         };
-        for hosted in server.indexes() {
+        for hosted in server.indexes().into_iter().filter(|hosted| access.reaches(hosted.name())) {
             // An index with missing files does not hide the others.
             match IndexView::of(&server, &hosted) {
                 Ok(view) => list.indexes.push(view),
@@ -378,11 +376,22 @@ pub struct IndexPath {
     request_body = Create, responses((status = 201, description = "The index is created", body = IndexView), Refusals))]
 pub async fn create(
     _: MayAdmin,
+    access: Access,
     State(server): State<Arc<Server>>,
     PathPart(IndexPath { index }): PathPart<IndexPath>,
     Body(body): Body<Create>,
 ) -> Answer<(StatusCode, Json<IndexView>)> {
     check_name(&index).map_err(|e| Problem::bad_request(e.to_string()))?;
+    if !access.reaches(&index) {
+        return Err(Problem::new(
+            StatusCode::FORBIDDEN,
+            Code::NotAllowed,
+            format!("your key may not create \"{index}\"; use one of the names that it lists"),
+        ));
+    }
+    if let Some(like) = &body.like {
+        server.index_for(&access, like)?;
+    }
     server.data()?;
     let created = super::blocking(move || {
         let (model, metrics) = body.model(&server)?;
@@ -405,10 +414,14 @@ pub async fn create(
     responses((status = 204, description = "The index is removed"), Refusals))]
 pub async fn drop_index(
     _: MayAdmin,
+    access: Access,
     _: NoBody,
     State(server): State<Arc<Server>>,
     PathPart(IndexPath { index }): PathPart<IndexPath>,
 ) -> Answer<StatusCode> {
+    if !access.reaches(&index) {
+        return Err(unknown_index(&index));
+    }
     super::blocking(move || server.drop_index(&index)).await??;
     Ok(StatusCode::NO_CONTENT)
 }

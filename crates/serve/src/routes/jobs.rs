@@ -15,6 +15,7 @@ use super::Refusals;
 use super::documents::expect_texts;
 use crate::extract::{MayAdmin, MayRead, NamedIndex, NoBody, OptionalBody, PathPart, some_whole};
 use crate::jobs::JobView;
+use crate::keys::Access;
 use crate::problem::{Answer, Code, Problem};
 use crate::retrain;
 use crate::server::Server;
@@ -112,8 +113,8 @@ pub struct JobList {
 /// List jobs
 #[utoipa::path(get, path = "/v1/jobs", tag = "jobs", operation_id = "listJobs",
     responses((status = 200, description = "The jobs since the server started", body = JobList), Refusals))]
-pub async fn list(_: MayRead, State(server): State<Arc<Server>>) -> Json<JobList> {
-    Json(JobList { jobs: server.jobs.list() })
+pub async fn list(_: MayRead, access: Access, State(server): State<Arc<Server>>) -> Json<JobList> {
+    Json(JobList { jobs: server.jobs.list().into_iter().filter(|job| access.reaches(&job.index)).collect() })
 }
 
 #[derive(Deserialize)]
@@ -127,10 +128,11 @@ pub struct JobPath {
     responses((status = 200, description = "The job", body = JobView), Refusals))]
 pub async fn show(
     _: MayRead,
+    access: Access,
     State(server): State<Arc<Server>>,
     PathPart(JobPath { job }): PathPart<JobPath>,
 ) -> Answer<Json<JobView>> {
-    Ok(Json(server.jobs.get(job)?.view()))
+    Ok(Json(server.jobs.get_for(&access, job)?.view()))
 }
 
 /// Cancel a job
@@ -141,11 +143,12 @@ pub async fn show(
     responses((status = 202, description = "The job is asked to stop", body = JobView), Refusals))]
 pub async fn cancel(
     _: MayAdmin,
+    access: Access,
     _: NoBody,
     State(server): State<Arc<Server>>,
     PathPart(JobPath { job }): PathPart<JobPath>,
 ) -> Answer<(StatusCode, Json<JobView>)> {
-    let job = server.jobs.get(job)?;
+    let job = server.jobs.get_for(&access, job)?;
     job.cancel();
     Ok((StatusCode::ACCEPTED, Json(job.view())))
 }

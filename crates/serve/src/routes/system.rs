@@ -11,6 +11,7 @@ use utoipa::ToSchema;
 
 use super::Refusals;
 use crate::extract::MayRead;
+use crate::keys::Access;
 use crate::problem::{Answer, Code, Problem};
 use crate::server::Server;
 
@@ -84,7 +85,8 @@ pub async fn ready(State(server): State<Arc<Server>>) -> Answer<Json<Readiness>>
 /// Get metrics for Prometheus
 #[utoipa::path(get, path = "/metrics", tag = "system", operation_id = "getMetrics",
     responses((status = 200, description = "Metrics in the text format of Prometheus", body = String, content_type = "text/plain"), Refusals))]
-pub async fn metrics(_: MayRead, State(server): State<Arc<Server>>) -> Answer<impl IntoResponse> {
+pub async fn metrics(_: MayRead, access: Access, State(server): State<Arc<Server>>) -> Answer<impl IntoResponse> {
+    access.expect_all()?;
     let text = super::blocking(move || {
         for hosted in server.indexes() {
             server.metrics.depth(hosted.name(), "query", hosted.queries.depth());
