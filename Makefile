@@ -10,7 +10,7 @@ MICPQ_SHARED ?= $(abspath ../shared)
 export MICPQ_SHARED
 
 .PHONY: help build demo test steps fmt features lint words figures unit contract page pictures javascript javascript-types python ray ray-wheel ray-openapi adapters arm encoders rustdoc package lean deny \
-  test-crash soak fuzz sanitize miri sbom lock bench-search bench-encode bench-serve bench-query bench-ray bench-languages bench-dedup bench-topics encoder-goldens clean
+  test-crash soak fuzz sanitize miri sbom lock bench-search bench-encode bench-serve bench-query bench-build bench-ray bench-languages bench-dedup bench-topics encoder-goldens clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 22
@@ -180,6 +180,10 @@ bench-query: encoders .venv-query/made .venv/python build  ## measure a text que
 	$(PYTHON) -m maturin build --quiet --release --manifest-path crates/python/Cargo.toml --out target/wheels
 	.venv-query/bin/pip install --quiet --disable-pip-version-check --no-deps --force-reinstall target/wheels/micpq-*.whl
 	.venv-query/bin/python benchmarks/query/bench.py $(ARGS)
+
+# ARGS go to the harness: make bench-build ARGS="--documents 20000 --rounds 3". Default: the demo's stories, three rounds.
+bench-build: encoders .venv-query/made build  ## measure building an index against ONNX Runtime with FAISS and LanceDB, into benchmarks/results/build.md
+	.venv-query/bin/python benchmarks/build/bench.py $(ARGS)
 
 .venv-query/made: benchmarks/query/requirements.txt
 	python3 -m venv .venv-query
