@@ -90,11 +90,11 @@ impl InfoMax {
         match self.0 {}
     }
 
-    pub fn head(&self) -> Result<[Vec<f32>; 4]> {
+    pub fn head(&self) -> Result<[Vec<f32>; 6]> {
         match self.0 {}
     }
 
-    pub fn head_gradient(&self) -> Result<[Vec<f32>; 4]> {
+    pub fn head_gradient(&self) -> Result<[Vec<f32>; 6]> {
         match self.0 {}
     }
 }

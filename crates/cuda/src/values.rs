@@ -73,10 +73,10 @@ pub struct InfoMaxHead<'a> {
     pub map: &'a [f32],
     /// `b [bits]`.
     pub bias: &'a [f32],
-    /// `V` for windows, `[bits, bits]`.
-    pub parts: &'a [f32],
-    /// `V` for first states, `[bits, bits]`.
-    pub whole: &'a [f32],
+    /// `V` for windows, `[bits, bits]`, and its bias.
+    pub parts: [&'a [f32]; 2],
+    /// `V` for first states, `[bits, bits]`, and its bias.
+    pub whole: [&'a [f32]; 2],
 }
 
 /// Arguments of a step.

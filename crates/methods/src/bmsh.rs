@@ -1,7 +1,8 @@
 //! BMSH: a mixture of Bernoulli distributions as the prior of the bits.
 //!
 //! ```text
-//! q = sigmoid(W x + b);  r = softmax(V x + d): the component of the mixture a document comes from
+//! q = sigmoid(W x + b);  r = softmax(V y + d): the component of the mixture a document comes from. Of terms, x says which are
+//! in the document, and y has their tf-idf weights; of embeddings, y = x.
 //! code as in NASH;  prior: component c with pi = softmax(theta), bits Bernoulli(gamma_c), gamma = sigmoid(Gamma)
 //! KL = sum_c r_c (ln r_c - ln pi_c) + sum_c r_c sum_i KL(Bernoulli(q_i) || Bernoulli(gamma_ci))
 //! loss = -log p(x | code) + kl_weight KL
@@ -37,13 +38,12 @@ impl Bmsh {
 }
 
 impl LearnedMethod for Bmsh {
-    // Both encoders read x: one layer gives the logits of the bits, then those of the components.
     fn outputs(&self) -> usize {
-        self.config.bits + self.config.components
+        self.config.bits
     }
 
-    fn used(&self) -> usize {
-        self.config.bits
+    fn weighted_outputs(&self) -> usize {
+        self.config.components
     }
 
     fn init(&self) -> Init {
@@ -58,7 +58,7 @@ impl LearnedMethod for Bmsh {
     }
 
     fn loss(&self, a: T2, w: &[T2], batch: &Batch) -> Loss {
-        let (m, all) = (self.config.bits, self.outputs());
+        let (m, all) = (self.config.bits, self.config.bits + self.config.components);
         let n = a.dims()[0];
         let logits = a.clone().slice([0..n, 0..m]);
         let parts = a.slice([0..n, m..all]);

@@ -9,6 +9,9 @@ use crate::graph::{Graph, Init, Loss, T2, Weight, linear, tensor, values};
 use crate::learn::Batch;
 use crate::yardstick::Row;
 
+/// Initial values of `E` and `beta` in the re-implementation, where `E` is an `nn.Embedding`. BMSH overwrites them.
+pub const INIT: Init = Init::Normal;
+
 /// Weights `E [code, inputs]` and `beta [1, inputs]`.
 pub fn weights(code: usize, inputs: usize, init: Init, seed: u64, number: u64) -> [Weight; 2] {
     Weight::layer(code, inputs, init, seed, number)

@@ -3,8 +3,9 @@
 //! ```text
 //! l_t = relu(convolution of token states at t);  g = mean_t l_t;  x = the state of [CLS]
 //! code(v) ~ Bernoulli(sigmoid((W v + b) / sharpness)), straight-through gradient; l_t, g and x share W
-//! s(g, c) = sigmoid((code(g) V) . c);  own pairs: -softplus(-s); pairs with other texts: -softplus(s), mean over the others
-//! loss = -(bound of code(l_t) by V_local) - regulariser_weight (bound of code(x) by V_global)
+//! s(g, c) = sigmoid((code(g) V + d) . c);  own pairs: -softplus(-s); pairs with other texts: -softplus(s), mean over the others
+//! bound: mean over texts of the mean over the parts c of a text
+//! loss = -(bound of code(l_t) by V_local, d_local) - regulariser_weight (bound of code(x) by V_global, d_global)
 //! bit_i = [(W g + b)_i > 0]
 //! ```
 //! The sigmoid inside the softplus is that of the released code. That code has a dropout of 0.1 in the encoder from the second epoch
@@ -34,6 +35,8 @@ pub const METHOD: GradientMethod = GradientMethod {
     // Ours: at the published rate of 1e-3 the best epoch is the first (bert-base, 2,000 documents of AGNews: 64 against 71).
     defaults: |base| MethodConfig { batch: 64, learning_rate: 3e-4, ..base },
     assumptions: "token states without dropout, padding left out, brought to mean 0 and variance 1; beta weights the agreement with [CLS]",
+    // 2: the discriminators' biases, and a mean per text.
+    revision: 2,
     ..GradientMethod::new("dhim", |config, inputs| Ok(Box::new(Dhim::new(config, inputs / WINDOW))))
 };
 
@@ -70,9 +73,8 @@ impl LearnedMethod for Dhim {
 
     fn weights(&self) -> Vec<Weight> {
         let (m, seed) = (self.config.bits, self.config.seed);
-        let bound = 1.0 / (m as f32).sqrt();
-        let square = |number| Weight::uniform([m, m], -bound, bound, seed, number);
-        [Weight::layer(self.width, m, Init::Linear, seed, 0).to_vec(), vec![square(1), square(2)]].concat()
+        let layer = |inputs, number| Weight::layer(inputs, m, Init::Linear, seed, number);
+        [layer(self.width, 0), layer(m, 1), layer(m, 2)].concat()
     }
 
     // The first layer reads five tokens; a filter of one or three reads those in the middle.
@@ -100,10 +102,10 @@ impl LearnedMethod for Dhim {
         let empty = tensor(vec![0.0; n * self.width], n, self.width);
         let global = empty.select_assign(0, integers(&owners), local.clone() * weights, IndexingUpdateOp::Add);
         let code = self.code(global, w, batch);
-        let parts = agreement(code.clone().matmul(w[2].clone()), self.code(local, w, batch), &owners);
+        let parts = agreement(linear(code.clone(), &w[2], &w[3]), self.code(local, w, batch), &owners);
         let first = self.code(tensor(firsts.to_vec(), n, self.width), w, batch);
         let texts: Vec<i64> = (0..n as i64).collect();
-        let regulariser = agreement(code.matmul(w[3].clone()), first, &texts);
+        let regulariser = agreement(linear(code, &w[4], &w[5]), first, &texts);
         (parts + regulariser * self.config.regulariser_weight).neg()
     }
 
@@ -112,16 +114,21 @@ impl LearnedMethod for Dhim {
     }
 }
 
-/// The Jensen-Shannon bound of `other [k, m]` against `global [n, m]`, mean over `other`; `owners [k]` are their texts.
+/// The Jensen-Shannon bound of `other [k, m]` against `global [n, m]`; `owners [k]` are their texts. The mean runs over the parts
+/// of a text, then over texts: a long text counts as much as a short one.
 fn agreement(global: T2, other: T2, owners: &[i64]) -> Loss {
     let [n, k] = [global.dims()[0], other.dims()[0]];
-    let own = sigmoid((global.clone().select(0, integers(owners)) * other.clone()).sum_dim(1));
+    let mut counts = vec![0.0f32; n];
+    owners.iter().for_each(|&text| counts[text as usize] += 1.0);
+    // [1, k]
+    let shares = tensor(owners.iter().map(|&text| 1.0 / (n as f32 * counts[text as usize])).collect(), 1, k);
+    let own = sigmoid((global.clone().select(0, integers(owners)) * other.clone()).sum_dim(1)).transpose();
     let all = sigmoid(global.matmul(other.transpose()));
     // softplus(-s) = softplus(s) - s; pairs with other texts are all pairs but the own ones.
-    let own_wrong = softplus(own.clone(), 1.0).sum();
-    let right = own_wrong.clone() - own.sum();
-    let wrong = (softplus(all, 1.0).sum() - own_wrong) / (n.max(2) - 1) as f64;
-    (right + wrong).neg() / k as f64
+    let own_wrong = (softplus(own.clone(), 1.0) * shares.clone()).sum();
+    let right = own_wrong.clone() - (own * shares.clone()).sum();
+    let wrong = ((softplus(all, 1.0) * shares).sum() - own_wrong) / (n.max(2) - 1) as f64;
+    (right + wrong).neg()
 }
 
 fn integers(values: &[i64]) -> Tensor<Graph, 1, Int> {
@@ -140,10 +147,28 @@ mod tests {
         let other = tensor(vec![1.0, 0.0, 1.0, 1.0, 0.0, 1.0], 3, 2);
         let sig = |x: f64| 1.0 / (1.0 + (-x).exp());
         let soft = |x: f64| (1.0 + x.exp()).ln();
-        // Scores: first text 1, 1, 0; second 0, 1, 1.
-        let right = soft(-sig(1.0)) * 3.0;
-        let wrong = soft(sig(0.0)) * 2.0 + soft(sig(1.0));
-        assert!((number(&agreement(global, other, &[0, 0, 1])) + (right + wrong) / 3.0).abs() < 1e-5);
+        // Scores: first text 1, 1, 0; second 0, 1, 1. Each of the first two parts has half the weight of the third.
+        let right = soft(-sig(1.0)) * (0.5 + 0.5 + 1.0);
+        let wrong = soft(sig(0.0)) * (1.0 + 0.5) + soft(sig(1.0)) * 0.5;
+        assert!((number(&agreement(global, other, &[0, 0, 1])) + (right + wrong) / 2.0).abs() < 1e-5);
+    }
+
+    #[test]
+    fn discriminators_have_a_bias() {
+        let network = Dhim::new(&MethodConfig::named("dhim", 16).unwrap(), 6);
+        let weights = network.weights();
+        let shapes: Vec<[usize; 2]> = weights.iter().map(|w| w.shape).collect();
+        assert_eq!(shapes, [[6, 16], [1, 16], [16, 16], [1, 16], [16, 16], [1, 16]]);
+        // The loss depends on both: their gradients are not zero.
+        let rows = crate::entry::Rows::Terms(Vec::new());
+        let state = |count: usize| (0..count * 6).map(|i| (i as f32 * 0.7).sin()).collect::<Vec<f32>>();
+        let batch = Batch::of_tokens(&rows, vec![3, 2], state(2), 1);
+        let leaves: Vec<T2> = weights.iter().map(Weight::leaf).collect();
+        let gradients = network.loss(tensor(state(5), 5, 6), &leaves, &batch).backward();
+        for bias in [3, 5] {
+            let gradient = crate::graph::values(leaves[bias].grad(&gradients).unwrap());
+            assert!(gradient.iter().any(|g| g.abs() > 1e-4), "{gradient:?}");
+        }
     }
 
     #[test]

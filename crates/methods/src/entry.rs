@@ -1,7 +1,8 @@
 //! The first layer, with gradients by hand: it reads the vocabulary or the embeddings and is nearly all of a method's work.
 //!
-//! A batch of terms touches a few rows of the weight, and only these are read, differentiated and updated. Over token states, where
-//! the encoder has a GPU, `infomax.rs` runs the layer there.
+//! A batch of terms touches a few rows of the weight, and only these are read and differentiated. Adam updates all of them: a row
+//! without a gradient still moves by its moments, as in the re-implementation the published tables come from. Over token states,
+//! where the encoder has a GPU, `infomax.rs` runs the layer there.
 
 use std::ops::Range;
 
@@ -105,6 +106,8 @@ pub struct Entry {
     pub bias: Weight,
     // The parts of the weight that are not zero by construction.
     spans: Vec<Span>,
+    // The gradient by the weight of a batch of terms: all zero between two updates.
+    scratch: Vec<f32>,
 }
 
 /// A part of the weight: `outputs` read `inputs`.
@@ -133,7 +136,12 @@ fn product(a: View<f32>, b: View<f32>, rows: usize, cols: usize) -> Vec<f32> {
 
 impl Entry {
     pub fn new(inputs: usize, outputs: usize, init: Init, seed: u64) -> Self {
-        let [weight, bias] = Weight::layer(inputs, outputs, init, seed, 900);
+        Entry::numbered(inputs, outputs, init, seed, 900)
+    }
+
+    /// `number` distinguishes the first layers of a network.
+    pub fn numbered(inputs: usize, outputs: usize, init: Init, seed: u64, number: u64) -> Self {
+        let [weight, bias] = Weight::layer(inputs, outputs, init, seed, number);
         Entry::of(weight, bias)
     }
 
@@ -164,12 +172,13 @@ impl Entry {
                 _ => spans.push(Span { inputs, outputs: o..o + 1, scale: 1.0 }),
             }
         }
-        Entry { weight, bias: Weight::new([1, outputs], filters.bias().to_vec()), spans }
+        Entry { weight, bias: Weight::new([1, outputs], filters.bias().to_vec()), spans, scratch: Vec::new() }
     }
 
     fn of(weight: Weight, bias: Weight) -> Self {
         let [inputs, outputs] = weight.shape;
-        Entry { weight, bias, spans: vec![Span { inputs: 0..inputs, outputs: 0..outputs, scale: 1.0 }] }
+        let spans = vec![Span { inputs: 0..inputs, outputs: 0..outputs, scale: 1.0 }];
+        Entry { weight, bias, spans, scratch: Vec::new() }
     }
 
     /// Keeps the weight within `spans`, which do not overlap, and sets the rest to zero for good.
@@ -242,18 +251,17 @@ impl Entry {
                 self.update_all(self.sliding(windows), &slope, rate, number);
             }
             Rows::Terms(rows) => {
-                let mut touched: Vec<u32> = rows.iter().flat_map(|row| row.iter().map(|&(term, _)| term)).collect();
-                touched.sort_unstable();
-                touched.dedup();
-                let mut gradient = vec![0.0; touched.len() * outputs];
+                self.scratch.resize(self.weight.values.len(), 0.0);
                 for (row, slope) in rows.iter().zip(slope.chunks_exact(outputs)) {
-                    for (term, weight) in *row {
-                        let at = touched.binary_search(term).expect("every term of the batch is listed");
-                        let to = &mut gradient[at * outputs..(at + 1) * outputs];
+                    for &(term, weight) in *row {
+                        let to = &mut self.scratch[term as usize * outputs..][..outputs];
                         to.iter_mut().zip(slope).for_each(|(g, s)| *g += weight * s);
                     }
                 }
-                self.weight.update_rows(&touched, &gradient, rate, number);
+                self.weight.update(&self.scratch, rate, number);
+                for &(term, _) in rows.iter().copied().flatten() {
+                    self.scratch[term as usize * outputs..][..outputs].fill(0.0);
+                }
             }
         }
     }
@@ -302,6 +310,18 @@ mod tests {
         assert!(one.weight.values.iter().zip(&other.weight.values).all(|(a, b)| (a - b).abs() < 1e-5));
         // No text has term 2.
         assert_eq!(one.weight.values[10..15], entry.weight.values[10..15]);
+        // Batches that miss terms: the terms of earlier batches go on moving, as a dense Adam moves them.
+        let before = one.weight.values.clone();
+        for number in 2..6 {
+            let row = vec![(1, 1.0)];
+            let mut dense = Matrix::zeros(1, 4);
+            dense.row_mut(0)[1] = 1.0;
+            one.update(&Rows::Terms(vec![&row]), &slope[..5], 0.01, number);
+            other.update(&Rows::Dense(dense), &slope[..5], 0.01, number);
+        }
+        assert!(one.weight.values.iter().zip(&other.weight.values).all(|(a, b)| (a - b).abs() < 1e-5));
+        let moved = |term: usize| (0..5).any(|o| (one.weight.values[term * 5 + o] - before[term * 5 + o]).abs() > 1e-3);
+        assert!(moved(0) && moved(3) && !moved(2));
     }
 
     #[test]

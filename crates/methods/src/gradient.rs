@@ -22,6 +22,7 @@ pub struct GradientMethod {
     pub assumptions: &'static str,
     /// Whether a decoder reconstructs the input.
     pub decoder: bool,
+    pub revision: u32,
     /// The network for inputs of so many values.
     pub network: fn(&MethodConfig, usize) -> Result<Box<dyn LearnedMethod>>,
 }
@@ -37,6 +38,7 @@ impl GradientMethod {
             encoder_defaults: |config| config,
             assumptions: "",
             decoder: false,
+            revision: 1,
             network,
         }
     }
@@ -50,6 +52,8 @@ impl GradientMethod {
             reads: Reads { terms: true, token_states: false, views: false, validation: true },
             assumptions: "options of the re-implementation the published tables come from",
             decoder: true,
+            // 2: initial values, prior and Adam as in the re-implementation.
+            revision: 2,
             ..GradientMethod::new(name, network)
         }
     }
@@ -89,6 +93,10 @@ impl Method for GradientMethod {
 
     fn options(&self) -> &[&'static str] {
         self.options
+    }
+
+    fn revision(&self) -> u32 {
+        self.revision
     }
 
     fn defaults(&self, base: MethodConfig) -> MethodConfig {

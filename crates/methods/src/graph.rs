@@ -11,6 +11,7 @@ use burn_tensor::activation::{log_sigmoid, log_softmax, relu};
 use burn_tensor::{Tensor, TensorData};
 use engine::Result;
 use engine::model::Dense;
+use rayon::prelude::*;
 use std::cell::Cell;
 use train::random::{Purpose, Stream};
 use train::real::{Adam, Real};
@@ -59,7 +60,12 @@ pub enum Init {
     Linear,
     /// Weights uniform within this bound, biases zero.
     Uniform(f32),
+    /// PyTorch's `nn.Embedding`, with a bias of zero: weights from N(0, 1).
+    Normal,
 }
+
+/// Values per task of an update. An update is value by value: the result does not depend on it.
+const CHUNK: usize = 1 << 15;
 
 /// A parameter with Adam's moments.
 #[derive(Clone, Debug, PartialEq)]
@@ -108,6 +114,9 @@ impl Weight {
                 Weight::uniform([inputs, outputs], -bound, bound, seed, number),
                 Weight::new([1, outputs], vec![0.0; outputs]),
             ],
+            Init::Normal => {
+                [Weight::normal([inputs, outputs], seed, number), Weight::new([1, outputs], vec![0.0; outputs])]
+            }
         }
     }
 
@@ -118,19 +127,10 @@ impl Weight {
 
     /// One Adam update of all values; `number` counts updates from 1.
     pub fn update(&mut self, gradient: &[f32], rate: f64, number: u64) {
-        f32::adam_all(&mut self.values, gradient, &mut self.first, &mut self.second, &Adam { rate, number });
-    }
-
-    /// One Adam update of some rows: `gradient [rows.len(), cols]`. The other rows keep values and moments, as in PyTorch's
-    /// `SparseAdam`.
-    pub fn update_rows(&mut self, rows: &[u32], gradient: &[f32], rate: f64, number: u64) {
-        let cols = self.shape[1];
-        let by = Adam { rate, number };
-        for (&row, gradient) in rows.iter().zip(gradient.chunks_exact(cols)) {
-            let at = row as usize * cols..(row as usize + 1) * cols;
-            let (first, second) = (&mut self.first[at.clone()], &mut self.second[at.clone()]);
-            f32::adam_all(&mut self.values[at], gradient, first, second, &by);
-        }
+        let adam = Adam { rate, number };
+        let values = self.values.par_chunks_mut(CHUNK).zip(gradient.par_chunks(CHUNK));
+        let moments = self.first.par_chunks_mut(CHUNK).zip(self.second.par_chunks_mut(CHUNK));
+        values.zip(moments).for_each(|((x, g), (m, v))| f32::adam_all(x, g, m, v, &adam));
     }
 
     /// Sets Adam's moments to zero.
@@ -306,18 +306,18 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn updating_all_rows_equals_a_full_update() {
-        let start = Weight::normal([4, 3], 0, 0);
-        let (mut whole, mut rows) = (start.clone(), start);
-        let gradient: Vec<f32> = (0..12).map(|i| i as f32 - 5.5).collect();
-        for number in 1..4 {
-            whole.update(&gradient, 0.1, number);
-            rows.update_rows(&[0, 1, 2, 3], &gradient, 0.1, number);
+    fn initial_values_have_the_distribution_of_their_layer() {
+        // Mean square of the weights, and of the biases.
+        let squares = |init: Init| {
+            Weight::layer(50, 400, init, 7, 0)
+                .map(|w| w.values.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>() / w.values.len() as f64)
+        };
+        for (init, weight, bias) in
+            [(Init::Linear, 1.0 / 150.0, 1.0 / 150.0), (Init::Uniform(0.1), 0.01 / 3.0, 0.0), (Init::Normal, 1.0, 0.0)]
+        {
+            let [w, b] = squares(init);
+            assert!((w / weight - 1.0).abs() < 0.05, "{init:?}: {w}");
+            assert!(if bias == 0.0 { b == 0.0 } else { (b / bias - 1.0).abs() < 0.3 }, "{init:?}: {b}");
         }
-        assert_eq!(whole, rows);
-        let before = rows.clone();
-        rows.update_rows(&[2], &[1.0; 3], 0.1, 4);
-        assert_eq!(rows.values[..6], before.values[..6]);
-        assert_ne!(rows.values[6..9], before.values[6..9]);
     }
 }

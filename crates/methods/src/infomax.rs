@@ -18,11 +18,12 @@ pub struct Gpu {
 }
 
 impl Gpu {
-    /// Copies the initial values of the filters and of `W`, `b`, `V_local`, `V_global` to the GPU. An error says why this GPU cannot
-    /// train it.
+    /// Copies the initial values of the filters and of `W`, `b`, `V_local`, `d_local`, `V_global`, `d_global` to the GPU. An error says
+    /// why this GPU cannot train it.
     pub fn new(device: &cuda::Device, config: &MethodConfig, entry: &Entry, weights: &[Weight]) -> cuda::Result<Self> {
         let value = |i: usize| &weights[i].values[..];
-        let head = InfoMaxHead { map: value(0), bias: value(1), parts: value(2), whole: value(3) };
+        let head =
+            InfoMaxHead { map: value(0), bias: value(1), parts: [value(2), value(3)], whole: [value(4), value(5)] };
         let (sharpness, weight) = (config.sharpness as f32, config.regulariser_weight as f32);
         let training = InfoMax::new(entry.on(device)?, head, sharpness, weight)?;
         Ok(Gpu { training, name: device.info().name.clone() })

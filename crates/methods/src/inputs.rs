@@ -230,15 +230,8 @@ pub enum Front {
     Convolution(Convolution),
 }
 
-/// The layers of a network: `entry`, of which the first `used` outputs count, then `behind`, with ReLU before each.
-pub fn network(entry: &Entry, used: usize, behind: Vec<Dense>, inputs: &Inputs) -> Result<(Front, Projection)> {
-    let cut = |weight: &[f32]| -> Vec<f32> {
-        let outputs = entry.weight.shape[1];
-        weight.chunks_exact(outputs).flat_map(|row| row[..used].iter().copied()).collect()
-    };
-    let mut entry = entry.clone();
-    (entry.weight.values, entry.bias.values) = (cut(&entry.weight.values), cut(&entry.bias.values));
-    (entry.weight.shape[1], entry.bias.shape[1]) = (used, used);
+/// The layers of a network: `entry`, then `behind`, with ReLU before each.
+pub fn network(entry: &Entry, behind: Vec<Dense>, inputs: &Inputs) -> Result<(Front, Projection)> {
     match inputs {
         Inputs::Embeddings(_) => {
             let mut layers = vec![dense(&entry.weight, &entry.bias)?];
@@ -246,13 +239,14 @@ pub fn network(entry: &Entry, used: usize, behind: Vec<Dense>, inputs: &Inputs) 
             Ok((Front::Embeddings, Projection::new(layers)?))
         }
         Inputs::TokenStates(tokens) => {
-            let convolution = Convolution::new(tokens.width, entry.weight.values, entry.bias.values)?;
+            let (weight, bias) = (entry.weight.values.clone(), entry.bias.values.clone());
+            let convolution = Convolution::new(tokens.width, weight, bias)?;
             Ok((Front::Convolution(convolution), Projection::new(behind)?))
         }
         Inputs::Terms(terms) => {
-            let layer = Layer { weight: entry.weight.values, bias: entry.bias.values };
+            let layer = Layer { weight: entry.weight.values.clone(), bias: entry.bias.values.clone() };
             let terms = Terms::new(terms.weighting, !behind.is_empty(), terms.vocabulary.clone(), layer)?;
-            let behind = if behind.is_empty() { vec![identity_layer(used)?] } else { behind };
+            let behind = if behind.is_empty() { vec![identity_layer(entry.weight.shape[1])?] } else { behind };
             Ok((Front::Terms(terms), Projection::new(behind)?))
         }
     }

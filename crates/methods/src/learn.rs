@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use engine::encoder::Weighting;
 use engine::model::{Codebooks, Dense, Distance};
 use engine::search::Flat;
 use engine::{Error, Matrix, Progress, Result};
@@ -82,9 +83,9 @@ pub trait LearnedMethod: Send + Sync {
     /// Outputs of the first layer.
     fn outputs(&self) -> usize;
 
-    /// How many of them, from the first, the code is made from.
-    fn used(&self) -> usize {
-        self.outputs()
+    /// Outputs of a second first layer beside it, which reads terms by their tf-idf weights. It serves training alone.
+    fn weighted_outputs(&self) -> usize {
+        0
     }
 
     /// Initial values of the first layer.
@@ -100,7 +101,7 @@ pub trait LearnedMethod: Send + Sync {
     /// The weights behind the first layer.
     fn weights(&self) -> Vec<Weight>;
 
-    /// The loss of a batch whose first layer gave `a [n, outputs]`.
+    /// The loss of a batch whose first layers gave `a [n, outputs + weighted_outputs]`.
     fn loss(&self, a: T2, w: &[T2], batch: &Batch) -> Loss;
 
     /// Changes the weights before a step.
@@ -169,6 +170,8 @@ pub struct Learner<'a> {
     // With a GPU, entry and weights here are as of the last save.
     gpu: Option<Gpu>,
     entry: Entry,
+    // The second first layer.
+    weighted: Option<Entry>,
     weights: Vec<Weight>,
     updates: u64,
 }
@@ -188,6 +191,8 @@ impl<'a> Learner<'a> {
             None => entry,
         };
         let weights = network.weights();
+        let weighted = (network.weighted_outputs() > 0)
+            .then(|| Entry::numbered(inputs.width(), network.weighted_outputs(), network.init(), config.seed, 950));
         let mut gpu = None;
         if let Inputs::TokenStates(tokens) = inputs {
             match tokens.gpu().map(|device| Gpu::new(device, config, &entry, &weights)).transpose() {
@@ -195,7 +200,22 @@ impl<'a> Learner<'a> {
                 Err(problem) => progress.note(&format!("training on the CPU: {problem}")),
             }
         }
-        Learner { network, config, inputs, views, gpu, entry, weights, updates: 0 }
+        Learner { network, config, inputs, views, gpu, entry, weighted, weights, updates: 0 }
+    }
+
+    /// The tf-idf rows of some documents, for the second first layer on terms.
+    fn weighted_rows(&self, documents: &[u32]) -> Option<Vec<Row>> {
+        let (Inputs::Terms(terms), Some(_)) = (self.inputs, &self.weighted) else { return None };
+        Some(documents.iter().map(|&d| terms.vocabulary.row(&terms.tokens[d as usize], Weighting::Tfidf)).collect())
+    }
+
+    /// The output of the first layers, `[n, outputs + weighted_outputs]`. `weighted` are the rows of the second one, where they
+    /// are others.
+    fn first_layers(&self, rows: &Rows, weighted: Option<&Rows>) -> T2 {
+        let a = tensor(self.entry.forward(rows), rows.len(), self.network.outputs());
+        let Some(second) = &self.weighted else { return a };
+        let b = tensor(second.forward(weighted.unwrap_or(rows)), rows.len(), self.network.weighted_outputs());
+        T2::cat(vec![a, b], 1)
     }
 
     fn rows(&self, documents: &[u32], epoch: usize) -> Rows<'a> {
@@ -246,7 +266,9 @@ impl<'a> Learner<'a> {
             gpu.update(self.config.learning_rate, self.updates)?;
             return Ok(loss);
         }
-        let a = tensor(self.entry.forward(&rows), rows.len(), self.network.outputs());
+        let weighted = self.weighted_rows(documents);
+        let weighted = weighted.as_ref().map(|rows| Rows::Terms(rows.iter().collect()));
+        let a = self.first_layers(&rows, weighted.as_ref());
         self.network.adapt(&a, &mut self.weights, &batch);
         let a = a.require_grad();
         let leaves: Vec<T2> = self.weights.iter().map(Weight::leaf).collect();
@@ -261,7 +283,17 @@ impl<'a> Learner<'a> {
             }
         }
         if let Some(slope) = a.grad(&gradients) {
-            self.entry.update(&rows, &values(slope), rate, update);
+            let [n, all] = slope.dims();
+            let outputs = self.network.outputs();
+            self.entry.update(&rows, &values(slope.clone().slice([0..n, 0..outputs])), rate, update);
+            if let Some(second) = &mut self.weighted {
+                second.update(
+                    weighted.as_ref().unwrap_or(&rows),
+                    &values(slope.slice([0..n, outputs..all])),
+                    rate,
+                    update,
+                );
+            }
         }
         Ok(number(&loss))
     }
@@ -278,7 +310,9 @@ impl<'a> Learner<'a> {
                 total += loss * part.len() as f64;
                 continue;
             }
-            let a = tensor(self.entry.forward(&rows), rows.len(), self.network.outputs());
+            let weighted = self.weighted_rows(part);
+            let weighted = weighted.as_ref().map(|rows| Rows::Terms(rows.iter().collect()));
+            let a = self.first_layers(&rows, weighted.as_ref());
             let leaves: Vec<T2> = self.weights.iter().map(|w| w.leaf().detach()).collect();
             total += number(&self.network.loss(a, &leaves, &batch)) * part.len() as f64;
         }
@@ -296,7 +330,7 @@ impl<'a> Learner<'a> {
             _ => None,
         };
         let entry = folded.as_ref().unwrap_or(&self.entry);
-        let (front, mut projection) = network(entry, self.network.used(), behind, self.inputs)?;
+        let (front, mut projection) = network(entry, behind, self.inputs)?;
         let mut vectors = projected(&front, &projection, self.inputs)?;
         if self.network.medians() {
             projection = centred(projection, &vectors)?;
@@ -427,6 +461,40 @@ fn score(built: &Built, codes: &[u8], order: &[u32], set: &Validation) -> Result
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::inputs::TermRows;
+
+    #[test]
+    fn the_second_first_layer_reads_tfidf_weights_of_terms() {
+        let vocabulary =
+            engine::encoder::Vocabulary::new(vec!["a".into(), "b".into(), "c".into()], vec![1.0, 2.0, 3.0]);
+        let tokens = vec![vec![0, 0, 1], vec![2], vec![1, 2]];
+        let terms = TermRows::new(vocabulary.unwrap().into(), Weighting::Presence, tokens);
+        let inputs = Inputs::Terms(terms);
+        let config = MethodConfig { components: 2, ..MethodConfig::named("bmsh", 16).unwrap() };
+        let network = crate::bmsh::Bmsh::new(&config, 3);
+        let mut learner = Learner::new(&network, &config, &inputs, None, &engine::NoProgress);
+        let first_layers = |learner: &Learner| {
+            let (rows, weighted) = (learner.rows(&[0], 1), learner.weighted_rows(&[0]).unwrap());
+            values(learner.first_layers(&rows, Some(&Rows::Terms(weighted.iter().collect()))).inner())
+        };
+        let a = first_layers(&learner);
+        assert_eq!(a.len(), 16 + 2);
+        // Twice a, once b: weights 2 * 1 and 1 * 2, scaled to unit length. The bits read 1 and 1.
+        let root = 0.5f32.sqrt();
+        let second = &learner.weighted.as_ref().unwrap().weight.values;
+        for o in 0..2 {
+            let expected = root * (second[o] + second[2 + o]);
+            assert!((a[16 + o] - expected).abs() < 1e-6, "{o}: {} {expected}", a[16 + o]);
+        }
+        let first = &learner.entry.weight.values;
+        assert!((0..16).all(|o| (a[o] - first[o] - first[16 + o]).abs() < 1e-6));
+        // A step updates both.
+        let before = (learner.entry.clone(), learner.weighted.clone().unwrap());
+        learner.step(&[0, 1, 2], 1).unwrap();
+        assert_ne!(learner.entry.weight, before.0.weight);
+        assert_ne!(learner.weighted.as_ref().unwrap().weight, before.1.weight);
+        assert_eq!(learner.built().unwrap().0.codebooks.shape().bits(), 16);
+    }
 
     #[test]
     fn passes_with_dropout_alternate_after_a_clean_one() {

@@ -44,6 +44,11 @@ pub trait Method: Send + Sync {
         Map::new()
     }
 
+    /// Version of the implementation, raised when the same options and data give another model. The paper's cells are named by it.
+    fn revision(&self) -> u32 {
+        1
+    }
+
     /// The defaults of this method, from those all methods share.
     fn defaults(&self, base: MethodConfig) -> MethodConfig {
         base

@@ -43,7 +43,7 @@ impl LearnedMethod for Vdsh {
     fn weights(&self) -> Vec<Weight> {
         let (h, m, seed) = (self.config.hidden, self.config.bits, self.config.seed);
         let layer = |inputs, outputs, number| Weight::layer(inputs, outputs, Init::Linear, seed, number);
-        [layer(h, h, 0), layer(h, m, 1), layer(h, m, 2), decoder::weights(m, self.inputs, Init::Linear, seed, 3)]
+        [layer(h, h, 0), layer(h, m, 1), layer(h, m, 2), decoder::weights(m, self.inputs, decoder::INIT, seed, 3)]
             .concat()
     }
 
@@ -51,7 +51,7 @@ impl LearnedMethod for Vdsh {
         let [n, _] = a.dims();
         let h = relu(linear(relu(a), &w[0], &w[1]));
         let mu = linear(h.clone(), &w[2], &w[3]);
-        let sigma = softplus(linear(h, &w[4], &w[5]), 1.0) + 1e-6;
+        let sigma = softplus(linear(h, &w[4], &w[5]), 1.0);
         let z = mu.clone() + sigma.clone() * batch.draws.normal(n, self.config.bits);
         decoder::reconstruction_loss(z, &w[6], &w[7], batch) + divergence(mu, sigma) * self.config.kl_weight
     }
@@ -69,7 +69,8 @@ impl LearnedMethod for Vdsh {
 fn divergence(mu: T2, sigma: T2) -> Loss {
     let n = mu.dims()[0] as f64;
     let square = sigma.clone().square();
-    (mu.square() + square - sigma.log() * 2.0 - 1.0).sum() / (2.0 * n)
+    // A softplus can be 0 in f32; the re-implementation adds the same.
+    (mu.square() + square - (sigma + 1e-8).log() * 2.0 - 1.0).sum() / (2.0 * n)
 }
 
 #[cfg(test)]

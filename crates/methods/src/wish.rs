@@ -12,7 +12,7 @@ use burn_tensor::activation::sigmoid;
 use crate::config::MethodConfig;
 use crate::decoder;
 use crate::gradient::GradientMethod;
-use crate::graph::{Init, Loss, T2, Weight, bernoulli, kl_to_fair_coin, tensor};
+use crate::graph::{Loss, T2, Weight, bernoulli, kl_to_fair_coin, tensor};
 use crate::learn::{Batch, LearnedMethod};
 use crate::rotation::identity;
 
@@ -39,7 +39,7 @@ impl LearnedMethod for Wish {
 
     fn weights(&self) -> Vec<Weight> {
         let (m, topics, seed) = (self.config.bits, self.config.topics, self.config.seed);
-        let decoder = decoder::weights(topics, self.inputs, Init::Linear, seed, 3);
+        let decoder = decoder::weights(topics, self.inputs, decoder::INIT, seed, 3);
         [vec![Weight::uniform([m, topics], 0.0, 1.0, seed, 0)], decoder.to_vec()].concat()
     }
 

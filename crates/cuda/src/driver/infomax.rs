@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! H [windows + 2 n, width]: max(0, filters) of every window, its mean over every text, the state of [CLS]
-//! Z = H W + b;  B ~ Bernoulli(sigmoid(Z / sharpness));  Q [n, 2 bits] = B_text V
+//! Z = H W + b;  B ~ Bernoulli(sigmoid(Z / sharpness));  Q [n, 2 bits] = B_text V + d
 //! scores: Q_1 B_window^T [n, windows] and Q_2 B_first^T [n, n]
 //! ```
 
@@ -19,7 +19,7 @@ use crate::{Error, InfoMaxHead, InfoMaxStep, Result, TrainingAdam, driver::compi
 /// DHIM in training.
 pub struct InfoMax {
     layer: Layer,
-    // W, b, and V [bits, 2 bits]: the matrix for windows left of the one for first states.
+    // W, b, V [bits, 2 bits] and d [2 bits]: those for windows left of those for first states.
     head: Learned,
     bits: usize,
     sharpness: f32,
@@ -81,14 +81,16 @@ impl InfoMax {
     /// states.
     pub fn new(layer: Layer, head: InfoMaxHead, sharpness: f32, whole_weight: f32) -> Result<Self> {
         let (bits, width) = (head.bias.len(), layer.outputs);
-        let sizes = [head.map.len(), head.parts.len(), head.whole.len()];
-        if bits == 0 || sizes != [width * bits, bits * bits, bits * bits] {
+        let sizes = [head.map, head.parts[0], head.whole[0], head.parts[1], head.whole[1]].map(<[f32]>::len);
+        if bits == 0 || sizes != [width * bits, bits * bits, bits * bits, bits, bits] {
             return Err(Error::Input(format!("{sizes:?} weights after {width} filters do not fit {bits} bits")));
         }
         let mut values = [head.map, head.bias].concat();
-        for (left, right) in head.parts.chunks_exact(bits).zip(head.whole.chunks_exact(bits)) {
-            values.extend_from_slice(left);
-            values.extend_from_slice(right);
+        for i in 0..2 {
+            for (left, right) in head.parts[i].chunks_exact(bits).zip(head.whole[i].chunks_exact(bits)) {
+                values.extend_from_slice(left);
+                values.extend_from_slice(right);
+            }
         }
         let head = guarded("preparing training on the GPU", || Learned::new(&layer.device, &values))?;
         Ok(InfoMax { layer, head, bits, sharpness, whole_weight, workspace: None })
@@ -138,6 +140,7 @@ impl InfoMax {
         let (map, bias) = (View::rows(head.values.at(), bits), head.values.at() + 4 * (width * bits) as u64);
         let pairs_offset = 4 * (width * bits + bits) as u64;
         let pairs = View::rows(head.values.at() + pairs_offset, 2 * bits);
+        let pairs_bias_offset = pairs_offset + 4 * (2 * bits * bits) as u64;
         let values = View::rows(buffers.values.at(), width);
         layer.multiply((buffers.logits.at(), bits), values, map, [rows, bits, width], bias)?;
         let [key_text, key_token, key_first] = step.keys;
@@ -165,13 +168,15 @@ impl InfoMax {
             )?;
         }
         let code = |from: usize| View::rows(row(&buffers.codes, from, bits), bits);
-        layer.multiply((buffers.queries.at(), 2 * bits), code(windows), pairs, [n, 2 * bits, bits], 0)?;
+        let pairs_bias = head.values.at() + pairs_bias_offset;
+        layer.multiply((buffers.queries.at(), 2 * bits), code(windows), pairs, [n, 2 * bits, bits], pairs_bias)?;
         // For each half of `queries`: its first column, the first row and the number of the codes it is compared with, the owners
-        // of these codes, and the weight of one code.
+        // of these codes, and the weight of one text.
         let sides = [
-            (0, 0, windows, buffers.tokens.at(), 1.0 / count.max(1) as f32),
+            (0, 0, windows, buffers.tokens.at(), 1.0 / n as f32),
             (bits, windows + n, n, 0u64, self.whole_weight / n as f32),
         ];
+        let text_ranges = buffers.text_ranges.at();
         let (mut scores, mut block) = (buffers.scores.at(), 1);
         for (half, from, others, owners, share) in sides {
             let query = View::rows(buffers.queries.at() + 4 * half as u64, 2 * bits);
@@ -183,7 +188,7 @@ impl InfoMax {
                     stream,
                     each(n * others),
                     BLOCK as u32,
-                    arguments![scores, losses, owners, n32, others as u32, share],
+                    arguments![scores, losses, owners, text_ranges, n32, others as u32, share],
                 )?;
             }
             let slope = View::rows(scores, others);
@@ -201,6 +206,7 @@ impl InfoMax {
         }
         let (to, dqueries) = (head.gradient.at(), View::rows(buffers.dqueries.at(), 2 * bits));
         layer.multiply((to + pairs_offset, 2 * bits), code(windows).transposed(), dqueries, [bits, 2 * bits, n], 0)?;
+        layer.sums(buffers.dqueries.at(), to + pairs_bias_offset, n, 2 * bits)?;
         layer.multiply(
             (row(&buffers.dcodes, windows, bits), bits),
             dqueries,
@@ -254,26 +260,29 @@ impl InfoMax {
         &self.layer
     }
 
-    /// The current parameters after the filters: `W`, `b`, and `V` for windows and for first states.
-    pub fn head(&self) -> Result<[Vec<f32>; 4]> {
+    /// The current parameters after the filters: `W`, `b`, and `V` with its bias for windows and for first states.
+    pub fn head(&self) -> Result<[Vec<f32>; 6]> {
         self.layer.device.bind()?;
         Ok(self.split_head(self.head.read(&self.layer.stream)?))
     }
 
     /// The last step's gradient, in the same parts.
-    pub fn head_gradient(&self) -> Result<[Vec<f32>; 4]> {
+    pub fn head_gradient(&self) -> Result<[Vec<f32>; 6]> {
         self.layer.device.bind()?;
         Ok(self.split_head(self.head.read_gradient(&self.layer.stream)?))
     }
 
-    fn split_head(&self, mut values: Vec<f32>) -> [Vec<f32>; 4] {
+    fn split_head(&self, mut values: Vec<f32>) -> [Vec<f32>; 6] {
         let (bits, width) = (self.bits, self.layer.outputs);
-        let pairs = values.split_off(width * bits + bits);
+        let mut pairs = values.split_off(width * bits + bits);
+        let pairs_bias = pairs.split_off(2 * bits * bits);
         let bias = values.split_off(width * bits);
-        let half = |from: usize| {
-            let rows = pairs.chunks_exact(2 * bits);
+        let half = |of: &[f32], from: usize| {
+            let rows = of.chunks_exact(2 * bits);
             rows.flat_map(|row| row[from..from + bits].iter().copied()).collect::<Vec<f32>>()
         };
-        [values, bias, half(0), half(bits)]
+        let [parts, whole] = [0, bits].map(|from| [half(&pairs, from), half(&pairs_bias, from)]);
+        let ([v_parts, d_parts], [v_whole, d_whole]) = (parts, whole);
+        [values, bias, v_parts, d_parts, v_whole, d_whole]
     }
 }

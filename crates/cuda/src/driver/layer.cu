@@ -135,9 +135,10 @@ extern "C" __global__ void draw_codes(const float* logits, float* codes, float* 
 }
 
 // One thread per element of scores [n, others]: its term of the Jensen-Shannon bound, summed per block into losses. The score is
-// replaced by the derivative of the loss. Without tokens the others are the texts themselves. `share` is the weight of one of
-// the others.
-extern "C" __global__ void agree(float* scores, double* losses, const Token* tokens, u32 n, u32 others, float share) {
+// replaced by the derivative of the loss. Without tokens the others are the texts themselves. `weight` is the weight of one text;
+// its windows share it.
+extern "C" __global__ void agree(float* scores, double* losses, const Token* tokens, const Text* texts, u32 n, u32 others,
+                                 float weight) {
   __shared__ double space[256];
   u32 t = blockIdx.x * blockDim.x + threadIdx.x;
   double loss = 0.0;
@@ -146,6 +147,7 @@ extern "C" __global__ void agree(float* scores, double* losses, const Token* tok
     int owner = tokens ? tokens[other].text : (int)other;
     float slope = 0.0f;
     if (owner >= 0) {
+      float share = tokens ? weight / texts[owner].count : weight;
       float s = 1.0f / (1.0f + expf(-scores[t])), risen = logf(1.0f + expf(s)), part = 1.0f / (1.0f + expf(-s));
       float rest = share / (n > 2 ? n - 1 : 1);
       // softplus(-s) = softplus(s) - s, its slope -sigmoid(-s).
