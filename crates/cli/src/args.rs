@@ -13,6 +13,7 @@ use engine::model::{CodeShape, Distance};
 use engine::query::{Cursor, Group, RecallConfig, Rerank, SearchConfig};
 use engine::text::Clean;
 use methods::{Input, MethodConfig, MethodHandle, Training};
+use train::Preset;
 use train::config::TrainConfig;
 use train::views::ViewChoice;
 
@@ -180,23 +181,23 @@ impl CorpusArgs {
 #[command(next_help_heading = "Encoder")]
 pub struct EmbeddingArgs {
     /// Encoder: a name of the hub, a directory of Hugging Face, sentence-transformers or model2vec, or the address of a service
-    /// with OpenAI's embeddings API
-    #[arg(long, value_name = "NAME|DIR|URL", default_value = pull::DEFAULT)]
-    pub encoder: String,
+    /// with OpenAI's embeddings API. Default: all-MiniLM-L6-v2, or that of the preset
+    #[arg(long, value_name = "NAME|DIR|URL")]
+    pub encoder: Option<String>,
     /// Model of the service that --encoder is the address of. OPENAI_API_KEY has the key
     #[arg(long, value_name = "NAME")]
     pub encoder_model: Option<String>,
     /// How token states become one vector: auto (as the encoder's directory says, with its dense layers, normalisation and
-    /// prompts), or raw states pooled by cls, mean, max, mean_sqrt_len or lasttoken. Default: auto; mean with a preset of the
-    /// paper
+    /// prompts), or raw states pooled by cls, mean, max, mean_sqrt_len or lasttoken. Default: auto, or that of the
+    /// preset
     #[arg(long, value_name = "auto|cls|mean|...")]
     pub pooling: Option<PoolingChoice>,
-    /// Maximum number of tokens of a text, with [CLS] and [SEP]. Default: the encoder's own length
+    /// Maximum number of tokens of a text, with [CLS] and [SEP]. Default: the encoder's own length, or that of the preset
     #[arg(long, value_name = "N")]
     pub max_tokens: Option<usize>,
-    /// Cleaning before tokenisation: none, or that of the paper's authors (faithful)
-    #[arg(long, value_name = "faithful|none", default_value = "none")]
-    pub clean: Clean,
+    /// Cleaning before tokenisation: none, or that of the paper's authors (faithful). Default: none, or that of the preset
+    #[arg(long, value_name = "faithful|none")]
+    pub clean: Option<Clean>,
     /// Scale vectors to unit length, also where the encoder does not
     #[arg(long)]
     pub unit_length: bool,
@@ -224,27 +225,25 @@ pub struct ComputingArgs {
 }
 
 impl EmbeddingArgs {
-    /// The engine's options. `preset` names a preset of the paper: its runs use single precision and raw mean pooling.
-    pub fn config(&self, preset: Option<&str>) -> EmbedderConfig {
+    /// The engine's options; what is not given is that of the preset, if one is named.
+    pub fn config(&self, preset: Option<&str>) -> Result<EmbedderConfig> {
         let defaults = match preset {
-            Some(_) => {
-                EmbedderConfig { precision: Precision::F32, pooling: Pooling::Mean.into(), ..Default::default() }
-            }
+            Some(name) => name.parse::<Preset>()?.embedding(),
             None => EmbedderConfig::default(),
         };
-        EmbedderConfig {
-            encoder: self.encoder.clone(),
+        Ok(EmbedderConfig {
+            encoder: self.encoder.clone().unwrap_or(defaults.encoder),
             encoder_model: self.encoder_model.clone(),
             pooling: self.pooling.unwrap_or(defaults.pooling),
-            max_tokens: self.max_tokens,
-            clean: self.clean,
+            max_tokens: self.max_tokens.or(defaults.max_tokens),
+            clean: self.clean.unwrap_or(defaults.clean),
             unit_length: self.unit_length,
             dimensions: self.dimensions,
             query_prompt: self.query_prompt.clone(),
             document_prompt: self.document_prompt.clone(),
             precision: self.computing.precision.unwrap_or(defaults.precision),
             device: crate::commands::device(),
-        }
+        })
     }
 }
 
@@ -270,7 +269,8 @@ pub struct TrainingArgs {
     /// pooling
     #[arg(long, value_name = "full:R|lastL:R|noise[:R]")]
     pub views: Option<String>,
-    /// The paper's options for a corpus: paper:agnews, paper:dbpedia or paper:nyt
+    /// A whole run of the paper, from encoder to training: paper:agnews, paper:dbpedia or paper:nyt as the authors' code runs
+    /// it, paper-text:agnews and so on as the paper's text says. Other flags change it
     #[arg(long, value_name = "NAME")]
     pub preset: Option<String>,
     /// Maximum number of epochs. Default: that of the method or preset
@@ -699,7 +699,7 @@ pub struct Encode {
 Examples:
   micpq train news.jsonl --bits 64 -o model
   micpq train news.jsonl --bits 16,32,64,128 --seed 0,1 -o models     eight models from one copy of the views
-  micpq train train.csv.gz --validation val.csv.gz --preset paper:agnews --bits 32 --max-tokens 51 -o model")]
+  micpq train train.csv.gz --validation val.csv.gz --preset paper:agnews --bits 32 -o model")]
 pub struct Train {
     /// File or folder; - is standard input
     pub corpus: PathBuf,
@@ -748,6 +748,9 @@ pub struct Paper {
     /// Skip cells whose name contains this text. Can be repeated
     #[arg(long, value_name = "TEXT")]
     pub skip: Vec<String>,
+    /// Run nothing: write the report of the finished cells
+    #[arg(long)]
+    pub report: bool,
     /// Directory that caches vectors, views and checkpoints between runs. Default: below the user's cache directory
     #[arg(long, value_name = "DIR")]
     pub cache: Option<PathBuf>,

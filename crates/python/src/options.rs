@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use engine::chunk::ChunkConfig;
 use engine::corpus::CorpusConfig;
 use engine::duplicates::DuplicatesConfig;
-use engine::encoder::{Embedder, EmbedderConfig, Pooling, Precision};
+use engine::encoder::{Embedder, EmbedderConfig, Pooling};
 use engine::index::{IndexConfig, RerankVectors, Store};
 use engine::language::LanguageChoice;
 use engine::model::CodeShape;
@@ -141,18 +141,15 @@ impl Training {
         let method = o.parsed("method")?.map_or_else(|| methods::find(BuildConfig::METHOD), Ok)?;
         let input = o.parsed("input")?.unwrap_or(Input::Encoder);
         let preset = o.text("preset")?;
-        // The paper's presets were measured in f32, on raw mean pooling.
-        let defaults = match preset {
-            Some(_) => {
-                EmbedderConfig { precision: Precision::F32, pooling: Pooling::Mean.into(), ..Default::default() }
-            }
+        let defaults = match &preset {
+            Some(name) => name.parse::<train::Preset>()?.embedding(),
             None => EmbedderConfig::default(),
         };
         let embedding = EmbedderConfig {
             encoder: o.text("encoder")?.unwrap_or(defaults.encoder),
             encoder_model: o.text("encoder_model")?,
             pooling: o.parsed("pooling")?.unwrap_or(defaults.pooling),
-            max_tokens: o.count("max_tokens")?,
+            max_tokens: o.count("max_tokens")?.or(defaults.max_tokens),
             clean: o.parsed("clean")?.unwrap_or(defaults.clean),
             unit_length: o.flag("unit_length")?.unwrap_or(defaults.unit_length),
             dimensions: o.count("dimensions")?,

@@ -5,7 +5,8 @@ use engine::{Error, Result};
 use serde::{Deserialize, Serialize};
 
 use crate::parameters::Sizes;
-use crate::step::Objective;
+use crate::preset::Preset;
+use crate::step::{Information, Objective};
 use crate::views::ViewChoice;
 
 /// Options of a training run. The defaults are those of the authors' code at 32 bits, with half as many views.
@@ -36,6 +37,10 @@ pub struct TrainConfig {
     /// Whether the gradient of the very first step is clipped to norm 10. The authors' code clips no later step. Adam's first
     /// step hardly depends on the norm of the gradient, so the default is off.
     pub clip_first_step: bool,
+    /// Whether the part of the projection before a codebook reads a slice of the embedding of its own, as the paper's text says
+    /// (slice, then refine). The authors' code projects the whole embedding and slices the result.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub slices: bool,
     /// Ranks documents in validation and in searches with the model.
     pub distance: Distance,
     pub views: ViewChoice,
@@ -58,6 +63,7 @@ impl Default for TrainConfig {
             learning_rate: 1e-3,
             clean_first_epoch: true,
             clip_first_step: false,
+            slices: false,
             distance: Distance::Norm,
             views: ViewChoice::default(),
             held_out: 1000,
@@ -65,10 +71,6 @@ impl Default for TrainConfig {
         }
     }
 }
-
-/// `prob_weight` at 16, 32, 64 and 128 bits, from the authors' `run.sh`.
-const PAPER_PROB_WEIGHTS: [(&str, [f64; 4]); 3] =
-    [("nyt", [0.1, 0.2, 0.1, 0.1]), ("agnews", [0.3, 0.2, 0.2, 0.2]), ("dbpedia", [0.3, 0.3, 0.3, 0.1])];
 
 impl TrainConfig {
     /// The defaults for codes of `bits`. The temperature of the soft code depends on the number of bits.
@@ -78,29 +80,35 @@ impl TrainConfig {
         config
     }
 
-    /// The options of a published run: `paper:agnews`, `paper:dbpedia` or `paper:nyt`.
+    /// The training of a published run: `paper:agnews`, `paper:dbpedia` or `paper:nyt` as the authors' code trains, `paper-text:` as
+    /// the paper's text says. [`crate::Preset`] has the rest of the run.
     pub fn preset(name: &str, bits: usize) -> Result<Self> {
+        let preset: Preset = name.parse()?;
         let column = [16, 32, 64, 128].iter().position(|&b| b == bits);
-        let row = PAPER_PROB_WEIGHTS.iter().find(|(corpus, _)| name.strip_prefix("paper:") == Some(corpus));
-        match (row, column) {
-            (None, _) => {
-                let known: Vec<String> =
-                    PAPER_PROB_WEIGHTS.iter().map(|(corpus, _)| format!("paper:{corpus}")).collect();
-                Err(Error::config(format!("unknown preset '{name}'; known: {}", known.join(", "))))
-            }
-            (_, None) => Err(Error::config(format!("{name} was published with 16, 32, 64 and 128 bits, not {bits}"))),
-            (Some((_, weights)), Some(column)) => {
-                let mut config = TrainConfig { views: ViewChoice::Full(16), ..TrainConfig::new(bits) };
-                config.objective.prob_weight = weights[column];
-                Ok(config)
-            }
+        let Some(column) = column else {
+            return Err(Error::config(format!("{name} was published with 16, 32, 64 and 128 bits, not {bits}")));
+        };
+        let mut config = TrainConfig { views: ViewChoice::Full(16), clip_first_step: true, ..TrainConfig::new(bits) };
+        config.objective.prob_weight = preset.prob_weights()[column];
+        if preset.of_text {
+            config.slices = true;
+            config.clean_first_epoch = false;
+            config.clip_first_step = false;
+            config.distance = Distance::Squared;
+            config.objective.information = Information::Posterior;
+            config.objective.floor = 0.0;
+            // The text's contrastive loss is the sum over both views, that of the code the mean.
+            config.objective.code_weight = 2.0;
         }
+        Ok(config)
     }
 
     /// The options with one of them changed. `name` is the option's recorded name.
     pub fn with_option(&self, name: &str, value: serde_json::Value) -> Result<Self> {
         let mut record = serde_json::to_value(self).expect("options have a JSON form");
         let options = record.as_object_mut().expect("options are an object");
+        // It is recorded only if it is true.
+        options.entry("slices").or_insert(false.into());
         if !options.contains_key(name) {
             let known: Vec<&str> = options.keys().map(String::as_str).collect();
             return Err(Error::config(format!("unknown option '{name}'; known: {}", known.join(", "))));
@@ -183,6 +191,11 @@ mod tests {
             assert_eq!(config.shape().unwrap(), CodeShape::micpq(bits).unwrap());
             config.validate().unwrap();
         }
+        let text = TrainConfig::preset("paper-text:agnews", 32).unwrap();
+        assert!(text.slices && !text.clean_first_epoch && text.objective.information == Information::Posterior);
+        assert_eq!((text.distance, text.objective.floor, text.objective.prob_weight), (Distance::Squared, 0.0, 0.2));
+        assert!(TrainConfig::default().with_option("slices", true.into()).unwrap().slices);
+        assert!(!serde_json::to_string(&TrainConfig::default()).unwrap().contains("slices"));
         assert!(TrainConfig::preset("paper:imdb", 32).unwrap_err().to_string().contains("paper:dbpedia"));
         assert!(TrainConfig::preset("agnews", 32).is_err());
         assert!(TrainConfig::preset("paper:nyt", 24).unwrap_err().to_string().contains("not 24"));

@@ -13,6 +13,7 @@ pub mod config;
 pub mod dataset;
 pub mod job;
 pub mod passes;
+pub mod preset;
 pub mod vectors;
 pub mod views;
 
@@ -44,6 +45,7 @@ pub use checkpoint::Epoch;
 pub use config::TrainConfig;
 pub use evaluate::{Corpus, EvaluateConfig, Evaluation, evaluate};
 pub use metrics::Labels;
+pub use preset::Preset;
 pub use selection::Validation;
 pub use trainer::{Metrics, Outcome, Stopped, train};
 pub use views::{Encode, ViewChoice, Views};

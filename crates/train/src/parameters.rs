@@ -96,6 +96,21 @@ impl<T: Real> Parameters<T> {
         PartsMut { w1, b1, w2, b2, codewords }
     }
 
+    /// Sets to zero what connects the slice of one codebook with that of another, in weights or in their gradient.
+    pub fn keep_slices(&mut self) {
+        let Sizes { inputs, hidden, code } = self.sizes;
+        let (books, width) = (code.num_codebooks(), code.width());
+        let parts = self.parts_mut();
+        // [to, from]
+        for (weight, [to, from]) in [(parts.w1, [hidden, inputs]), (parts.w2, [width, hidden])] {
+            for (o, row) in weight.chunks_exact_mut(from).enumerate() {
+                let own = o * books / to;
+                let foreign = row.iter_mut().enumerate().filter(|(i, _)| i * books / from != own);
+                foreign.for_each(|(_, v)| *v = T::ZERO);
+            }
+        }
+    }
+
     /// Euclidean norm of the flat vector.
     pub fn norm(&self) -> f64 {
         self.values.iter().map(|v| v.wide() * v.wide()).sum::<f64>().sqrt()
@@ -122,6 +137,19 @@ impl Parameters<f32> {
             values.iter_mut().for_each(|v| *v = (2.0 * *v - 1.0) * bound);
         }
         Stream::new(seed, Purpose::Init, &[4]).normal(parts.codewords);
+        parameters
+    }
+
+    /// [`Parameters::init`] for a projection by slices: every codebook has a part of the embedding, of the hidden layer and of the
+    /// output of its own. Initial values are those of layers of that size.
+    pub fn init_slices(sizes: Sizes, seed: u64) -> Self {
+        let mut parameters = Self::init(sizes, seed);
+        let scale = (sizes.code.num_codebooks() as f32).sqrt();
+        let parts = parameters.parts_mut();
+        for values in [parts.w1, parts.b1, parts.w2, parts.b2] {
+            values.iter_mut().for_each(|v| *v *= scale);
+        }
+        parameters.keep_slices();
         parameters
     }
 
@@ -182,6 +210,23 @@ mod tests {
         assert!((square - 1.0).abs() < 0.05, "{square}");
         assert_eq!(p, Parameters::init(sizes, 5));
         assert_ne!(p, Parameters::init(sizes, 6));
+    }
+
+    #[test]
+    fn slices_are_not_connected() {
+        // Four codebooks: each reads a quarter of the embedding through a quarter of the hidden layer.
+        let sizes = Sizes { inputs: 12, hidden: 8, code: CodeShape::micpq(16).unwrap() };
+        let p = Parameters::init_slices(sizes, 3);
+        let (projection, _) = p.model_parts().unwrap();
+        let of = |x: &[f32; 12]| projection.apply(&engine::Matrix::from_vec(12, x.to_vec())).unwrap();
+        let (zero, mut moved) = (of(&[0.0; 12]), [0.0; 12]);
+        moved[4] = 30.0;
+        let moved = of(&moved);
+        let changed: Vec<usize> = (0..96).filter(|&i| moved.row(0)[i] != zero.row(0)[i]).collect();
+        assert!(!changed.is_empty() && changed.iter().all(|i| i / 24 == 1), "{changed:?}");
+        let bound = 1.0 / 3f32.sqrt();
+        assert!(p.parts().w1.iter().all(|v| v.abs() <= bound * 1.000001));
+        assert!(p.parts().w1.iter().any(|v| v.abs() > bound / 2.0));
     }
 
     #[test]

@@ -11,8 +11,8 @@ use sha2::{Digest, Sha256};
 use crate::vector_cache::{Key, VectorCache, clean_vectors, key};
 use crate::views::Encode;
 
-/// Seed of the dropout masks. All runs use this one, so runs of different seeds share one cache of views. The seed of a run
-/// decides which views it draws from the cache.
+/// Seed of the dropout masks. Runs of different seeds share one cache of views unless [`Passes::masked_by`] says otherwise. The seed
+/// of a run decides which views it draws from the cache.
 const MASK_SEED: u64 = 1;
 
 /// Token sequences, their encoder and their clean embeddings.
@@ -20,6 +20,8 @@ pub struct Passes<'a> {
     embedder: &'a Embedder,
     tokens: Vec<Vec<u32>>,
     dropout: f64,
+    masks: u64,
+    // Without the masks.
     fingerprint: String,
     clean: Matrix,
 }
@@ -51,13 +53,19 @@ impl<'a> Passes<'a> {
         let mut hash = Sha256::new();
         hash.update(&encoder);
         keys.iter().for_each(|key| hash.update(key));
-        let fingerprint = format!("{}|{rate}|{MASK_SEED}", hex::encode(&hash.finalize()[..16]));
+        let fingerprint = format!("{}|{rate}", hex::encode(&hash.finalize()[..16]));
         let cache = cache.map(|dir| {
             let name = hex::encode(&Sha256::digest(&encoder)[..8]);
             VectorCache::open(dir.join(format!("vectors-{name}")), embedder.width())
         });
         let clean = clean_vectors(embedder, &tokens, &keys, cache.transpose()?, progress)?;
-        Ok(Passes { embedder, tokens, dropout: rate, fingerprint, clean })
+        Ok(Passes { embedder, tokens, dropout: rate, masks: MASK_SEED, fingerprint, clean })
+    }
+
+    /// The same with other dropout masks: every seed has views of its own. Seed 0 is the default.
+    pub fn masked_by(mut self, seed: u64) -> Self {
+        self.masks = MASK_SEED.wrapping_add(seed);
+        self
     }
 
     /// Clean embeddings, one row per text.
@@ -86,7 +94,7 @@ impl Passes<'_> {
         let sequences: Vec<&[u32]> = documents.iter().map(|&d| self.tokens[d].as_slice()).collect();
         let numbers: Vec<u64> = documents.iter().map(|&d| d as u64).collect();
         let dropout = |view| {
-            let all_layers = Dropout::new(self.dropout, MASK_SEED, view, &numbers);
+            let all_layers = Dropout::new(self.dropout, self.masks, view, &numbers);
             Some(last_layers.map_or(all_layers, |layers| all_layers.in_last(layers)))
         };
         let dropped: Vec<Option<Dropout>> = views.clone().filter(|view| *view > 0).map(dropout).collect();
@@ -111,7 +119,7 @@ impl Encode for Passes<'_> {
     }
 
     fn fingerprint(&self) -> String {
-        self.fingerprint.clone()
+        format!("{}|{}", self.fingerprint, self.masks)
     }
 
     fn encode_views(&self, documents: &[usize], views: Range<u32>, progress: &dyn Progress) -> Result<Vec<Matrix>> {
@@ -149,7 +157,7 @@ impl Encode for LastLayers<'_> {
     }
 
     fn fingerprint(&self) -> String {
-        format!("{}/last{}", self.passes.fingerprint, self.layers)
+        format!("{}/last{}", self.passes.fingerprint(), self.layers)
     }
 
     fn encode_views(&self, documents: &[usize], views: Range<u32>, progress: &dyn Progress) -> Result<Vec<Matrix>> {

@@ -119,7 +119,21 @@ pub fn train(
         );
         return Err(Error::input("documents", problem));
     }
-    let gpu = gpu.and_then(|device| match Gpu::new(device, config, sizes) {
+    if config.slices && sizes.inputs.min(sizes.hidden) < sizes.code.num_codebooks() {
+        return Err(Error::config(format!(
+            "slices is true, but {} codebooks cannot each have a part of {} values and {} hidden ones",
+            sizes.code.num_codebooks(),
+            sizes.inputs,
+            sizes.hidden
+        )));
+    }
+    let on_gpu = |device| {
+        if config.slices {
+            return Err("a projection by slices has no GPU kernels".to_owned());
+        }
+        Gpu::new(device, config, sizes).map_err(|problem| problem.to_string())
+    };
+    let gpu = gpu.and_then(|device| match on_gpu(device) {
         Ok(gpu) => Some(gpu),
         Err(problem) => {
             progress.note(&format!("training on the CPU: {problem}"));
@@ -134,7 +148,7 @@ pub fn train(
     if let Some(state) = &saved {
         progress.note(&format!("resuming after epoch {} of an earlier run", state.epoch));
     }
-    let state = saved.unwrap_or_else(|| initial_state(sizes, config.seed));
+    let state = saved.unwrap_or_else(|| initial_state(sizes, config));
     let executor = match gpu {
         None => Executor::Cpu(Box::new(Cpu { gradient: Parameters::zeros(sizes), workspace: Workspace::default() })),
         Some(mut gpu) => {
@@ -156,9 +170,10 @@ fn fingerprint(config: &TrainConfig, views: &dyn Views, validator: &Validator, g
     format!("{text} {} {}{executor}", views.fingerprint(), validator.fingerprint())
 }
 
-fn initial_state(sizes: Sizes, seed: u64) -> State {
+fn initial_state(sizes: Sizes, config: &TrainConfig) -> State {
+    let init = if config.slices { Parameters::init_slices } else { Parameters::init };
     State {
-        parameters: Parameters::init(sizes, seed),
+        parameters: init(sizes, config.seed),
         moments: Moments::zeros(sizes.len()),
         epoch: 0,
         stale: 0,
@@ -198,6 +213,9 @@ impl Cpu {
         let noise = Noise::Drawn { seed: config.seed, step: state.moments.updates };
         let losses = self.workspace.step(&state.parameters, &config.objective, embeddings, noise, &mut self.gradient);
         if losses.loss.is_finite() {
+            if config.slices {
+                self.gradient.keep_slices();
+            }
             if clips(config, state) {
                 self.gradient.clip(FIRST_GRADIENT_NORM);
             }

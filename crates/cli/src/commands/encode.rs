@@ -16,7 +16,7 @@ pub fn run(args: Encode, json: bool, progress: &TerminalProgress) -> Result<()> 
     let model = args.model.as_deref().map(Model::load).transpose()?;
     let embedder: Embedder = match &model {
         Some(model) => embedder_of(model, args.embedding.computing, progress)?,
-        None => Embedder::load(&args.embedding.config(None), progress)?,
+        None => Embedder::load(&args.embedding.config(None)?, progress)?,
     };
     let mut corpus = Corpus::open(&args.corpus, &args.source.config())?;
     let mut writer = match &model {

@@ -9,6 +9,7 @@ use engine::disk::Replaces;
 use engine::encoder::{Embedder, EmbedderConfig};
 use methods::Training;
 use methods::training::{Task, named};
+use train::Preset;
 use train::config::TrainConfig;
 use train::dataset::{Dataset, LabelNames};
 use train::job::Trained;
@@ -18,7 +19,7 @@ use crate::output;
 use crate::progress::TerminalProgress;
 
 pub fn run(args: Train, json: bool, progress: &TerminalProgress) -> Result<()> {
-    let embedding = args.embedding.config(args.training.preset.as_deref());
+    let embedding = args.embedding.config(args.training.preset.as_deref())?;
     let trainings = args.training.trainings(embedding.pooling()?)?;
     if args.jobs == Some(0) {
         return Err(Error::config("--jobs takes 1 or more").into());
@@ -41,10 +42,15 @@ pub fn run(args: Train, json: bool, progress: &TerminalProgress) -> Result<()> {
     let corpus = read(&args.corpus, args.training.sample)?;
     let validation = args.validation.as_deref().map(|path| read(path, usize::MAX)).transpose()?;
     let test = args.test.as_deref().map(|path| read(path, usize::MAX)).transpose()?;
+    if let Some(preset) = &args.training.preset {
+        for warning in preset.parse::<Preset>()?.warnings(&corpus, validation.is_some()) {
+            progress.note(&format!("{preset}: {warning}"));
+        }
+    }
     let cache = micpq::pipeline::cache_dir(args.training.cache.as_deref())?;
     let task = Task {
         embedder: embedder.as_ref(),
-        clean: args.embedding.clean,
+        clean: embedding.clean,
         dropout: args.training.dropout(),
         corpus: &corpus,
         validation: validation.as_ref(),
