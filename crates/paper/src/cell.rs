@@ -6,9 +6,12 @@ use engine::{Error, Result, disk};
 use serde::{Deserialize, Serialize};
 
 use methods::clustering::Accuracy;
+use train::metrics::DEPTH;
 
-/// Version of a cell's file. A cell of another version runs again. 1: first release.
-const FORMAT: u32 = 1;
+/// Version of a cell's file. A cell of another version runs again. 2: hits per query, and a name that holds everything that decides
+/// a cell. 1: the archives in `benchmarks/paper`; their names leave out the dropout of CSH and two-stage and the file of validation
+/// queries.
+const FORMAT: u32 = 2;
 
 /// What a cell measures. The names are part of its file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -19,7 +22,14 @@ pub enum Task {
     /// Clustering by codebook and by K-means.
     Clustering { corpus: String, seed: u64 },
     /// MICPQ with one option changed.
-    Sensitivity { corpus: String, option: String, value: f64, bits: usize },
+    Sensitivity {
+        corpus: String,
+        option: String,
+        value: f64,
+        bits: usize,
+        #[serde(default)]
+        seed: u64,
+    },
 }
 
 impl std::fmt::Display for Task {
@@ -27,9 +37,13 @@ impl std::fmt::Display for Task {
         match self {
             Task::System { corpus, system, bits: 0, .. } => write!(f, "{corpus}, {system}"),
             Task::System { corpus, system, bits, seed } => write!(f, "{corpus}, {system}, {bits} bits, seed {seed}"),
-            Task::Clustering { corpus, .. } => write!(f, "{corpus}, clustering"),
-            Task::Sensitivity { corpus, option, value, bits } => {
+            Task::Clustering { corpus, seed: 0 } => write!(f, "{corpus}, clustering"),
+            Task::Clustering { corpus, seed } => write!(f, "{corpus}, clustering, seed {seed}"),
+            Task::Sensitivity { corpus, option, value, bits, seed: 0 } => {
                 write!(f, "{corpus}, {option} = {value}, {bits} bits")
+            }
+            Task::Sensitivity { corpus, option, value, bits, seed } => {
+                write!(f, "{corpus}, {option} = {value}, {bits} bits, seed {seed}")
             }
         }
     }
@@ -50,6 +64,9 @@ pub struct Case {
 pub struct Figures {
     /// Precision of the first 1, 10 and 100, in percent.
     pub precision: [f64; 3],
+    /// Relevant documents among the first 100 of every query, for tests of significance. Format 1 has none.
+    #[serde(with = "hits_text")]
+    pub hits: Vec<u8>,
     /// Mean average precision of the first 100, in percent.
     pub map: f64,
     /// P@100 by other distances.
@@ -78,10 +95,34 @@ pub struct Figures {
     pub sizes: (usize, usize),
 }
 
+impl Figures {
+    /// The factor from a mean number of hits to percent; `None` for a cell without hits.
+    pub fn hits_scale(&self) -> Option<f64> {
+        let depth = DEPTH.min(self.sizes.0.max(1));
+        (!self.hits.is_empty()).then(|| 100.0 / depth as f64)
+    }
+}
+
+/// Hits per query as one string of two hexadecimal digits each: a line instead of thousands.
+mod hits_text {
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub fn serialize<S: Serializer>(hits: &[u8], to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(&hex::encode(hits))
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<u8>, D::Error> {
+        hex::decode(String::deserialize(from)?).map_err(serde::de::Error::custom)
+    }
+}
+
 /// A finished cell.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Cell {
     format: u32,
+    /// Whether an earlier implementation of the method gave the figures.
+    #[serde(skip)]
+    pub older: bool,
     pub task: Task,
     /// Every option that decides the figures.
     pub options: serde_json::Value,
@@ -90,13 +131,20 @@ pub struct Cell {
 
 /// The name of a cell's file: its task, and a checksum of its options, so that other options are another cell.
 pub(crate) fn file_name(task: &Task, options: &serde_json::Value) -> String {
-    let keep = |c: char| if c.is_ascii_alphanumeric() || c == '.' { c } else { '-' };
-    let name: String = task.to_string().chars().map(keep).collect();
-    // The names that finished cells were recorded under.
+    named(task, &format!("{FORMAT} {options}"))
+}
+
+/// The name of a cell of format 1.
+pub(crate) fn file_name_1(task: &Task, options: &serde_json::Value) -> String {
     let options =
         options.to_string().replace("\"codebook_size\":", "\"words\":").replace("\"codebooks\":", "\"books\":");
-    let sum = crc32fast::hash(format!("{FORMAT} {options}").as_bytes());
-    format!("{}-{sum:08x}.json", name.replace("--", "-").to_lowercase())
+    named(task, &format!("1 {options}"))
+}
+
+fn named(task: &Task, options: &str) -> String {
+    let keep = |c: char| if c.is_ascii_alphanumeric() || c == '.' { c } else { '-' };
+    let name: String = task.to_string().chars().map(keep).collect();
+    format!("{}-{:08x}.json", name.replace("--", "-").to_lowercase(), crc32fast::hash(options.as_bytes()))
 }
 
 /// Finished cells in a directory.
@@ -117,14 +165,22 @@ impl Store {
 
     /// The cell of a task with these options, if it is done. A damaged file counts as none.
     pub fn get(&self, task: &Task, options: &serde_json::Value) -> Option<Cell> {
-        let bytes = std::fs::read(self.path(task, options)).ok()?;
-        let cell: Cell = serde_json::from_slice(&bytes).ok()?;
-        (cell.format == FORMAT && cell.task == *task).then_some(cell)
+        self.read(&self.path(task, options), task, FORMAT)
+    }
+
+    /// A cell of format 1, by the options that its name was made of.
+    pub fn get_1(&self, task: &Task, options: &serde_json::Value) -> Option<Cell> {
+        self.read(&self.dir.join(file_name_1(task, options)), task, 1)
+    }
+
+    fn read(&self, path: &Path, task: &Task, format: u32) -> Option<Cell> {
+        let cell: Cell = serde_json::from_slice(&std::fs::read(path).ok()?).ok()?;
+        (cell.format == format && cell.task == *task).then_some(cell)
     }
 
     pub fn put(&self, task: &Task, options: serde_json::Value, figures: Figures) -> Result<Cell> {
         let path = self.path(task, &options);
-        let cell = Cell { format: FORMAT, task: task.clone(), options, figures };
+        let cell = Cell { format: FORMAT, older: false, task: task.clone(), options, figures };
         disk::replace(&path, &serde_json::to_vec_pretty(&cell).expect("plain data has a JSON form"))?;
         Ok(cell)
     }
@@ -141,7 +197,12 @@ mod tests {
         let task = Task::System { corpus: "AGNews".into(), system: "nash tfidf".into(), bits: 32, seed: 1 };
         let options = serde_json::json!({ "batch": 32 });
         assert!(store.get(&task, &options).is_none());
-        let figures = Figures { precision: [1.0, 2.0, 3.0], recall: Some(0.1 + 0.2), ..Figures::default() };
+        let figures = Figures {
+            precision: [1.0, 2.0, 3.0],
+            recall: Some(0.1 + 0.2),
+            hits: vec![0, 7, 100],
+            ..Figures::default()
+        };
         store.put(&task, options.clone(), figures.clone()).unwrap();
         assert_eq!(store.get(&task, &options).unwrap().figures, figures);
         assert!(store.get(&task, &serde_json::json!({ "batch": 33 })).is_none());

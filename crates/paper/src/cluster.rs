@@ -31,7 +31,10 @@ pub fn run(
     let mut parameters = Parameters::init(sizes, config.seed);
     let (mut gradient, mut moments) = (Parameters::zeros(sizes), Moments::zeros(sizes.len()));
     let mut workspace = Workspace::default();
+    let (mut lowest, mut best, mut epochs) = (f64::INFINITY, 0, 0);
     for epoch in 1..=plan.epochs as u64 {
+        epochs = epoch as usize;
+        let (mut total, mut steps) = (0.0, 0usize);
         let order = Stream::new(config.seed, Purpose::Shuffle, &[epoch]).permutation(views.documents());
         for batch in order.chunks(config.batch).filter(|b| b.len() > 1) {
             if progress.interrupted() {
@@ -52,6 +55,15 @@ pub fn run(
                 return Err(Error::input("clustering", "the loss is not a finite number: the run has diverged"));
             }
             moments.update(&mut parameters, &gradient, config.learning_rate);
+            (total, steps) = (total + losses.loss, steps + 1);
+        }
+        let loss = total / steps.max(1) as f64;
+        progress.note(&format!("clustering, epoch {epoch}: loss {loss:.4}"));
+        if loss < lowest {
+            (lowest, best) = (loss, epochs);
+        }
+        if plan.patience.is_some_and(|patience| epochs - best > patience) {
+            break;
         }
     }
     let (projection, codebooks) = parameters.model_parts()?;
@@ -68,7 +80,7 @@ pub fn run(
     Ok(Figures {
         clustering,
         training_seconds: begun.elapsed().as_secs_f64(),
-        epochs: (plan.epochs, plan.epochs),
+        epochs: (epochs, best),
         sizes: (encoded.documents.len(), encoded.queries.len()),
         ..Figures::default()
     })

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use crate::cell::Task;
-use crate::plan::{Kind, MethodPlan};
+use crate::plan::MethodPlan;
 use crate::svg::{Scale, Series, heat, lines, points};
 use crate::tables::{Entry, Report, Table};
-use crate::text::provenance;
+use crate::text::{UNREPRODUCED, UNREPRODUCED_NOTE, mark, provenance};
 
 const STYLE: &str = "\
 body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:1150px;padding:0 1rem;color:#1a1a1a;background:#fff}\
@@ -38,6 +38,15 @@ pub fn page(all: &Report) -> String {
     out += "<a href=\"#plots\">Plots</a><a href=\"#cases\">Cases</a></nav>";
     for name in all.empty() {
         let _ = write!(out, "<p class=\"w\">{}: missing; its columns are empty.</p>", escaped(name));
+    }
+    let found = all.unreproduced();
+    if found.checked > 0 || !found.lines.is_empty() {
+        let _ = write!(out, "<h2 id=\"unreproduced\">{UNREPRODUCED}</h2><p>{}</p>", escaped(UNREPRODUCED_NOTE));
+        if found.lines.is_empty() {
+            let _ = write!(out, "<p>Nothing: all {} claims hold in every cell.</p>", found.checked);
+        }
+        let lines: String = found.lines.iter().map(|line| format!("<li>{}</li>", escaped(line))).collect();
+        let _ = write!(out, "<ul>{lines}</ul>");
     }
     tables.iter().for_each(|t| out += &html_table(t));
     let _ = write!(out, "<h2 id=\"plots\">Plots</h2><div class=\"plots\">{}</div>", plots(all).join(""));
@@ -75,15 +84,15 @@ fn cell(entry: &Entry) -> String {
     let own = match (&entry.text, entry.mean, entry.spread) {
         (Some(text), _, _) => escaped(text),
         (None, None, _) => String::new(),
-        (None, Some(mean), Some(spread)) => format!("{mean:.2} <small>&plusmn; {spread:.2}</small>"),
-        (None, Some(mean), None) => format!("{mean:.2}"),
+        (None, Some(mean), Some(spread)) => format!("{mean:.2} <small>&plusmn; {spread:.2}</small>{}", mark(entry)),
+        (None, Some(mean), None) => format!("{mean:.2}{}", mark(entry)),
     };
     let published = match (entry.published, entry.mean) {
         (Some(p), Some(m)) => format!("<span class=\"p\">{p:.2}, {:+.2}</span>", m - p),
         (Some(p), None) => format!("<span class=\"p\">{p:.2}</span>"),
         _ => String::new(),
     };
-    format!("<td{}>{own}{published}</td>", if entry.best { " class=\"b\"" } else { "" })
+    format!("<td{}>{own}{published}</td>", if entry.best || entry.tied { " class=\"b\"" } else { "" })
 }
 
 /// The rows that plots show, at most eight, MICPQ first.
@@ -104,10 +113,9 @@ fn plots(all: &Report) -> Vec<String> {
             });
             lines.filter(|s| !s.points.is_empty()).collect()
         };
-        let length = |s: &MethodPlan, bits: usize| if matches!(s.kind(), Ok(Kind::Float)) { 0 } else { bits };
         let over_bits = series(&|s| {
             let points = plan.bits.iter().filter_map(|&bits| {
-                let cells = all.of(corpus, &s.label(plan), length(s, bits));
+                let cells = all.of(corpus, &s.label(plan), s.cell_bits(bits));
                 let sum: f64 = cells.iter().map(|c| c.figures.precision[2]).sum();
                 (!cells.is_empty()).then(|| (bits as f64, sum / cells.len() as f64))
             });
@@ -116,7 +124,7 @@ fn plots(all: &Report) -> Vec<String> {
         out.push(lines(&format!("{corpus}: P@100 over bits"), "bits", "P@100", Scale::Log2, &over_bits));
         let Some(&bits) = plan.bits.get(plan.bits.len() / 2) else { continue };
         let curves = series(&|s| {
-            all.of(corpus, &s.label(plan), length(s, bits)).first().map_or_else(Vec::new, |c| c.figures.curve.clone())
+            all.of(corpus, &s.label(plan), s.cell_bits(bits)).first().map_or_else(Vec::new, |c| c.figures.curve.clone())
         });
         let title = format!("{corpus}: precision over recall, {bits} bits");
         out.push(lines(&title, "recall, %", "precision, %", Scale::Linear, &curves));
@@ -147,6 +155,9 @@ fn plots(all: &Report) -> Vec<String> {
             .into_iter()
             .map(|(name, mut points)| {
                 points.sort_by(|a, b| a.0.total_cmp(&b.0));
+                // One point per value: the mean over seeds.
+                let mean = |same: &[(f64, f64)]| (same[0].0, same.iter().map(|p| p.1).sum::<f64>() / same.len() as f64);
+                let points = points.chunk_by(|a, b| a.0 == b.0).map(mean).collect();
                 Series { name, points, strong: false }
             })
             .collect();
@@ -166,8 +177,7 @@ fn cases(all: &Report) -> String {
             .row
             .iter()
             .filter_map(|s| {
-                let own = if matches!(s.kind(), Ok(Kind::Float)) { 0 } else { bits };
-                all.of(corpus, &s.label(plan), own).first().map(|c| (s.label(plan), &c.figures.cases))
+                all.of(corpus, &s.label(plan), s.cell_bits(bits)).first().map(|c| (s.label(plan), &c.figures.cases))
             })
             .collect();
         let queries = found.iter().map(|(_, cases)| cases.len()).max().unwrap_or(0);

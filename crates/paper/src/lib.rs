@@ -3,7 +3,9 @@
 #![deny(unsafe_code)]
 
 mod cell;
+mod claims;
 mod cluster;
+mod comparison;
 mod fit;
 mod html;
 mod measure;

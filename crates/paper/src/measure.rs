@@ -73,6 +73,7 @@ pub fn codes(built: &Built, encoded: &EncodedSplits, splits: &Splits, progress: 
     let cells = built.projection.cells().map_or(0, |c| c.centres().len() + c.rotations().len());
     Ok(Figures {
         precision: [scores.precision.at_1, scores.precision.at_10, scores.precision.at_100],
+        hits: hits(&found, &splits.queries.labels, &labels),
         map: scores.map,
         others,
         recall,
@@ -112,6 +113,7 @@ pub fn float(encoded: &EncodedSplits, splits: &Splits, progress: &dyn Progress) 
     let scores = Scores::of(&found, labels.0, labels.1)?;
     Ok(Figures {
         precision: [scores.precision.at_1, scores.precision.at_10, scores.precision.at_100],
+        hits: hits(&found, labels.0, labels.1),
         map: scores.map,
         others,
         curve: curve(&found[..found.len().min(CURVE_QUERIES)], labels.0, labels.1),
@@ -121,6 +123,14 @@ pub fn float(encoded: &EncodedSplits, splits: &Splits, progress: &dyn Progress) 
         sizes: (encoded.documents.len(), encoded.queries.len()),
         ..Figures::default()
     })
+}
+
+/// Relevant documents among the first 100 of every query.
+fn hits(lists: &[Vec<u32>], queries: &Labels, documents: &Labels) -> Vec<u8> {
+    let of = |(q, list): (usize, &Vec<u32>)| {
+        list.iter().take(DEPTH).filter(|&&d| relevant(queries.get(q), documents.get(d as usize))).count() as u8
+    };
+    lists.iter().enumerate().map(of).collect()
 }
 
 /// Recall and precision at growing depths, mean over queries, in percent.
@@ -202,5 +212,11 @@ mod tests {
         assert_eq!(found.len(), 2);
         assert!((found[0].0 - 100.0 / 3.0).abs() < 1e-9 && (found[0].1 - 100.0).abs() < 1e-9);
         assert!((found[1].0 - 100.0).abs() < 1e-9 && (found[1].1 - 60.0).abs() < 1e-9);
+        let (list, queries) = (vec![0, 1, 2, 3, 4], Labels::single(vec![0]));
+        assert_eq!(hits(&[list.clone()], &queries, &documents), [3]);
+        // The mean of the hits is P@100, also of fewer documents than a hundred.
+        let scores = Scores::of(&[list], &queries, &documents).unwrap();
+        let figures = Figures { hits: vec![3], sizes: (5, 1), ..Figures::default() };
+        assert!((3.0 * figures.hits_scale().unwrap() - scores.precision.at_100).abs() < 1e-9, "{scores:?}");
     }
 }

@@ -38,6 +38,10 @@ pub struct Plan {
     pub dropout: f64,
     #[serde(default)]
     pub views: ViewChoice,
+    /// Whether every seed has dropout masks of its own, so that its views are encoded for it. Otherwise all seeds draw from one set
+    /// of views, and their deviation leaves out that of the masks.
+    #[serde(default)]
+    pub views_per_seed: bool,
     /// Code lengths.
     pub bits: Vec<usize>,
     /// Seeds of every row that does not name its own.
@@ -93,10 +97,24 @@ pub struct MethodPlan {
     pub method: String,
     #[serde(default = "encoder")]
     pub input: Input,
+    /// Encoder of the row. Default: the plan's.
+    #[serde(default)]
+    pub encoder: Option<String>,
     /// Default: the plan's.
     #[serde(default)]
     pub pooling: Option<Pooling>,
-    /// Name of the row. Default: method, input and pooling.
+    /// Folder of vectors in place of an encoder: `CORPUS/documents.npy`, `validation.npy` and `queries.npy`, a row per text in the
+    /// order of the corpus file. Splits that are set aside from the documents are taken from `documents.npy`.
+    #[serde(default)]
+    pub vectors: Option<PathBuf>,
+    /// Folder of packed binary codes for the method `codes`: `CORPUS/BITS/documents.npy` and `queries.npy`, `uint8`, compared by
+    /// Hamming distance.
+    #[serde(default)]
+    pub codes: Option<PathBuf>,
+    /// How the best epoch is chosen.
+    #[serde(default)]
+    pub selection: Selection,
+    /// Name of the row. Default: method, encoder, input, pooling and selection.
     #[serde(default)]
     pub label: Option<String>,
     /// Default: the plan's.
@@ -111,6 +129,26 @@ pub struct MethodPlan {
     /// Options for some of its cells alone.
     #[serde(default)]
     pub at: Vec<OptionsAt>,
+}
+
+/// How a row chooses its best epoch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Selection {
+    /// P@100 of the labelled validation queries, as in the authors' code.
+    #[default]
+    Labels,
+    /// Documents held out of training, as in every build of an index: no label is read.
+    NoLabels,
+}
+
+/// Where the embeddings of a row come from.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Source {
+    pub encoder: String,
+    pub pooling: Pooling,
+    /// In place of the encoder.
+    pub vectors: Option<PathBuf>,
 }
 
 /// Options and seeds of a row on one corpus, at one code length, or both. Where several apply, the last one counts.
@@ -137,9 +175,16 @@ pub struct OptionsAt {
 pub struct Clustering {
     /// Number of codebooks.
     pub codebooks: usize,
+    /// Largest number of epochs.
     pub epochs: usize,
     /// Temperature of the soft code.
     pub tau: f64,
+    /// Epochs in a row whose loss is not the lowest so far; one more ends the run. Default: all epochs run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub patience: Option<usize>,
+    /// Default: the plan's first.
+    #[serde(default, skip_serializing)]
+    pub seeds: Option<Vec<u64>>,
 }
 
 /// Values of one option, everything else as published.
@@ -153,6 +198,9 @@ pub struct Sensitivity {
     #[serde(default)]
     pub pooling: Option<Pooling>,
     pub values: Vec<f64>,
+    /// Default: the plan's first.
+    #[serde(default)]
+    pub seeds: Option<Vec<u64>>,
 }
 
 fn device<'de, D: serde::Deserializer<'de>>(from: D) -> std::result::Result<Device, D::Error> {
@@ -176,28 +224,79 @@ fn encoder() -> Input {
 pub enum Kind {
     /// Exact search without codes.
     Float,
+    /// Codes from elsewhere.
+    Codes,
     Method(MethodHandle),
 }
 
 impl MethodPlan {
+    /// A row of the plan's encoder and pooling, without options of its own.
+    pub fn new(method: &str) -> Self {
+        MethodPlan {
+            method: method.into(),
+            input: Input::Encoder,
+            encoder: None,
+            pooling: None,
+            vectors: None,
+            codes: None,
+            selection: Selection::Labels,
+            label: None,
+            seeds: None,
+            note: None,
+            set: BTreeMap::new(),
+            at: Vec::new(),
+        }
+    }
+
     pub fn kind(&self) -> Result<Kind> {
-        if self.method == "float" { Ok(Kind::Float) } else { Ok(Kind::Method(self.method.parse()?)) }
+        Ok(match self.method.as_str() {
+            "float" => Kind::Float,
+            "codes" => Kind::Codes,
+            name => Kind::Method(name.parse()?),
+        })
+    }
+
+    /// The code length that names its cells: 0 for exact search, which has one cell per corpus.
+    pub fn cell_bits(&self, bits: usize) -> usize {
+        if self.method == "float" { 0 } else { bits }
     }
 
     pub fn label(&self, plan: &Plan) -> String {
         if let Some(label) = &self.label {
             return label.clone();
         }
-        let name = if self.method == "float" { "exact float".to_owned() } else { self.method.clone() };
-        match (self.input, self.pooling) {
-            (Input::Tfidf, _) => format!("{name} tfidf"),
-            (_, Some(pooling)) if pooling != plan.pooling => format!("{name} {pooling}"),
-            _ => name,
+        let mut name = if self.method == "float" { "exact float".to_owned() } else { self.method.clone() };
+        let stem = |path: &Path| path.file_name().map_or_else(String::new, |n| n.to_string_lossy().into_owned());
+        match (self.input, self.pooling, &self.encoder) {
+            (Input::Tfidf, ..) => name += " tfidf",
+            (_, pooling, encoder) => {
+                if let Some(encoder) = encoder.as_ref().filter(|e| **e != plan.encoder) {
+                    name += &format!(" {}", stem(Path::new(encoder)));
+                }
+                if let Some(pooling) = pooling.filter(|p| *p != plan.pooling) {
+                    name += &format!(" {pooling}");
+                }
+            }
         }
+        if let Some(folder) = self.vectors.as_ref().or(self.codes.as_ref()) {
+            name += &format!(" {}", stem(folder));
+        }
+        if self.selection == Selection::NoLabels {
+            name += " no labels";
+        }
+        name
     }
 
     pub fn pooling(&self, plan: &Plan) -> Pooling {
         self.pooling.unwrap_or(plan.pooling)
+    }
+
+    pub fn source(&self, plan: &Plan) -> Source {
+        Source {
+            encoder: self.encoder.clone().unwrap_or_else(|| plan.encoder.clone()),
+            pooling: self.pooling(plan),
+            vectors: self.vectors.clone(),
+        }
     }
 
     /// The method with its options for a cell.
@@ -265,6 +364,22 @@ impl MethodPlan {
 }
 
 impl Plan {
+    /// The encoders that its rows name.
+    pub fn encoders(&self) -> Vec<&str> {
+        let mut names: Vec<&str> = self
+            .row
+            .iter()
+            .filter(|row| row.input == Input::Encoder && row.vectors.is_none() && row.codes.is_none())
+            .map(|row| row.encoder.as_deref().unwrap_or(&self.encoder))
+            .collect();
+        if self.clustering.is_some() || !self.sensitivity.is_empty() {
+            names.push(&self.encoder);
+        }
+        names.sort_unstable();
+        names.dedup();
+        names
+    }
+
     /// Opens the plan `quick`, `full` or `further`, or a TOML file.
     pub fn open(name: &str) -> Result<Self> {
         let (place, text) = match name {
@@ -289,7 +404,20 @@ impl Plan {
             return Err(Error::config(format!("two rows are called '{}'; give one a label of its own", twice[0])));
         }
         for row in &self.row {
-            let Kind::Method(_) = row.kind()? else { continue };
+            if (row.method == "codes") != row.codes.is_some() {
+                return Err(Error::config(format!(
+                    "row {}: the method codes and a folder of codes belong together; give both or none",
+                    row.label(self)
+                )));
+            }
+            let Kind::Method(method) = row.kind()? else { continue };
+            if row.vectors.is_some() && (row.input == Input::Tfidf || method.reads().token_states) {
+                return Err(Error::config(format!(
+                    "row {} has vectors, but {method} reads {} here; leave vectors out",
+                    row.label(self),
+                    if row.input == Input::Tfidf { "terms" } else { "token states" }
+                )));
+            }
             for at in &row.at {
                 let known = |name: &String| self.corpus.iter().any(|c| c.name == *name);
                 if at.corpus.as_ref().is_some_and(|name| !known(name))

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 
 use crate::cell::{Cell, Store, Task};
 use crate::plan::Plan;
-use crate::work::Work;
+use crate::work::{What, Work};
 use crate::workers::{Queue, Workers};
 
 /// A plan and where it runs.
@@ -29,6 +29,8 @@ pub struct Paper {
     pub only: Vec<String>,
     /// Texts; a cell whose name holds one of them does not run.
     pub skip: Vec<String>,
+    /// Whether nothing runs, so that the report shows what is finished.
+    pub report_only: bool,
 }
 
 /// The state of a cell.
@@ -66,6 +68,8 @@ pub struct Results {
 struct Cells<'p> {
     work: Vec<Work<'p>>,
     done: Vec<Option<Cell>>,
+    // Cells of format 1, which the report shows until they have run again.
+    older: Vec<Option<Cell>>,
     states: Vec<(Task, State)>,
     missing: Vec<(Task, String)>,
 }
@@ -73,13 +77,20 @@ struct Cells<'p> {
 impl<'p> Cells<'p> {
     fn load(work: Vec<Work<'p>>, store: &Store) -> Self {
         let done: Vec<Option<Cell>> = work.iter().map(|w| store.get(&w.task, &w.options)).collect();
+        let older = work.iter().map(|w| {
+            let mut cell = store.get_1(&w.task, w.options_1.as_ref()?)?;
+            cell.older = matches!(&w.what, What::Train(train) if train.training.method().revision() > 1);
+            Some(cell)
+        });
+        let older = older.collect();
         let state = |cell: &Option<Cell>| cell.as_ref().map_or(State::Waiting, |c| State::Done(p_at_100(c)));
         let states = work.iter().zip(&done).map(|(w, cell)| (w.task.clone(), state(cell))).collect();
-        Cells { work, done, states, missing: Vec::new() }
+        Cells { work, done, older, states, missing: Vec::new() }
     }
 
     fn results(mut self, interrupted: bool) -> Results {
-        for (work, cell) in self.work.iter().zip(&self.done) {
+        for ((work, cell), older) in self.work.iter().zip(&mut self.done).zip(self.older) {
+            *cell = cell.take().or(older);
             if cell.is_none() && !self.missing.iter().any(|(task, _)| *task == work.task) {
                 self.missing.push((work.task.clone(), "not run yet".into()));
             }
@@ -116,7 +127,7 @@ impl Paper {
         progress: &dyn Progress,
         board: &dyn Board,
     ) -> Result<bool> {
-        let Cells { work, done, states, missing } = cells;
+        let Cells { work, done, states, missing, .. } = cells;
         let mut open: Vec<usize> = (0..work.len())
             .filter(|&i| work[i].corpus == corpus && done[i].is_none() && self.is_selected(&work[i].task))
             .collect();
@@ -149,7 +160,7 @@ impl Paper {
     fn is_selected(&self, task: &Task) -> bool {
         let name = task.to_string();
         let holds = |texts: &[String]| texts.iter().any(|text| name.contains(text.as_str()));
-        (self.only.is_empty() || holds(&self.only)) && !holds(&self.skip)
+        !self.report_only && (self.only.is_empty() || holds(&self.only)) && !holds(&self.skip)
     }
 }
 
@@ -166,7 +177,7 @@ mod tests {
     use methods::Training;
 
     use super::*;
-    use crate::work::What;
+    use crate::work::Train;
 
     /// A plan run by one worker, everything under `dir`.
     fn one_worker(plan: Plan, dir: &Path) -> Paper {
@@ -179,6 +190,7 @@ mod tests {
             jobs: 1,
             only: Vec::new(),
             skip: Vec::new(),
+            report_only: false,
         }
     }
 
@@ -193,12 +205,12 @@ mod tests {
         let mut count = 0;
         for work in paper.plan.work().unwrap() {
             let Task::Sensitivity { option, .. } = &work.task else { continue };
-            let What::Train { training: Training::Micpq(method, _), pooling, .. } = &work.what else {
+            let What::Train(Train { training: Training::Micpq(method, _), source, .. }) = &work.what else {
                 panic!("{} is no run of MICPQ", work.task)
             };
             assert_eq!(method.name(), "micpq");
             let expected = if *option == changed { Pooling::Mean } else { Pooling::Cls };
-            assert_eq!(*pooling, expected, "{}", work.task);
+            assert_eq!(source.pooling, expected, "{}", work.task);
             assert_eq!(work.options["pooling"], serde_json::to_value(expected).unwrap());
             count += 1;
         }

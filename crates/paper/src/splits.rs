@@ -1,20 +1,23 @@
 //! The splits of a corpus: texts, and the embeddings, token states, terms and views of them that cells share.
 
-use std::path::Path;
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use engine::corpus::{Corpus, CorpusConfig};
-use engine::encoder::{Convolution, Device, Embedder, EmbedderConfig, Pooling, Precision, Vocabulary, Weighting};
-use engine::{Error, Progress, Result};
+use engine::encoder::{Convolution, Device, Embedder, EmbedderConfig, Precision, Vocabulary, Weighting};
+use engine::model::{Dense, Distance, Projection};
+use engine::{Error, Matrix, Progress, Result, npy};
 use rayon::prelude::*;
+use train::Labels;
 use train::dataset::{Dataset, LabelNames};
 use train::float;
 use train::passes::Passes;
 use train::random::{Purpose, Stream};
 use train::views::{ViewChoice, Views};
 
-use crate::plan::{CorpusPlan, Plan, locate};
-use methods::inputs::{Inputs, TermRows, TokenStates};
+use crate::plan::{CorpusPlan, Plan, Source, locate};
+use methods::inputs::{Built, Front, Inputs, TermRows, TokenStates, signs};
 use methods::tfidf::LexiconConfig;
 
 /// Documents, validation queries and queries of one corpus.
@@ -54,8 +57,38 @@ impl Splits {
             Some(file) => read(&file, plan.validation)?,
             None => set_aside(&mut documents, plan.validation.unwrap_or(usize::MAX), 3),
         };
-        Ok(Some(Splits { documents, validation, queries, classes: names.len() }))
+        let splits = Splits { documents, validation, queries, classes: names.len() };
+        if let Some(problem) = splits.strange_labels(corpus.published.as_deref()) {
+            progress.note(&format!("{}: {problem}", corpus.name));
+        }
+        Ok(Some(splits))
     }
+
+    /// What is wrong with the labels: a class of the queries that no document has can never be found.
+    fn strange_labels(&self, published: Option<&str>) -> Option<String> {
+        let known: HashSet<u32> = classes(&self.documents.labels).collect();
+        let asked: HashSet<u32> = classes(&self.queries.labels).collect();
+        let unknown = asked.iter().filter(|label| !known.contains(label)).count();
+        let mut text = (unknown > 0).then(|| {
+            format!("{unknown} of {} labels of the queries are on no document: their queries find nothing", asked.len())
+        });
+        if published == Some("nyt") && known.len() != NYT_CLASSES {
+            let problem = format!(
+                "its documents have {} labels, and NYT has {NYT_CLASSES}. In the public copy of the authors' data (qiuzx2/MICPQ), \
+                 train.csv and val.csv of NYT are those of DBpedia; the copies of J-zin/DHIM are NYT",
+                known.len()
+            );
+            text = Some(text.map_or_else(|| problem.clone(), |text| format!("{text}; {problem}")));
+        }
+        text
+    }
+}
+
+/// Classes of NYT in the paper.
+const NYT_CLASSES: usize = 26;
+
+fn classes(labels: &Labels) -> impl Iterator<Item = u32> + '_ {
+    (0..labels.len()).flat_map(|i| labels.get(i).iter().copied())
 }
 
 /// Moves a tenth of the documents, at most `max`, into a set of their own; always the same ones.
@@ -108,6 +141,64 @@ impl EncodedSplits {
             queries: of(&splits.queries)?,
             nearest: OnceLock::new(),
         })
+    }
+
+    /// Vectors of the user, from `folder/CORPUS`.
+    pub fn vectors(data: &Path, folder: &Path, corpus: &CorpusPlan, splits: &Splits) -> Result<EncodedSplits> {
+        let folder = locate(data, folder).join(&corpus.name);
+        let read = |split: (&str, &Dataset)| -> Result<Inputs> {
+            let path = split_file(&folder, corpus, split.0);
+            Ok(Inputs::Embeddings(rows_of(split.1, npy::read_vectors(&path)?, &path)?))
+        };
+        let encoded = EncodedSplits {
+            documents: read(("documents", &splits.documents))?,
+            validation: read(("validation", &splits.validation))?,
+            queries: read(("queries", &splits.queries))?,
+            nearest: OnceLock::new(),
+        };
+        let widths = [&encoded.documents, &encoded.validation, &encoded.queries].map(Inputs::width);
+        if widths != [widths[0]; 3] {
+            return Err(Error::input(
+                folder.display().to_string(),
+                format!("documents, validation and queries have vectors of {widths:?} values; one width is expected"),
+            ));
+        }
+        Ok(encoded)
+    }
+
+    /// Packed codes of the user, from `folder/CORPUS/BITS`, with the model that reads them: every bit is a value of -1 or +1.
+    pub fn codes(
+        data: &Path,
+        folder: &Path,
+        corpus: &CorpusPlan,
+        bits: usize,
+        splits: &Splits,
+    ) -> Result<(Built, EncodedSplits)> {
+        let folder = locate(data, folder).join(&corpus.name).join(bits.to_string());
+        let read = |split: (&str, &Dataset)| -> Result<Inputs> {
+            let path = split_file(&folder, corpus, split.0);
+            let (bytes, codes) = npy::read_u8(&path)?;
+            if bytes * 8 != bits {
+                return Err(Error::input(
+                    path.display().to_string(),
+                    format!("its codes have {bytes} bytes; {bits} bits are {}", bits / 8),
+                ));
+            }
+            // Bit i of a code is bit i % 8 of byte i / 8, the lowest first.
+            let sign = |byte: u8, i: usize| if byte >> i & 1 == 1 { 1.0 } else { -1.0 };
+            let values = codes.iter().flat_map(|&byte| (0..8).map(move |i| sign(byte, i))).collect();
+            Ok(Inputs::Embeddings(rows_of(split.1, Matrix::from_vec(bits, values), &path)?))
+        };
+        let identity = methods::rotation::identity(bits).as_slice().to_vec();
+        let built = Built {
+            front: Front::Embeddings,
+            projection: Projection::new(vec![Dense::new(bits, identity, vec![0.0; bits])?])?,
+            codebooks: signs(bits)?,
+            distance: Distance::Hamming,
+        };
+        let empty = || Inputs::Embeddings(Matrix::zeros(0, bits));
+        let (documents, queries) = (read(("documents", &splits.documents))?, read(("queries", &splits.queries))?);
+        Ok((built, EncodedSplits { documents, validation: empty(), queries, nearest: OnceLock::new() }))
     }
 
     /// States of every token, fifty times the size of an embedding: mostly of a sample of the documents. For all of them the
@@ -189,17 +280,42 @@ impl EncodedSplits {
     }
 }
 
-/// The encoder of a plan for a corpus.
+/// The file of a split; a split without a corpus file of its own was set aside from the documents.
+fn split_file(folder: &Path, corpus: &CorpusPlan, split: &str) -> PathBuf {
+    let own = match split {
+        "validation" => corpus.validation.is_some(),
+        "queries" => corpus.queries.is_some(),
+        _ => true,
+    };
+    folder.join(format!("{}.npy", if own { split } else { "documents" }))
+}
+
+/// The rows of the texts of a split, from a row for every text of its corpus file.
+fn rows_of(set: &Dataset, all: Matrix, path: &Path) -> Result<Matrix> {
+    if all.rows() != set.seen {
+        return Err(Error::input(
+            path.display().to_string(),
+            format!(
+                "it has {} rows, and the corpus file has {} texts; one row per text is expected",
+                all.rows(),
+                set.seen
+            ),
+        ));
+    }
+    Ok(all.select(&set.positions))
+}
+
+/// The encoder of a source for a corpus.
 pub fn encoder(
     plan: &Plan,
     corpus: &CorpusPlan,
-    pooling: Pooling,
+    source: &Source,
     device: Device,
     progress: &dyn Progress,
 ) -> Result<Embedder> {
     let embedder = Embedder::load_local(&EmbedderConfig {
-        encoder: plan.encoder.clone(),
-        pooling: pooling.into(),
+        encoder: source.encoder.clone(),
+        pooling: source.pooling.into(),
         max_tokens: Some(corpus.max_tokens),
         clean: plan.clean,
         // The published tables are single precision.
@@ -209,23 +325,22 @@ pub fn encoder(
     embedder.on(device, progress)
 }
 
-/// Views of the documents.
+/// Views of the documents under a rate of dropout and a seed of its masks.
 pub fn views(
     embedder: &Embedder,
     splits: &Splits,
     choice: ViewChoice,
-    dropout: f64,
+    (dropout, masks): (f64, u64),
     cache: &Path,
     progress: &dyn Progress,
 ) -> Result<Box<dyn Views>> {
-    let passes = Passes::new(embedder, &splits.documents.texts, dropout, Some(cache), progress)?;
+    let passes = Passes::new(embedder, &splits.documents.texts, dropout, Some(cache), progress)?.masked_by(masks);
     choice.prepare(&passes, cache, progress)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use train::Labels;
 
     #[test]
     fn set_aside_moves_a_tenth_of_the_documents() {
@@ -245,5 +360,66 @@ mod tests {
         encoded.dedup();
         assert_eq!(encoded.len(), 205);
         assert_eq!(set_aside(&mut all(), usize::MAX, 2).texts, queries.texts);
+    }
+
+    #[test]
+    fn nyt_with_the_documents_of_dbpedia_is_noticed() {
+        let set = |classes: u32, count: u32| Dataset {
+            texts: vec![String::new(); count as usize],
+            labels: Labels::single((0..count).map(|i| i % classes).collect()),
+            ..Dataset::default()
+        };
+        let of = |documents: u32, published: Option<&str>| {
+            let splits = Splits {
+                documents: set(documents, 60),
+                validation: set(documents, 60),
+                queries: set(26, 60),
+                classes: 26,
+            };
+            splits.strange_labels(published)
+        };
+        let problem = of(14, Some("nyt")).unwrap();
+        assert!(problem.contains("12 of 26 labels") && problem.contains("DBpedia"), "{problem}");
+        assert_eq!(of(26, Some("nyt")), None);
+        assert!(of(14, None).is_some_and(|p| !p.contains("DBpedia")));
+    }
+
+    #[test]
+    fn vectors_and_codes_are_read_by_the_position_of_their_text() {
+        let dir = tempfile::tempdir().unwrap();
+        let corpus: CorpusPlan = toml::from_str("name = \"texts\"\ndocuments = \"t.csv\"\nmax_tokens = 8").unwrap();
+        let all = Dataset {
+            texts: (0..30).map(|i| format!("text {i}")).collect(),
+            labels: Labels::single((0..30).map(|i| i % 3).collect()),
+            positions: (0..30).collect(),
+            seen: 30,
+        };
+        let mut documents = all.clone();
+        let queries = set_aside(&mut documents, usize::MAX, 2);
+        let validation = set_aside(&mut documents, usize::MAX, 3);
+        let splits = Splits { documents, validation, queries, classes: 3 };
+        let folder = dir.path().join("mine/texts");
+        std::fs::create_dir_all(folder.join("16")).unwrap();
+        let mut writer = npy::NpyWriter::f32(&folder.join("documents.npy"), 2).unwrap();
+        writer.rows_f32(&Matrix::from_vec(2, (0..60).map(|i| i as f32).collect())).unwrap();
+        writer.finish().unwrap();
+        let encoded = EncodedSplits::vectors(dir.path(), Path::new("mine"), &corpus, &splits).unwrap();
+        for (inputs, set) in [(&encoded.documents, &splits.documents), (&encoded.queries, &splits.queries)] {
+            let Inputs::Embeddings(rows) = inputs else { unreachable!() };
+            assert!(rows.iter().zip(&set.positions).all(|(row, &p)| row == [2.0 * p as f32, 2.0 * p as f32 + 1.0]));
+        }
+        // A code per label: 3 and 0, 12 and 0, 0 and 3.
+        let mut writer = npy::NpyWriter::u8(&folder.join("16/documents.npy"), 2).unwrap();
+        let code = |i: usize| [[3, 0], [12, 0], [0, 3]][i % 3];
+        writer.rows_u8(&(0..30).flat_map(code).collect::<Vec<u8>>()).unwrap();
+        writer.finish().unwrap();
+        let (built, codes) = EncodedSplits::codes(dir.path(), Path::new("mine"), &corpus, 16, &splits).unwrap();
+        let figures = crate::measure::codes(&built, &codes, &splits, &engine::NoProgress).unwrap();
+        assert_eq!((figures.precision[0], figures.bytes.0), (100.0, 2));
+        let wrong = EncodedSplits::codes(dir.path(), Path::new("mine"), &corpus, 32, &splits).err().unwrap();
+        assert!(wrong.to_string().contains("32"), "{wrong}");
+        let short = Splits { documents: Dataset { seen: 31, ..splits.documents.clone() }, ..splits };
+        let wrong = EncodedSplits::vectors(dir.path(), Path::new("mine"), &corpus, &short).err().unwrap().to_string();
+        assert!(wrong.contains("30 rows") && wrong.contains("31 texts"), "{wrong}");
     }
 }

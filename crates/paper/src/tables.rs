@@ -1,9 +1,14 @@
 //! Gathers finished cells into the tables of the report.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use rayon::prelude::*;
 
 use crate::cell::{Cell, Task};
-use crate::plan::{Kind, MethodPlan, Plan};
+use crate::claims::{Unreproduced, probability, unreproduced};
+use crate::comparison::{Comparison, Runs, Samples, Verdict};
+use crate::plan::{Kind, MethodPlan, Plan, Selection};
 use crate::published;
 use crate::run::Results;
 use methods::Input;
@@ -18,6 +23,12 @@ pub struct Entry {
     pub published: Option<f64>,
     /// Whether it is the best of its column.
     pub best: bool,
+    /// Whether it does not differ from the best of its column.
+    pub tied: bool,
+    /// Against MICPQ in the same column; `None` for MICPQ itself and where no test is possible.
+    pub verdict: Option<Verdict>,
+    /// Whether an earlier implementation gave it.
+    pub older: bool,
     /// Shown in place of a number.
     pub text: Option<String>,
 }
@@ -33,10 +44,6 @@ pub struct Table {
     pub columns: Vec<String>,
     /// Name and entries of each row.
     pub rows: Vec<(String, Vec<Entry>)>,
-}
-
-fn number(value: f64) -> Entry {
-    Entry { mean: Some(value), seeds: 1, ..Entry::default() }
 }
 
 fn text(value: impl Into<String>) -> Entry {
@@ -68,23 +75,61 @@ fn mark(table: &mut Table, counts: impl Fn(&str) -> bool) {
     }
 }
 
+/// Corpus, row and bits.
+type Key = (String, String, usize);
+
+/// The row that the others are compared with.
+const REFERENCE: &str = "micpq";
+
 /// Finished cells, grouped for the tables.
 pub struct Report<'a> {
     plan: &'a Plan,
-    /// By corpus, row and bits; one cell per seed.
-    cells: BTreeMap<(String, String, usize), Vec<&'a Cell>>,
+    /// One cell per seed.
+    cells: BTreeMap<Key, Vec<&'a Cell>>,
+    /// The same, for tests.
+    runs: BTreeMap<Key, Runs>,
     results: &'a Results,
 }
 
 impl<'a> Report<'a> {
     pub fn new(plan: &'a Plan, results: &'a Results) -> Self {
-        let mut cells: BTreeMap<(String, String, usize), Vec<&Cell>> = BTreeMap::new();
+        let mut cells: BTreeMap<Key, Vec<&Cell>> = BTreeMap::new();
+        let mut samples: BTreeMap<usize, Arc<Samples>> = BTreeMap::new();
         for cell in &results.cells {
             if let Task::System { corpus, system, bits, .. } = &cell.task {
                 cells.entry((corpus.clone(), system.clone(), *bits)).or_default().push(cell);
+                let queries = cell.figures.hits.len();
+                samples.entry(queries).or_insert_with(|| Arc::new(Samples::new(queries)));
             }
         }
-        Report { plan, cells, results }
+        let of = |cells: &[&Cell]| Runs::new(cells.iter().map(|c| &c.figures), |queries| samples[&queries].clone());
+        let runs = cells.par_iter().map(|(key, cells)| (key.clone(), of(cells))).collect();
+        Report { plan, cells, runs, results }
+    }
+
+    /// P@100 of row `a` minus that of row `b`, where both have runs that can be tested.
+    pub fn compare(&self, corpus: &str, bits: usize, a: &str, b: &str) -> Option<Comparison> {
+        // Exact search has one cell for all lengths.
+        let of = |row: &str| {
+            let key = |bits| (corpus.to_owned(), row.to_owned(), bits);
+            self.runs.get(&key(bits)).or_else(|| self.runs.get(&key(0)))
+        };
+        of(a)?.minus(of(b)?)
+    }
+
+    /// What does not reproduce.
+    pub fn unreproduced(&self) -> Unreproduced {
+        unreproduced(self)
+    }
+
+    /// For every row, the columns that have a figure of ours and a published one.
+    pub fn main_rows(&self) -> Vec<(String, Vec<(String, f64, f64)>)> {
+        let table = self.precision("main", "", "", &self.rows(|_| true));
+        let of = |entries: Vec<Entry>| {
+            let known = table.columns.iter().zip(entries);
+            known.filter_map(|(column, e)| Some((column.clone(), e.mean?, e.published?))).collect()
+        };
+        table.rows.iter().map(|(label, entries)| (label.clone(), of(entries.clone()))).collect()
     }
 
     /// Cells of one entry, one per seed.
@@ -113,17 +158,103 @@ impl<'a> Report<'a> {
             let mut entries = Vec::new();
             for (number, corpus) in self.plan.corpus.iter().enumerate() {
                 for &bits in &self.plan.bits {
-                    let own = if matches!(system.kind(), Ok(Kind::Float)) { 0 } else { bits };
-                    let cells = self.of(&corpus.name, &label, own);
+                    let cells = self.of(&corpus.name, &label, system.cell_bits(bits));
                     let values: Vec<f64> = cells.iter().map(|c| c.figures.precision[2]).collect();
-                    entries.push(Entry { published: self.published(system, number, bits), ..gather(&values) });
+                    let verdict = self.compare(&corpus.name, bits, &label, REFERENCE).map(|c| c.verdict());
+                    entries.push(Entry {
+                        published: self.published(system, number, bits),
+                        verdict: verdict.filter(|_| label != REFERENCE),
+                        older: cells.iter().any(|c| c.older),
+                        ..gather(&values)
+                    });
                 }
             }
             (label, entries)
         });
         let mut table = Table { name, title: title.into(), note: note.into(), columns, rows: rows.collect() };
         mark(&mut table, |name| !name.starts_with("exact float"));
+        self.mark_ties(&mut table);
         table
+    }
+
+    /// Marks the entries of a table of [`Report::precision`] that do not differ from the best of their column.
+    fn mark_ties(&self, table: &mut Table) {
+        let places = self.plan.corpus.iter().flat_map(|c| self.plan.bits.iter().map(|b| (c.name.as_str(), *b)));
+        for (column, (corpus, bits)) in places.enumerate() {
+            let Some(best) = table.rows.iter().find(|(_, e)| e[column].best).map(|(label, _)| label.clone()) else {
+                continue;
+            };
+            for (label, entries) in table.rows.iter_mut().filter(|(label, _)| !label.starts_with("exact float")) {
+                let found = self.compare(corpus, bits, &best, label);
+                entries[column].tied = !entries[column].best && found.is_some_and(|c| c.verdict() == Verdict::Tie);
+            }
+        }
+    }
+
+    /// Every comparison the report makes, with its test: pairs of rows, the first minus the second.
+    fn comparisons(&self) -> Option<Table> {
+        let labels: Vec<String> = self.plan.row.iter().map(|row| row.label(self.plan)).collect();
+        let has = |label: &str| labels.iter().any(|l| l == label);
+        let mut pairs: Vec<(String, String)> = Vec::new();
+        if has(REFERENCE) {
+            pairs.extend(labels.iter().filter(|l| *l != REFERENCE).map(|l| (REFERENCE.to_owned(), l.clone())));
+        }
+        pairs.push(("micpq-eh".into(), "csh".into()));
+        pairs.push(("micpq-ea".into(), "micpq-eh".into()));
+        pairs.extend(
+            self.selected_without_labels().map(|(own, labelled)| (own.label(self.plan), labelled.label(self.plan))),
+        );
+        pairs.retain(|(a, b)| has(a) && has(b));
+        let mut seen = Vec::new();
+        pairs.retain(|pair| {
+            !seen.contains(pair) && {
+                seen.push(pair.clone());
+                true
+            }
+        });
+        let entry = |corpus: &str, bits: usize, (a, b): &(String, String)| {
+            let Some(found) = self.compare(corpus, bits, a, b) else { return Entry::default() };
+            let word = match found.verdict() {
+                Verdict::Above => "above",
+                Verdict::Tie => "tie",
+                Verdict::Below => "below",
+            };
+            let [low, high] = found.interval;
+            text(format!("{:+.2} ({low:+.2} to {high:+.2}), p {}: {word}", found.difference, probability(found.p)))
+        };
+        let places: Vec<(&str, usize)> =
+            self.plan.corpus.iter().flat_map(|c| self.plan.bits.iter().map(|b| (c.name.as_str(), *b))).collect();
+        let rows: Vec<(String, Vec<Entry>)> = pairs
+            .iter()
+            .map(|pair| {
+                let entries = places.iter().map(|(corpus, bits)| entry(corpus, *bits, pair)).collect();
+                (format!("{} - {}", pair.0, pair.1), entries)
+            })
+            .filter(|(_, entries): &(String, Vec<Entry>)| entries.iter().any(|e| e.text.is_some()))
+            .collect();
+        (!rows.is_empty()).then(|| Table {
+            name: "comparisons",
+            title: "Which differences are real".into(),
+            note: "P@100 of the first row minus the second: the difference in points, its interval of 95 %, and the two-sided \
+                   probability p by a bootstrap over queries and seeds (2,000 samples, paired by query). p of 0.05 and more is a \
+                   tie. Rows of one seed show the variation of queries alone. Where cells kept no queries (format 1), it is Welch's \
+                   test over seeds, and empty if a row has one seed. No correction is made for the number of comparisons."
+                .into(),
+            columns: places.iter().map(|(corpus, bits)| format!("{corpus} {bits}")).collect(),
+            rows,
+        })
+    }
+
+    /// Rows that choose their epoch without labels, each with the same row that chooses by labels.
+    fn selected_without_labels(&self) -> impl Iterator<Item = (&'a MethodPlan, &'a MethodPlan)> + '_ {
+        self.plan.row.iter().filter(|row| row.selection == Selection::NoLabels).filter_map(|own| {
+            let same = |row: &&MethodPlan| {
+                row.selection == Selection::Labels
+                    && (&row.method, row.input, row.source(self.plan), &row.set)
+                        == (&own.method, own.input, own.source(self.plan), &own.set)
+            };
+            Some((own, self.plan.row.iter().find(same)?))
+        })
     }
 
     fn rows(&self, wanted: impl Fn(&MethodPlan) -> bool) -> Vec<&MethodPlan> {
@@ -137,7 +268,9 @@ impl<'a> Report<'a> {
             "main",
             "P@100 of every method",
             "Share of the first hundred results that have the query's label, in percent; mean and standard deviation over seeds. \
-             Below it the published figure and the difference. The published search splits are larger or other samples.",
+             Below it the published figure and the difference. The published search splits are larger or other samples. Bold: the \
+             best of the column, and every row that does not differ from it (p of 0.05 and more). * differs from micpq, = is a tie \
+             with it; neither: no test was possible.",
             &self.rows(|_| true),
         );
         let ablation = self.precision(
@@ -165,9 +298,23 @@ impl<'a> Report<'a> {
                 main.note += &format!(" {}: {note}.", system.label(self.plan));
             }
         }
+        if main.rows.iter().any(|(_, entries)| entries.iter().any(|e| e.older)) {
+            main.note += " \u{2020}: figures of an earlier implementation of the method, until the cell has run again.";
+        }
+        let paired: Vec<&MethodPlan> =
+            self.selected_without_labels().flat_map(|(own, labelled)| [labelled, own]).collect();
+        let selection = self.precision(
+            "selection",
+            "The best epoch chosen without labels",
+            "The same training; the best epoch by labelled validation queries, and by documents held out of training, of which no \
+             label is read. An index is built the second way.",
+            &paired,
+        );
         let mut all = vec![main];
+        all.extend(self.comparisons());
         all.extend([ablation, binary].into_iter().filter(|t| t.rows.len() > 1));
         all.extend((!pooled.is_empty()).then_some(pooling));
+        all.extend((!paired.is_empty()).then_some(selection));
         all.push(self.recall());
         all.extend(self.clustering());
         all.extend(self.sensitivity());
@@ -205,35 +352,54 @@ impl<'a> Report<'a> {
             columns: ["codebooks, mean", "codebooks, best", "K-means, mean", "K-means, best"].map(str::to_owned).to_vec(),
             rows: Vec::new(),
         };
-        for cell in self.others() {
-            let Task::Clustering { corpus, .. } = &cell.task else { continue };
-            let column = self.plan.corpus.iter().find(|c| c.name == *corpus).and_then(|c| c.published.as_deref());
-            let known = published::CLUSTERING.iter().find(|(name, _, _)| Some(*name) == column);
-            for (split, (codebooks, means)) in ["documents", "queries"].iter().zip(&cell.figures.clustering) {
-                let values = [codebooks.mean, codebooks.best, means.mean, means.best];
-                let published = known.map(|(_, b, k)| [b[0], b[1], k[0], k[1]]);
-                let entries =
-                    values.iter().enumerate().map(|(i, v)| Entry { published: published.map(|p| p[i]), ..number(*v) });
-                table.rows.push((format!("{corpus}, {split}"), entries.collect()));
+        if let Some(plan) = &self.plan.clustering {
+            let end =
+                plan.patience.map_or_else(String::new, |p| format!(", until the loss has not fallen for {p} epochs"));
+            table.note += &format!(
+                " {} codebooks, as many codewords as classes, tau {}, at most {} epochs{end}; mean and deviation over seeds.",
+                plan.codebooks, plan.tau, plan.epochs
+            );
+        }
+        for corpus in &self.plan.corpus {
+            let cells: Vec<&Cell> = self
+                .others()
+                .filter(|c| matches!(&c.task, Task::Clustering { corpus: own, .. } if *own == corpus.name))
+                .collect();
+            let known = published::CLUSTERING.iter().find(|(name, _, _)| Some(*name) == corpus.published.as_deref());
+            let published = known.map(|(_, b, k)| [b[0], b[1], k[0], k[1]]);
+            for (i, split) in ["documents", "queries"].iter().enumerate() {
+                let runs: Vec<[f64; 4]> = cells
+                    .iter()
+                    .filter_map(|c| c.figures.clustering.get(i))
+                    .map(|(codebooks, means)| [codebooks.mean, codebooks.best, means.mean, means.best])
+                    .collect();
+                if runs.is_empty() {
+                    continue;
+                }
+                let entries = (0..4).map(|i| {
+                    let values: Vec<f64> = runs.iter().map(|run| run[i]).collect();
+                    Entry { published: published.map(|p| p[i]), ..gather(&values) }
+                });
+                table.rows.push((format!("{}, {split}", corpus.name), entries.collect()));
             }
         }
         (!table.rows.is_empty()).then_some(table)
     }
 
     fn sensitivity(&self) -> Option<Table> {
-        let mut rows: BTreeMap<(String, u64), (String, BTreeMap<String, f64>)> = BTreeMap::new();
+        let mut rows: BTreeMap<(String, u64), (String, BTreeMap<String, Vec<f64>>)> = BTreeMap::new();
         for cell in self.others() {
-            let Task::Sensitivity { corpus, option, value, bits } = &cell.task else { continue };
+            let Task::Sensitivity { corpus, option, value, bits, .. } = &cell.task else { continue };
             let row = rows.entry((option.clone(), value.to_bits())).or_default();
             row.0 = format!("{option} = {value}, {bits} bits");
-            row.1.insert(corpus.clone(), cell.figures.precision[2]);
+            row.1.entry(corpus.clone()).or_default().push(cell.figures.precision[2]);
         }
         if rows.is_empty() {
             return None;
         }
         let columns: Vec<String> = self.plan.corpus.iter().map(|c| c.name.clone()).collect();
         let rows = rows.into_values().map(|(label, figures)| {
-            let entries = columns.iter().map(|c| figures.get(c).map_or_else(Entry::default, |v| number(*v)));
+            let entries = columns.iter().map(|c| figures.get(c).map_or_else(Entry::default, |v| gather(v)));
             (label, entries.collect())
         });
         Some(Table {
@@ -258,7 +424,7 @@ impl<'a> Report<'a> {
         for corpus in &self.plan.corpus {
             for system in &self.plan.row {
                 let label = system.label(self.plan);
-                let own = if matches!(system.kind(), Ok(Kind::Float)) { 0 } else { bits };
+                let own = system.cell_bits(bits);
                 let Some(cell) = self.of(&corpus.name, &label, own).first() else { continue };
                 let f = &cell.figures;
                 let figures = vec![
@@ -294,6 +460,10 @@ impl<'a> Report<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn number(value: f64) -> Entry {
+        gather(&[value])
+    }
 
     #[test]
     fn gather_gives_mean_and_sample_deviation() {

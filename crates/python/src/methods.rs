@@ -69,7 +69,7 @@ pub fn paper(
         let plan = Plan::open(plan)?;
         pull::locate_or_pull(&plan.encoder, progress)?;
         let (device, cache) = (plan.device, cache_dir(cache.as_deref())?);
-        let paper = Paper { plan, data, output, cache, device, jobs: jobs.max(1), only, skip };
+        let paper = Paper { plan, data, output, cache, device, jobs: jobs.max(1), only, skip, report_only: false };
         run(&paper, progress)
     })
 }

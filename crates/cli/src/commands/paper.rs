@@ -27,12 +27,25 @@ pub fn run(args: args::Paper, json: bool, quiet: bool, progress: &TerminalProgre
         ))
         .into());
     }
-    pull::locate_or_pull(&plan.encoder, progress)?;
+    if !args.report {
+        for encoder in plan.encoders() {
+            pull::locate_or_pull(encoder, progress)?;
+        }
+    }
     let jobs = args.jobs.unwrap_or_else(|| rayon::current_num_threads().min(4)).max(1);
     let device = if super::device() == Device::Auto { plan.device } else { super::device() };
     let cache = micpq::pipeline::cache_dir(args.cache.as_deref())?;
-    let paper =
-        Paper { plan, data, output: args.output.clone(), cache, device, jobs, only: args.only, skip: args.skip };
+    let paper = Paper {
+        plan,
+        data,
+        output: args.output.clone(),
+        cache,
+        device,
+        jobs,
+        only: args.only,
+        skip: args.skip,
+        report_only: args.report,
+    };
     let board = Terminal::new(&paper.plan, quiet);
     let results = paper.run(progress, &board)?;
     progress.finish();

@@ -174,8 +174,15 @@ fn a_plan_gives_a_report_and_finished_cells_are_not_repeated() {
             && html.contains("a remark")
     );
     assert!(md.contains("80.36") && md.contains("NYT: missing"), "the published figure is beside ours: {md}");
-    assert!(csv.lines().any(|l| l.starts_with("main,\"csh\",\"News 16\",") && l.ends_with(",2,79.1400")), "{csv}");
+    assert!(csv.lines().any(|l| l.starts_with("main,\"csh\",\"News 16\",") && l.contains(",2,79.1400,")), "{csv}");
     assert!(text("paper/report.tex").contains("\\toprule"));
+    // Every comparison is tested, and claims are held against the cells.
+    assert!(md.contains("## What does not reproduce") && md.contains("| micpq - csh |"), "{md}");
+    assert!(html.contains("id=\"unreproduced\"") && html.contains("id=\"comparisons\""));
+    // The report alone.
+    std::fs::remove_file(bench.path("paper/report.md")).unwrap();
+    bench.ok(&format!("{line} --report"));
+    assert_eq!(text("paper/report.md"), md);
     // A changed option adds one cell and repeats none.
     std::fs::write(bench.path("plan.toml"), PLAN.replace("values = [1.0, 10.0]", "values = [1.0, 20.0]")).unwrap();
     bench.ok(line);
