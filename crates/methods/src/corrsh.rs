@@ -69,7 +69,7 @@ impl LearnedMethod for Corrsh {
     fn weights(&self) -> Vec<Weight> {
         let (h, m, rank, seed) = (self.config.hidden, self.config.bits, self.config.rank, self.config.seed);
         let layer = |outputs, number| Weight::layer(h, outputs, Init::Linear, seed, number);
-        let decoder = decoder::weights(m, self.inputs, decoder::INIT, seed, 3);
+        let decoder = decoder::weights(m, self.inputs, decoder::init(&self.config), seed, 3);
         [layer(m, 0), layer(m, 1), layer(m * rank, 2), decoder].concat()
     }
 

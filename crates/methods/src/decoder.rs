@@ -5,12 +5,20 @@ use kernels::Backend;
 use kernels::elementwise::exp;
 use train::product::{View, multiply};
 
+use crate::config::MethodConfig;
 use crate::graph::{Graph, Init, Loss, T2, Weight, linear, tensor, values};
 use crate::learn::Batch;
+use crate::method::Input;
 use crate::yardstick::Row;
 
-/// Initial values of `E` and `beta` in the re-implementation, where `E` is an `nn.Embedding`. BMSH overwrites them.
-pub const INIT: Init = Init::Normal;
+/// Initial values of `E` and `beta`. In the re-implementation `E` is an `nn.Embedding`, and BMSH overwrites it. The decoder of embeddings
+/// is ours: from N(0, 1) its first reconstructions would be `bits / 2` times as far from embeddings of unit variance as the mean is.
+pub fn init(config: &MethodConfig) -> Init {
+    match config.input {
+        Input::Tfidf => Init::Normal,
+        Input::Encoder => Init::Linear,
+    }
+}
 
 /// Weights `E [code, inputs]` and `beta [1, inputs]`.
 pub fn weights(code: usize, inputs: usize, init: Init, seed: u64, number: u64) -> [Weight; 2] {
@@ -71,6 +79,28 @@ mod tests {
     use burn_tensor::activation::log_softmax;
 
     use crate::graph::number;
+
+    #[test]
+    fn decoders_of_terms_start_from_a_normal_distribution_with_a_bias_of_zero() {
+        for name in ["vdsh", "nash", "wish", "corrsh", "bmsh"] {
+            let config = MethodConfig { input: Input::Tfidf, ..MethodConfig::named(name, 32).unwrap() };
+            let inputs = 700;
+            let network = match name {
+                "vdsh" => (crate::vdsh::METHOD.network)(&config, inputs),
+                "nash" => (crate::nash::METHOD.network)(&config, inputs),
+                "wish" => (crate::wish::METHOD.network)(&config, inputs),
+                "corrsh" => (crate::corrsh::METHOD.network)(&config, inputs),
+                _ => (crate::bmsh::METHOD.network)(&config, inputs),
+            };
+            let all = network.unwrap().weights();
+            let at = all.iter().position(|w| w.shape[1] == inputs).unwrap();
+            let (e, beta) = (&all[at], &all[at + 1]);
+            let square = e.values.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>() / e.values.len() as f64;
+            let expected = if name == "bmsh" { 0.01 / 3.0 } else { 1.0 };
+            assert!((square / expected - 1.0).abs() < 0.05, "{name}: {square}");
+            assert!(beta.shape == [1, inputs] && beta.values.iter().all(|b| *b == 0.0), "{name}");
+        }
+    }
 
     #[test]
     fn loss_and_gradients_by_hand_equal_those_of_the_graph() {

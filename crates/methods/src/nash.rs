@@ -51,7 +51,7 @@ impl LearnedMethod for Nash {
     }
 
     fn weights(&self) -> Vec<Weight> {
-        let decoder = decoder::weights(self.config.bits, self.inputs, decoder::INIT, self.config.seed, 3);
+        let decoder = decoder::weights(self.config.bits, self.inputs, decoder::init(&self.config), self.config.seed, 3);
         [noise_weights(&self.config, Init::Linear), decoder.to_vec()].concat()
     }
 

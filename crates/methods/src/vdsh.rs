@@ -43,8 +43,13 @@ impl LearnedMethod for Vdsh {
     fn weights(&self) -> Vec<Weight> {
         let (h, m, seed) = (self.config.hidden, self.config.bits, self.config.seed);
         let layer = |inputs, outputs, number| Weight::layer(inputs, outputs, Init::Linear, seed, number);
-        [layer(h, h, 0), layer(h, m, 1), layer(h, m, 2), decoder::weights(m, self.inputs, decoder::INIT, seed, 3)]
-            .concat()
+        [
+            layer(h, h, 0),
+            layer(h, m, 1),
+            layer(h, m, 2),
+            decoder::weights(m, self.inputs, decoder::init(&self.config), seed, 3),
+        ]
+        .concat()
     }
 
     fn loss(&self, a: T2, w: &[T2], batch: &Batch) -> Loss {

@@ -39,7 +39,7 @@ impl LearnedMethod for Wish {
 
     fn weights(&self) -> Vec<Weight> {
         let (m, topics, seed) = (self.config.bits, self.config.topics, self.config.seed);
-        let decoder = decoder::weights(topics, self.inputs, decoder::INIT, seed, 3);
+        let decoder = decoder::weights(topics, self.inputs, decoder::init(&self.config), seed, 3);
         [vec![Weight::uniform([m, topics], 0.0, 1.0, seed, 0)], decoder.to_vec()].concat()
     }
 

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::Result;
-use engine::Error;
+use engine::{Error, Progress};
 use engine::corpus::{Corpus, CorpusConfig};
 use engine::disk::Replaces;
 use engine::encoder::{Embedder, EmbedderConfig};
