@@ -3,10 +3,10 @@
 use std::path::Path;
 
 use anyhow::Result;
-use engine::{Error, Progress};
 use engine::corpus::{Corpus, CorpusConfig};
 use engine::disk::Replaces;
 use engine::encoder::{Embedder, EmbedderConfig};
+use engine::{Error, Progress};
 use methods::Training;
 use methods::training::{Task, named};
 use train::Preset;
