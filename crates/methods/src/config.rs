@@ -11,6 +11,17 @@ use crate::method::{Input, MethodHandle};
 use crate::registry::{find, registry};
 use crate::tfidf::LexiconConfig;
 
+/// Initial values of a decoder.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DecoderInit {
+    /// Like `nn.Linear`. Ours: from N(0, 1) 2,000 steps lose 12 to 27 points of P@100 (`benchmarks/results/paper-baselines.md`).
+    #[default]
+    Linear,
+    /// N(0, 1) with a bias of zero, as in the re-implementation the published tables come from.
+    Normal,
+}
+
 /// The options of a method. Which of them count depends on the method: [`MethodConfig::record`] names them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MethodConfig {
@@ -41,6 +52,8 @@ pub struct MethodConfig {
     pub hidden: usize,
     /// Weight of the divergence from the prior.
     pub kl_weight: f64,
+    /// Initial values of the decoder (VDSH, NASH, WISH, CorrSH).
+    pub decoder_init: DecoderInit,
     /// Width of the hidden layer that sets the decoder's noise (NASH, BMSH).
     pub noise_hidden: usize,
     /// Topics of WISH.
@@ -109,6 +122,7 @@ impl MethodConfig {
             learning_rate: 1e-3,
             hidden: 500,
             kl_weight: 1.0,
+            decoder_init: DecoderInit::default(),
             noise_hidden: 400,
             topics: 100,
             orthogonal_weight: 1.0,

@@ -20,7 +20,7 @@ use crate::graph::{Draws, Graph, Init, Loss, T2, Weight, bernoulli, dense, linea
 use crate::learn::{Batch, LearnedMethod};
 
 pub const METHOD: GradientMethod = GradientMethod {
-    options: &["hidden", "rank", "samples", "kl_weight"],
+    options: &["hidden", "rank", "samples", "kl_weight", "decoder_init"],
     defaults: |base| MethodConfig { learning_rate: 5e-3, batch: 100, ..base },
     // The published rate was found on terms. On embeddings of bert-base (AGNews) it diverges within one to three epochs.
     encoder_defaults: |config| MethodConfig { learning_rate: 1e-3, ..config },

@@ -5,18 +5,16 @@ use kernels::Backend;
 use kernels::elementwise::exp;
 use train::product::{View, multiply};
 
-use crate::config::MethodConfig;
+use crate::config::{DecoderInit, MethodConfig};
 use crate::graph::{Graph, Init, Loss, T2, Weight, linear, tensor, values};
 use crate::learn::Batch;
-use crate::method::Input;
 use crate::yardstick::Row;
 
-/// Initial values of `E` and `beta`. In the re-implementation `E` is an `nn.Embedding`, and BMSH overwrites it. The decoder of embeddings
-/// is ours: from N(0, 1) its first reconstructions would be `bits / 2` times as far from embeddings of unit variance as the mean is.
+/// Initial values of `E` and `beta`.
 pub fn init(config: &MethodConfig) -> Init {
-    match config.input {
-        Input::Tfidf => Init::Normal,
-        Input::Encoder => Init::Linear,
+    match config.decoder_init {
+        DecoderInit::Linear => Init::Linear,
+        DecoderInit::Normal => Init::Normal,
     }
 }
 
@@ -81,9 +79,9 @@ mod tests {
     use crate::graph::number;
 
     #[test]
-    fn decoders_of_terms_start_from_a_normal_distribution_with_a_bias_of_zero() {
+    fn decoders_start_from_a_normal_distribution_with_a_bias_of_zero_if_asked() {
         for name in ["vdsh", "nash", "wish", "corrsh", "bmsh"] {
-            let config = MethodConfig { input: Input::Tfidf, ..MethodConfig::named(name, 32).unwrap() };
+            let config = MethodConfig { decoder_init: DecoderInit::Normal, ..MethodConfig::named(name, 32).unwrap() };
             let inputs = 700;
             let network = match name {
                 "vdsh" => (crate::vdsh::METHOD.network)(&config, inputs),

@@ -52,7 +52,7 @@ impl GradientMethod {
             reads: Reads { terms: true, token_states: false, views: false, validation: true },
             assumptions: "options of the re-implementation the published tables come from",
             decoder: true,
-            // 2: initial values, prior and Adam as in the re-implementation.
+            // 2: Adam over all weights of the first layer, AMMI's prior, BMSH's second encoder.
             revision: 2,
             ..GradientMethod::new(name, network)
         }

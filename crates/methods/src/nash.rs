@@ -16,7 +16,7 @@ use crate::graph::{Init, Loss, T2, Weight, bernoulli, kl_to_fair_coin, two_layer
 use crate::learn::{Batch, LearnedMethod};
 
 pub const METHOD: GradientMethod = GradientMethod {
-    options: &["noise_hidden", "kl_weight"],
+    options: &["noise_hidden", "kl_weight", "decoder_init"],
     defaults: |base| MethodConfig { learning_rate: 3e-3, ..base },
     ..GradientMethod::generative("nash", |config, inputs| Ok(Box::new(Nash::new(config, inputs))))
 };

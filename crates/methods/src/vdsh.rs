@@ -17,7 +17,7 @@ use crate::graph::{Init, Loss, T2, Weight, dense, linear};
 use crate::learn::{Batch, LearnedMethod};
 
 pub const METHOD: GradientMethod = GradientMethod {
-    options: &["hidden", "kl_weight"],
+    options: &["hidden", "kl_weight", "decoder_init"],
     defaults: |base| MethodConfig { learning_rate: 3e-3, ..base },
     // The published rate was found on terms. On embeddings of bert-base it loses one to three points of AGNews.
     encoder_defaults: |config| MethodConfig { learning_rate: 1e-3, ..config },

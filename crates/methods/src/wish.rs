@@ -17,7 +17,7 @@ use crate::learn::{Batch, LearnedMethod};
 use crate::rotation::identity;
 
 pub const METHOD: GradientMethod = GradientMethod {
-    options: &["topics", "orthogonal_weight", "kl_weight"],
+    options: &["topics", "orthogonal_weight", "kl_weight", "decoder_init"],
     ..GradientMethod::generative("wish", |config, inputs| Ok(Box::new(Wish::new(config, inputs))))
 };
 

@@ -180,7 +180,12 @@ impl Plan {
                         let training = row.training(self, corpus, bits, seed)?;
                         let record_1 = match &training {
                             Training::Micpq(_, config) => with_dropout(config, self.dropout),
-                            Training::Other(config) => config.record(),
+                            Training::Other(config) => {
+                                // Newer than format 1.
+                                let mut record = config.record();
+                                record.as_object_mut().map(|options| options.remove("decoder_init"));
+                                record
+                            }
                         };
                         let reads = method.reads();
                         // Exact neighbours, K-means and the like choose no epoch.
