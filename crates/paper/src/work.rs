@@ -183,7 +183,9 @@ impl Plan {
                             Training::Other(config) => {
                                 // Newer than format 1.
                                 let mut record = config.record();
-                                record.as_object_mut().map(|options| options.remove("decoder_init"));
+                                if let Some(options) = record.as_object_mut() {
+                                    options.remove("decoder_init");
+                                }
                                 record
                             }
                         };
