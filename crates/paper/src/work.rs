@@ -180,14 +180,13 @@ impl Plan {
                         let training = row.training(self, corpus, bits, seed)?;
                         let record_1 = match &training {
                             Training::Micpq(_, config) => with_dropout(config, self.dropout),
-                            Training::Other(config) => {
-                                // Newer than format 1.
-                                let mut record = config.record();
-                                if let Some(options) = record.as_object_mut() {
-                                    options.remove("decoder_init");
+                            // `decoder_init` is newer than format 1. `Map::remove` would change the order.
+                            Training::Other(config) => match config.record() {
+                                serde_json::Value::Object(options) => {
+                                    options.into_iter().filter(|(name, _)| name != "decoder_init").collect()
                                 }
-                                record
-                            }
+                                other => other,
+                            },
                         };
                         let reads = method.reads();
                         // Exact neighbours, K-means and the like choose no epoch.
