@@ -118,6 +118,27 @@ lock:  ## write the lock files of the Python packages that tests and benchmarks 
 	for folder in crates/serve crates/python/tests benchmarks/search benchmarks/serve; do (cd $$folder && \
 	  UV_CUSTOM_COMPILE_COMMAND="make lock" uv pip compile -q --universal --python-version 3.11 --generate-hashes requirements.txt -o requirements.lock); done
 
+# What is handed out, for each of ARCHITECTURES, and the tests of it. Needs the targets of rustup, root, and the Debian packages
+# binutils, buildah, mmdebstrap and qemu-user. The first time it compiles everything once for each of two targets per architecture.
+.PHONY: dist dist-tools dist-clean
+ARCHITECTURES ?= x86_64 aarch64
+dist: dist-tools  ## build and test static programs, wheels, Debian packages and container images, into target/packages
+	for arch in $(ARCHITECTURES); do for step in program deb image check-program wheel check-wheel; do packaging/$$step $$arch; done; done
+	packaging/check-deb
+	packaging/check-image
+	cd target/packages && sha256sum micpq* > SHA256SUMS && cat SHA256SUMS
+
+dist-tools: .venv-dist/made
+	rustup target add $(foreach arch,$(ARCHITECTURES),$(arch)-unknown-linux-musl $(arch)-unknown-linux-gnu)
+
+.venv-dist/made: packaging/requirements.txt
+	python3 -m venv .venv-dist
+	.venv-dist/bin/pip install --quiet --disable-pip-version-check -r $<
+	@touch $@
+
+dist-clean:  ## remove what `make dist` compiled; target/packages stays
+	rm -rf target/dist
+
 # Schemathesis generates requests from the server's OpenAPI description and sends them to the running binary.
 contract: .venv-http/made  ## check the server against its OpenAPI description (schemathesis)
 	MICPQ_SCHEMATHESIS=$(abspath .venv-http/bin/schemathesis) \

@@ -85,10 +85,17 @@ pub enum Command {
     /// Show and clear the cache of vectors, views and checkpoints
     #[command(subcommand)]
     Cache(CacheCommand),
+    /// Say what would not work on this machine or with an index, and what to do about it
+    Doctor(crate::commands::doctor::Doctor),
     /// Print the completion script of a shell
     Completions {
         /// bash, zsh, fish, elvish or powershell
         shell: clap_complete::Shell,
+    },
+    /// Write the manual pages of all commands into a folder
+    Man {
+        /// Folder, such as /usr/local/share/man/man1
+        folder: PathBuf,
     },
 }
 

@@ -11,6 +11,11 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
+// The allocator of musl takes one lock for all threads.
+#[cfg(target_env = "musl")]
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     let args = args::Args::parse();
     if let Some(threads) = args.threads

@@ -3,6 +3,7 @@
 mod build;
 mod cache;
 pub mod dedup;
+pub mod doctor;
 mod encode;
 mod encoder;
 mod eval;
@@ -18,6 +19,7 @@ mod sync;
 pub mod topics;
 mod train;
 
+use std::path::Path;
 use std::sync::OnceLock;
 
 use anyhow::Result;
@@ -59,11 +61,20 @@ pub fn run(args: Args) -> Result<()> {
         Command::Score(a) => score::run(a, json, &progress),
         Command::Encoder(command) => encoder::run(command, json, &progress),
         Command::Cache(command) => cache::run(command, json),
+        Command::Doctor(a) => doctor::run(&a, json),
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Args::command(), "micpq", &mut std::io::stdout());
             Ok(())
         }
+        Command::Man { folder } => man(&folder),
     }
+}
+
+/// Writes a manual page for every command, `micpq-search.1` for `micpq search`.
+fn man(folder: &Path) -> Result<()> {
+    std::fs::create_dir_all(folder).map_err(Error::io(folder))?;
+    clap_mangen::generate_to(Args::command(), folder).map_err(Error::io(folder))?;
+    Ok(())
 }
 
 /// Sets the size of the global thread pool.

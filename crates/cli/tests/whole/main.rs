@@ -4,6 +4,7 @@ mod bench;
 mod contents;
 mod crash;
 mod device;
+mod doctor;
 mod documents;
 mod faults;
 mod flow;
