@@ -9,8 +9,8 @@ PYTHON := $(CURDIR)/.venv/python-tests/bin/python
 MICPQ_SHARED ?= $(abspath ../shared)
 export MICPQ_SHARED
 
-.PHONY: help build demo test steps fmt features lint words figures unit contract page pictures javascript javascript-types python ray ray-wheel ray-openapi adapters arm encoders rustdoc package lean deny \
-  test-crash soak fuzz sanitize miri sbom lock bench-search bench-encode bench-serve bench-query bench-build bench-ray bench-languages bench-dedup bench-topics encoder-goldens clean
+.PHONY: help build demo test steps fmt features lint words figures unit contract page pictures javascript javascript-types python ray ray-wheel ray-openapi adapters arm wasm wasm-check encoders rustdoc package lean deny \
+  test-crash soak fuzz sanitize miri sbom lock bench-search bench-encode bench-serve bench-query bench-build bench-query-encoder bench-web bench-ray bench-languages bench-dedup bench-topics encoder-goldens clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 22
@@ -28,7 +28,7 @@ test:  ## check format, lints, words and figures, run every test, and list what 
 	scripts/skipped target/test.log; exit $$status
 
 # One after the other, quick checks first.
-steps: fmt features lint words figures unit arm contract page javascript python ray adapters
+steps: fmt features lint words figures wasm-check unit arm contract page javascript python ray adapters
 
 fmt:  ## check the format of the Rust code
 	$(CARGO) fmt --all --check
@@ -52,7 +52,7 @@ rustdoc:  ## build the API documentation, with warnings as errors
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --no-deps --workspace
 
 # Every crate that can be published, packed as a registry would take it.
-PUBLISHED := kernels cuda engine train methods paper serve cli
+PUBLISHED := kernels web cuda engine train methods paper serve cli
 package:  ## pack every published crate
 	$(CARGO) package --quiet --no-verify --allow-dirty -p micpq $(foreach crate,$(PUBLISHED),-p micpq-$(crate))
 
@@ -148,7 +148,7 @@ contract: .venv-http/made  ## check the server against its OpenAPI description (
 page: .venv-http/made  ## test the web page in Chromium
 	@if command -v chromium >/dev/null && command -v chromedriver >/dev/null; then \
 	  MICPQ_BROWSER_PYTHON=$(abspath .venv-http/bin/python) $(if $(SCREENSHOTS),MICPQ_SCREENSHOTS=$(abspath $(SCREENSHOTS))) \
-	  $(CARGO) test --release --workspace --test whole -- serve::the_page_works; \
+	  $(CARGO) test --release --workspace --test whole -- serve::the_page_works query_encoder::the_page; \
 	else echo "skipped: chromium or chromedriver is not installed, so the web page was not tested"; fi
 
 # Needs Node and npm. `unit` builds the program.
@@ -158,6 +158,24 @@ javascript:  ## test the JavaScript client against a running server
 
 javascript-types: build  ## write the types of the JavaScript client from the OpenAPI description
 	cd clients/javascript && npm ci --silent --no-audit --no-fund && $(CURDIR)/$(MICPQ) serve --openapi | node generate.js
+
+# Needs `rustup target add wasm32-unknown-unknown`. The file is committed, so that a build of micpq does not need it.
+WASM := target/wasm32-unknown-unknown/wasm/web.wasm
+WASM_COMPILER := $(shell cat crates/web/page/compiler.txt 2>/dev/null)
+wasm:  ## make the WebAssembly of web exports anew
+	RUSTFLAGS="-C target-feature=+simd128 --remap-path-prefix=$(CURDIR)=/micpq" \
+	$(CARGO) build --profile wasm --target wasm32-unknown-unknown -p micpq-web
+	cp $(WASM) crates/web/page/micpq.wasm
+	rustc --version > crates/web/page/compiler.txt
+
+# Another compiler makes other bytes, so only the one that made the file can tell whether it is of these sources.
+wasm-check:  ## check that the committed WebAssembly is made of the sources beside it
+	@if [ ! -d "$$(rustc --print sysroot)/lib/rustlib/wasm32-unknown-unknown" ]; then \
+	  echo "skipped: Rust's library for wasm32-unknown-unknown is not installed, so the WebAssembly was not made again"; \
+	elif [ "$$(rustc --version)" != "$(WASM_COMPILER)" ]; then \
+	  echo "skipped: the WebAssembly was made by $(WASM_COMPILER), this is $$(rustc --version)"; \
+	else cp crates/web/page/micpq.wasm target/committed.wasm && $(MAKE) --no-print-directory wasm && \
+	  cmp target/committed.wasm crates/web/page/micpq.wasm || { echo "make: run make wasm and commit crates/web/page/micpq.wasm"; exit 1; }; fi
 
 # Needs what `page` needs, and the index of `make demo`.
 pictures: .venv-http/made build  ## take the pictures of the README from the index of the demo
@@ -194,6 +212,18 @@ bench-topics: encoders .venv-topics/made build  ## find topics beside MiniBatchK
 	.venv-topics/bin/pip install --quiet --disable-pip-version-check -r $<
 	.venv-topics/bin/pip install --quiet --disable-pip-version-check --no-deps bertopic==0.17.4
 	@touch $@
+
+# ARGS go to the harness: make bench-query-encoder ARGS="--seeds 1 --only stories". Needs the stories of `make demo` and the shared corpora.
+bench-query-encoder: encoders build  ## measure the fast query encoder beside the full one, into benchmarks/results/query-encoder.md
+	$(CARGO) build --release --workspace --bin query_encoder
+	python3 benchmarks/query-encoder/run.py --shared $(MICPQ_SHARED) $(ARGS)
+
+# Needs what `page` needs, and the index of `make demo`.
+bench-web: .venv-http/made build  ## measure a web export of the demo's index in Chromium, into benchmarks/results/web.md
+	[ -f work/demo/news.micpq/model/query_encoder.safetensors ] || $(MICPQ) distill work/demo/news.micpq
+	rm -rf work/web && $(MICPQ) export work/demo/news.micpq --to web --title "News of 1987" -o work/web
+	python3 benchmarks/query-encoder/expected.py $(MICPQ) work/demo work/web-expected.json
+	.venv-http/bin/python crates/web/page/tests/browser.py work/web work/web-expected.json --results benchmarks/results/web.md
 
 # ARGS go to the harness: make bench-query ARGS="--corpus stories.jsonl --index news.micpq --rounds 5". Default: the demo's index.
 bench-query: encoders .venv-query/made .venv/python build  ## measure a text query against ONNX Runtime with FAISS, LanceDB and Qdrant's client, into benchmarks/results/query.md

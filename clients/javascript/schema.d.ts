@@ -661,6 +661,11 @@ export interface components {
             text?: string | null;
             vector?: null | components["schemas"]["Vector"];
         };
+        /**
+         * @description Which encoder reads the texts of a query.
+         * @enum {string}
+         */
+        QueryEncoderName: "full" | "fast";
         /** @description Whether the server accepts requests, and which indexes are unavailable. */
         Readiness: {
             /** @description `ok`, or `degraded` if some indexes are unavailable. */
@@ -734,6 +739,8 @@ export interface components {
              * @default null
              */
             like: components["schemas"]["Example"][] | null;
+            /** @default null */
+            query_encoder: null | components["schemas"]["QueryEncoderName"];
             /**
              * Format: double
              * @description Only documents whose code has at most this distance.

@@ -6,7 +6,7 @@ use clap::{Args as Flags, Parser, Subcommand};
 use engine::Result;
 use engine::chunk::ChunkConfig;
 use engine::corpus::{CorpusConfig, Extract, Format, OnError};
-use engine::encoder::{Device, EmbedderConfig, Pooling, PoolingChoice, Precision, pull};
+use engine::encoder::{Device, EmbedderConfig, Pooling, PoolingChoice, Precision, QueryEncoder, pull};
 use engine::index::{CopyConfig, RerankVectors, Store};
 use engine::language::LanguageChoice;
 use engine::model::{CodeShape, Distance};
@@ -71,6 +71,8 @@ pub enum Command {
     Topics(crate::commands::topics::TopicsArgs),
     /// Find duplicates and near-duplicates in an index, and delete or mark them
     Dedup(crate::commands::dedup::Dedup),
+    /// Make a query encoder that takes microseconds, for an index or a model
+    Distill(crate::commands::distill::Distill),
     /// Write an index as FAISS, Parquet, Arrow, JSONL, a BEIR folder, a TREC run or plain codes
     Export(crate::commands::export::Export),
     /// Create an index from a FAISS product quantizer, or from vectors of any encoder
@@ -472,6 +474,9 @@ pub struct Build {
     /// candidates a search must re-rank
     #[arg(long, value_name = "SHARE", conflicts_with_all = ["model", "bits"])]
     pub target_recall: Option<f64>,
+    /// fast: also distil the encoder into one that reads a query in microseconds, for search --query-encoder fast
+    #[arg(long, value_name = "full|fast", default_value_t = QueryEncoder::default())]
+    pub query_encoder: QueryEncoder,
     /// Replace an existing index
     #[arg(long)]
     pub force: bool,
@@ -578,6 +583,10 @@ pub struct Search {
     /// In an index with chunks, what gives a document its place: its best chunk, or the sum of its best three
     #[arg(long, value_name = "best|sum", default_value_t = SearchConfig::default().group)]
     pub group: Group,
+    /// Encoder that reads the query texts: full (that of the documents), or fast (a copy in microseconds that "micpq distill"
+    /// or "micpq build --query-encoder fast" made)
+    #[arg(long, value_name = "full|fast", default_value_t = QueryEncoder::default())]
+    pub query_encoder: QueryEncoder,
     /// Show the part of each text that matches best, with its keywords marked
     #[arg(long)]
     pub snippets: bool,

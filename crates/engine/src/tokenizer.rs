@@ -29,41 +29,73 @@ impl Tokenizer {
     /// Reads `tokenizer.json` of an encoder's directory, or makes an uncased word-piece tokenizer from `vocab.txt`.
     pub fn load(dir: &Path) -> Result<Self> {
         let (json, vocab) = (dir.join("tokenizer.json"), dir.join("vocab.txt"));
-        let mut inner = if json.exists() {
-            // The library panics on files whose parts do not fit together, on some of them only when it encodes.
-            let read = || {
-                let read = tokenizers::Tokenizer::from_file(&json)?;
-                read.encode_fast("a text", true).map(|_| read)
-            };
-            std::panic::catch_unwind(read)
-                .unwrap_or_else(|_| Err("its parts do not fit together".into()))
-                .map_err(|e| Error::format(&json, format!("not a readable tokenizer: {e}; fetch the encoder again")))?
+        let inner = if json.exists() {
+            let bytes = std::fs::read(&json).map_err(Error::io(&json))?;
+            return Tokenizer::read(&bytes, &json);
         } else if vocab.exists() {
             from_vocabulary(dir, &vocab)?
         } else {
             return Err(Error::format(dir, "has neither tokenizer.json nor vocab.txt; an encoder needs one of them"));
         };
-        // The file's own padding and length are for its makers' batches; ours are packed and cut by the caller.
+        Tokenizer::untruncated(inner, dir)
+    }
+
+    /// Reads the bytes of a `tokenizer.json`. `path` is for the message.
+    pub fn read(bytes: &[u8], path: &Path) -> Result<Self> {
+        // The library panics on files whose parts do not fit together, on some of them only when it encodes.
+        let read = || {
+            let read = tokenizers::Tokenizer::from_bytes(bytes)?;
+            read.encode_fast("a text", true).map(|_| read)
+        };
+        let inner = std::panic::catch_unwind(read)
+            .unwrap_or_else(|_| Err("its parts do not fit together".into()))
+            .map_err(|e| Error::format(path, format!("not a readable tokenizer: {e}; fetch the encoder again")))?;
+        Tokenizer::untruncated(inner, path)
+    }
+
+    /// The file's own padding and length are for its makers' batches; ours are packed and cut by the caller.
+    fn untruncated(mut inner: tokenizers::Tokenizer, path: &Path) -> Result<Self> {
         inner.with_padding(None);
         inner
             .with_truncation(None)
-            .map_err(|e| Error::format(dir, format!("its tokenizer refuses to go without truncation: {e}")))?;
+            .map_err(|e| Error::format(path, format!("its tokenizer refuses to go without truncation: {e}")))?;
         let whole = Arc::new(inner);
         Ok(Tokenizer { ends: true, dropped: None, inner: Arc::new(RwLock::new(whole.clone())), whole })
     }
 
+    /// The token that is left out of every text.
+    pub fn dropped(&self) -> Option<u32> {
+        self.dropped
+    }
+
+    /// As the text of a `tokenizer.json`.
+    pub fn to_json(&self) -> Result<String> {
+        self.whole.to_string(false).map_err(|e| Error::config(format!("the tokenizer cannot be written: {e}")))
+    }
+
+    /// Every token, by its id; a number without a token is empty.
+    pub fn tokens(&self, size: usize) -> Vec<String> {
+        (0..size as u32).map(|id| self.whole.id_to_token(id).unwrap_or_default()).collect()
+    }
+
     /// Without the tokens that mark the ends of a text, for static embeddings; `drop_unknown` leaves unknown tokens out too.
-    pub fn of_words(mut self, dir: &Path, drop_unknown: bool) -> Result<Self> {
-        self.ends = false;
-        if drop_unknown {
-            let path = dir.join("tokenizer.json");
-            let text = std::fs::read_to_string(&path).map_err(Error::io(&path))?;
-            let json: serde_json::Value = serde_json::from_str(&text)
-                .map_err(|e| Error::format(&path, format!("is not valid JSON: {e}; fetch the encoder again")))?;
-            let model = &json["model"];
-            let by_name = || self.current().token_to_id(model["unk_token"].as_str()?);
-            self.dropped = model["unk_id"].as_u64().and_then(|id| u32::try_from(id).ok()).or_else(by_name);
+    pub fn of_words(self, dir: &Path, drop_unknown: bool) -> Result<Self> {
+        if !drop_unknown {
+            return Ok(Tokenizer { ends: false, ..self });
         }
+        let path = dir.join("tokenizer.json");
+        let bytes = std::fs::read(&path).map_err(Error::io(&path))?;
+        self.of_known_words(&bytes, &path)
+    }
+
+    /// Without the tokens that mark the ends of a text, and without unknown tokens. `bytes` are its `tokenizer.json`.
+    pub fn of_known_words(mut self, bytes: &[u8], path: &Path) -> Result<Self> {
+        let json: serde_json::Value = serde_json::from_slice(bytes)
+            .map_err(|e| Error::format(path, format!("is not valid JSON: {e}; fetch the encoder again")))?;
+        let model = &json["model"];
+        let by_name = || self.current().token_to_id(model["unk_token"].as_str()?);
+        self.dropped = model["unk_id"].as_u64().and_then(|id| u32::try_from(id).ok()).or_else(by_name);
+        self.ends = false;
         Ok(self)
     }
 

@@ -12,6 +12,7 @@ pub mod dropout;
 pub mod elementwise;
 pub mod gemm;
 pub mod int8;
+pub mod pieces;
 pub mod rows;
 pub mod scan;
 pub mod squares;

@@ -7,17 +7,19 @@ use arrow::array::{RecordBatch, RecordBatchIterator, RecordBatchReader};
 use arrow_pyarrow::IntoPyArrow;
 use engine::corpus::DocId;
 use engine::duplicates;
-use engine::encoder::Embedder;
+use engine::encoder::{Embedder, QueryEncoder};
 use engine::formats::table::{self, Columns, TableFormat};
+use engine::formats::web;
 use engine::index::{CopyConfig, Index as Engine, IndexConfig, Record, backup, verify};
 use engine::query::{Like, Query, RecallConfig, Searcher};
 use engine::topics;
 use engine::{Error, Matrix, Result};
-use micpq::pipeline::Embeddings;
+use micpq::pipeline::{Embeddings, distill_index};
 use numpy::{PyReadonlyArray1, PyReadonlyArray2};
 use parking_lot::{Mutex, RwLock};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
+use train::query_encoder::expect_encoder;
 
 use crate::answers::{answer, doc_id};
 use crate::arrays::floats;
@@ -67,7 +69,7 @@ impl Drop for Index {
 }
 
 /// A query of examples `(kind, value, weight)`, where kind is `text`, `vector` or `document`.
-pub fn query(examples: &Bound<'_, PyAny>, keywords: Option<String>) -> PyResult<Query> {
+pub fn query(examples: &Bound<'_, PyAny>, keywords: Option<String>, encoder: QueryEncoder) -> PyResult<Query> {
     let mut like = Vec::new();
     for example in examples.try_iter()? {
         let (kind, value, weight): (String, Bound<'_, PyAny>, f32) = example?.extract()?;
@@ -78,7 +80,7 @@ pub fn query(examples: &Bound<'_, PyAny>, keywords: Option<String>) -> PyResult<
         };
         like.push((one, weight));
     }
-    Ok(Query { like, keywords })
+    Ok(Query { like, keywords, encoder })
 }
 
 /// From this many queries on, a search runs on its own thread, so that Ctrl-C can stop it.
@@ -267,6 +269,17 @@ impl Index {
         })
     }
 
+    /// Distils the encoder into a query encoder that takes microseconds.
+    #[pyo3(signature = (options, report=None, stop=None))]
+    fn distill(&self, py: Python<'_>, options: &str, report: Option<Py<PyAny>>, stop: Option<&Stop>) -> PyResult<()> {
+        let searcher = self.searcher()?;
+        let config = options::distill(options).map_err(raise)?;
+        work::run(py, report, stop, |progress| {
+            expect_encoder(searcher.index().model())?;
+            distill_index(searcher.index(), searcher.embedder(progress)?, &config, progress).map(drop)
+        })
+    }
+
     /// Finds topics, and writes them to an attribute if the options say so. The report as JSON text; with `assignments`, also the
     /// id, the topic and whether it is an outlier of every document.
     #[pyo3(signature = (options, assignments, report=None, stop=None))]
@@ -311,9 +324,9 @@ impl Index {
         stop: Option<&Stop>,
     ) -> PyResult<Vec<Bound<'py, PyTuple>>> {
         let searcher = self.searcher()?;
-        let config = options::search(options).map_err(raise)?;
+        let (config, encoder) = options::search(options).map_err(raise)?;
         let queries: Vec<Query> =
-            queries.into_iter().map(|(like, keywords)| query(&like, keywords)).collect::<PyResult<_>>()?;
+            queries.into_iter().map(|(like, keywords)| query(&like, keywords, encoder)).collect::<PyResult<_>>()?;
         let answers = if queries.len() < MIN_QUERIES_FOR_THREAD {
             work::quick(py, stop, |progress| searcher.search(&queries, &config, progress))?
         } else {
@@ -378,8 +391,15 @@ impl Index {
             "parquet" => TableFormat::Parquet,
             "arrow" => TableFormat::Arrow,
             "jsonl" => TableFormat::Jsonl,
+            "web" => {
+                let title =
+                    self.dir.file_stem().map_or_else(|| "Search".into(), |name| name.to_string_lossy().into_owned());
+                return work::run(py, report, None, |progress| {
+                    Ok(web::write(searcher.index(), &path, &title, progress)?.documents)
+                });
+            }
             other => {
-                let known = "parquet, arrow, jsonl, faiss, faiss-fastscan";
+                let known = "parquet, arrow, jsonl, faiss, faiss-fastscan, web";
                 return Err(exception("ConfigError", format!("unknown format '{other}'; known: {known}")));
             }
         };

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use engine::chunk::ChunkConfig;
 use engine::corpus::CorpusConfig;
 use engine::duplicates::DuplicatesConfig;
-use engine::encoder::{Embedder, EmbedderConfig, Pooling};
+use engine::encoder::{Embedder, EmbedderConfig, Pooling, QueryEncoder};
 use engine::index::{IndexConfig, RerankVectors, Store};
 use engine::language::LanguageChoice;
 use engine::model::CodeShape;
@@ -16,6 +16,7 @@ use methods::{Input, MethodConfig, MethodHandle};
 use micpq::pipeline::{BuildConfig, cache_dir};
 use serde_json::{Map, Value};
 use train::config::TrainConfig;
+use train::query_encoder::DistillConfig;
 
 /// Keyword arguments. Each is taken out by name; any that is left is unknown.
 pub struct Options {
@@ -131,6 +132,7 @@ pub struct Training {
     pub chunk: Option<ChunkConfig>,
     pub replace: bool,
     pub target_recall: Option<f64>,
+    pub query_encoder: QueryEncoder,
 }
 
 impl Training {
@@ -171,6 +173,7 @@ impl Training {
             chunk: chunk(&mut o)?,
             replace: o.flag("replace")?.unwrap_or(false),
             target_recall: o.number("target_recall")?,
+            query_encoder: o.parsed("query_encoder")?.unwrap_or_default(),
             // The rest are options of the method.
             training: trainer(o.given, method, input, bits, preset, pooling)?,
         })
@@ -196,6 +199,7 @@ impl Training {
             language: self.language,
             chunk: self.chunk,
             target_recall: self.target_recall,
+            query_encoder: self.query_encoder,
             ..BuildConfig::new(self.training)
         }
     }
@@ -301,8 +305,25 @@ pub fn topics(text: &str) -> Result<(TopicsConfig, Option<String>)> {
     Ok((config, mark))
 }
 
-/// The options of a search.
-pub fn search(text: &str) -> Result<SearchConfig> {
+/// The options of distilling a query encoder.
+pub fn distill(text: &str) -> Result<DistillConfig> {
+    let mut o = Options::parse(text)?;
+    let defaults = DistillConfig::default();
+    let config = DistillConfig {
+        documents: o.count("documents")?.unwrap_or(defaults.documents),
+        width: o.count("width")?.unwrap_or(defaults.width),
+        code_width: o.count("code_width")?.unwrap_or(defaults.code_width),
+        epochs: o.count("epochs")?.unwrap_or(defaults.epochs),
+        learning_rate: o.number("learning_rate")?.unwrap_or(defaults.learning_rate),
+        seed: o.count("seed")?.map_or(defaults.seed, |v| v as u64),
+    };
+    o.end("documents, width, code_width, epochs, learning_rate, seed")?;
+    config.validate()?;
+    Ok(config)
+}
+
+/// The options of a search, and which encoder reads the texts of its queries.
+pub fn search(text: &str) -> Result<(SearchConfig, QueryEncoder)> {
     let mut o = Options::parse(text)?;
     let defaults = SearchConfig::default();
     let rerank = o.take("rerank", "a number of candidates, \"auto\" or False", |v| match v {
@@ -325,7 +346,8 @@ pub fn search(text: &str) -> Result<SearchConfig> {
         snippets: o.flag("snippets")?.unwrap_or(defaults.snippets),
         explain: o.flag("explain")?.unwrap_or(defaults.explain),
     };
-    o.end("k, filter, radius, after, hybrid, rerank, group, distance, documents, snippets, explain")?;
+    let encoder = o.parsed("query_encoder")?.unwrap_or_default();
+    o.end("k, filter, radius, after, hybrid, rerank, group, query_encoder, distance, documents, snippets, explain")?;
     config.validate()?;
-    Ok(config)
+    Ok((config, encoder))
 }

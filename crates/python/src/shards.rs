@@ -316,9 +316,9 @@ impl Merger {
         options: &str,
         deliver: Py<PyAny>,
     ) -> PyResult<Vec<Bound<'py, PyTuple>>> {
-        let config = options::search(options).map_err(raise)?;
+        let (config, encoder) = options::search(options).map_err(raise)?;
         let queries: Vec<Query> =
-            queries.into_iter().map(|(like, keywords)| query(&like, keywords)).collect::<PyResult<_>>()?;
+            queries.into_iter().map(|(like, keywords)| query(&like, keywords, encoder)).collect::<PyResult<_>>()?;
         // An exception of `deliver` is raised as it is.
         let raised: Mutex<Option<PyErr>> = Mutex::default();
         let answers = work::quick(py, None, |progress| {

@@ -21,6 +21,8 @@ pub enum Purpose {
     Database = 6,
     /// Documents the noise model is fitted on.
     Sample = 7,
+    /// Pieces of documents that a query encoder learns from.
+    Pieces = 8,
     /// Every draw of the other methods; the first number of the address tells them apart.
     Method = 16,
 }

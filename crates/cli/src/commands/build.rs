@@ -58,6 +58,7 @@ impl Build {
             language: self.texts.language,
             chunk: self.texts.chunk,
             target_recall: self.target_recall,
+            query_encoder: self.query_encoder,
             interrupted_model: Some(disk::beside(&self.output, ".model")),
             ..BuildConfig::new(training)
         })

@@ -11,6 +11,7 @@ use engine::formats::faiss::{Layout, ProductIndex};
 use engine::formats::npz;
 use engine::formats::table::{self, TableFormat};
 use engine::formats::trec::{Qrels, Run};
+use engine::formats::web;
 use engine::index::Index;
 use engine::npy::NpyWriter;
 use engine::query::{Query, SearchConfig, Searcher};
@@ -39,6 +40,8 @@ pub enum Target {
     Trec,
     /// Codes as .npy, with the ids in OUT.ids.jsonl
     Codes,
+    /// A folder for a web server: a page that searches in the browser, with the fast query encoder
+    Web,
 }
 
 #[derive(Args)]
@@ -47,7 +50,8 @@ Examples:
   micpq export news.micpq --to faiss -o news.faiss         then faiss.read_index(\"news.faiss\") in Python
   micpq export news.micpq --to parquet -o news.parquet
   micpq export scifact.micpq --to trec --queries scifact -k 1000 -o scifact.run
-  micpq score scifact.run scifact/qrels/test.tsv")]
+  micpq score scifact.run scifact/qrels/test.tsv
+  micpq export news.micpq --to web -o site             then: cd site && python3 -m http.server")]
 pub struct Export {
     /// Index directory
     pub index: PathBuf,
@@ -66,6 +70,9 @@ pub struct Export {
     /// Name of the run in its last column
     #[arg(long, default_value = "micpq")]
     pub tag: String,
+    /// Heading of the page of a web export. Default: the name of the index
+    #[arg(long, value_name = "TEXT")]
+    pub title: Option<String>,
     /// Add the codes to a table
     #[arg(long)]
     pub codes: bool,
@@ -78,6 +85,12 @@ pub fn run(args: Export, json: bool, progress: &TerminalProgress) -> Result<()> 
     if args.queries.is_some() && !matches!(args.to, Target::Trec | Target::Beir) {
         return Err(Error::config("--queries works only with --to trec and --to beir; leave it out").into());
     }
+    if args.title.is_some() && args.to != Target::Web {
+        return Err(Error::config("--title works only with --to web; leave it out").into());
+    }
+    if args.to == Target::Web {
+        return web(&index, &args, json, progress);
+    }
     let count = match args.to {
         Target::Faiss => faiss(&index, &args.output, Layout::Plain, progress)?,
         Target::FaissFastscan => faiss(&index, &args.output, Layout::FastScan, progress)?,
@@ -87,6 +100,7 @@ pub fn run(args: Export, json: bool, progress: &TerminalProgress) -> Result<()> 
         Target::Beir => beir(&index, &args, progress)?,
         Target::Trec => trec(&index, &args, progress)?,
         Target::Codes => codes(&index, &args.output, progress)?,
+        Target::Web => unreachable!("written above"),
     };
     progress.finish();
     let what = if args.to == Target::Trec { "queries" } else { "documents" };
@@ -94,6 +108,26 @@ pub fn run(args: Export, json: bool, progress: &TerminalProgress) -> Result<()> 
         return output::json(&serde_json::json!({ "path": args.output, what: count }));
     }
     output::line(format!("{}: {count} {what}", args.output.display()))
+}
+
+fn web(index: &Index, args: &Export, json: bool, progress: &TerminalProgress) -> Result<()> {
+    let name = || args.index.file_stem().map_or_else(|| "Search".into(), |name| name.to_string_lossy().into_owned());
+    let title = args.title.clone().unwrap_or_else(name);
+    let written = web::write(index, &args.output, &title, progress)?;
+    progress.finish();
+    let web::WebExport { documents, search_bytes, document_bytes } = written;
+    if json {
+        return output::json(&serde_json::json!({
+            "path": args.output, "documents": documents, "search_bytes": search_bytes, "document_bytes": document_bytes,
+        }));
+    }
+    output::line(format!(
+        "{}: {documents} documents; the page reads {} before the first query, and its hits from {}\nserve it with: cd {} && python3 -m http.server",
+        args.output.display(),
+        output::bytes(search_bytes),
+        output::bytes(document_bytes),
+        args.output.display()
+    ))
 }
 
 /// Ids and packed codes of all documents, in the order of insertion.

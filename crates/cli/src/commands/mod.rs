@@ -3,6 +3,7 @@
 mod build;
 mod cache;
 pub mod dedup;
+pub mod distill;
 pub mod doctor;
 mod encode;
 mod encoder;
@@ -55,6 +56,7 @@ pub fn run(args: Args) -> Result<()> {
         Command::Index(command) => index::run(command, json, &progress),
         Command::Topics(a) => topics::run(a, json, &progress),
         Command::Dedup(a) => dedup::run(a, json, &progress),
+        Command::Distill(a) => distill::run(a, json, &progress),
         Command::Export(a) => export::run(a, json, &progress),
         Command::Import(a) => import::run(a, json, &progress),
         Command::Judge(a) => judge::run(a, json, &progress),

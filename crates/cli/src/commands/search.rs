@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use engine::corpus::{Corpus, DocId, FILE, FILE_HASH, Value};
-use engine::encoder::{Device, Embedder};
+use engine::encoder::{Device, Embedder, QueryEncoder};
 use engine::index::RerankVectors;
 use engine::model::Model;
 use engine::query::{Answer, Hit, Like, Query, Rerank, SearchConfig, Searcher, Snippet};
@@ -28,11 +28,12 @@ pub fn run(args: Search, json: bool, progress: &TerminalProgress) -> Result<()> 
         return Err(Error::config("--fuse combines several queries; give texts, --like or --vector").into());
     }
     // A file of queries uses a GPU if there is one. Otherwise the encoder is loaded for the first text.
-    let lazy = args.computing.precision.is_none() && !matches!(device(), Device::Cuda(_));
+    let fast = args.query_encoder == QueryEncoder::Fast;
+    let lazy = fast || args.computing.precision.is_none() && !matches!(device(), Device::Cuda(_));
     let searcher = match &args.queries {
-        Some(_) => with_embedder(&args, embedder_of, progress)?,
-        None if lazy => Searcher::open(&args.index, progress)?,
-        None => with_embedder(&args, embedder_for_queries, progress)?,
+        Some(_) if !fast => with_embedder(&args, embedder_of, progress)?,
+        _ if lazy => Searcher::open(&args.index, progress)?,
+        _ => with_embedder(&args, embedder_for_queries, progress)?,
     };
     if let Some(target) = args.target_recall {
         let chosen = searcher.rerank_for(target, config.k, progress)?;
@@ -42,7 +43,8 @@ pub fn run(args: Search, json: bool, progress: &TerminalProgress) -> Result<()> 
         config.rerank = Rerank::First(candidates);
     }
     let show_cursor = !given.is_empty() && !progress.is_quiet();
-    let session = Session { searcher, config, keywords: args.keywords.clone(), json, show_cursor, progress };
+    let (keywords, encoder) = (args.keywords.clone(), args.query_encoder);
+    let session = Session { searcher, config, keywords, encoder, json, show_cursor, progress };
     if let Some(path) = &args.queries {
         let mut corpus = Corpus::open(path, &args.source.config())?;
         for chunk in chunks(&mut corpus) {
@@ -62,9 +64,9 @@ pub fn run(args: Search, json: bool, progress: &TerminalProgress) -> Result<()> 
         let weights = weights(&args.weights, given.len())?;
         let names: Vec<&str> = given.iter().map(|(name, _)| name.as_str()).collect();
         let like = given.iter().map(|(_, like)| like.clone()).zip(weights).collect();
-        (vec![names.join(" + ")], vec![session.query(Query { like, keywords: None })])
+        (vec![names.join(" + ")], vec![session.query(Query { like, ..Query::default() })])
     } else {
-        let query = |like: &Like| session.query(Query { like: vec![(like.clone(), 1.0)], keywords: None });
+        let query = |like: &Like| session.query(Query { like: vec![(like.clone(), 1.0)], ..Query::default() });
         given.iter().map(|(name, like)| (name.clone(), query(like))).unzip()
     };
     let answers = session.ask(&queries)?;
@@ -123,6 +125,7 @@ struct Session<'a> {
     searcher: Searcher,
     config: SearchConfig,
     keywords: Option<String>,
+    encoder: QueryEncoder,
     json: bool,
     /// Whether text output shows the cursor of the next page. The prompt has no way to use it.
     show_cursor: bool,
@@ -131,7 +134,7 @@ struct Session<'a> {
 
 impl Session<'_> {
     fn query(&self, query: Query) -> Query {
-        Query { keywords: self.keywords.clone(), ..query }
+        Query { keywords: self.keywords.clone(), encoder: self.encoder, ..query }
     }
 
     fn ask(&self, queries: &[Query]) -> Result<Vec<Answer>> {
@@ -142,7 +145,10 @@ impl Session<'_> {
 
     fn prompt(&self) -> Result<()> {
         // Loads the encoder before the first query, so that its answer is not delayed.
-        self.searcher.embedder(self.progress)?;
+        match self.encoder {
+            QueryEncoder::Full => self.searcher.embedder(self.progress).map(|_| ())?,
+            QueryEncoder::Fast => self.searcher.fast_encoder().map(|_| ())?,
+        }
         let terminal = std::io::stdin().is_terminal();
         if terminal {
             let documents = self.searcher.documents();

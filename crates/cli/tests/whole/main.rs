@@ -12,6 +12,7 @@ mod formats;
 mod hub;
 mod methods;
 mod pull;
+mod query_encoder;
 mod replace;
 mod search;
 mod serve;

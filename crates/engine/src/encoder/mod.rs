@@ -3,7 +3,7 @@
 //! [`pull`] puts a Hugging Face directory where [`Encoder::load`] finds it, [`recipe`] reads how its makers meant it,
 //! [`config`] its sizes, [`weights`] reads and checks its tensors, [`transformer`] packs its layers, [`forward`] runs them over
 //! packed sequences, [`statics`] does without layers, [`device`] moves them to a GPU, [`pooling`] and [`head`] turn token states into one vector, and [`Embedder`] turns raw text into
-//! embeddings for every surface.
+//! embeddings for every surface. [`FastEncoder`] is a copy of all of it for queries, distilled into a table.
 
 mod address;
 #[cfg(feature = "hub")]
@@ -14,6 +14,7 @@ mod device;
 #[cfg(feature = "hub")]
 mod download;
 mod embedder;
+mod fast;
 mod forward;
 mod head;
 #[cfg(feature = "hub")]
@@ -50,6 +51,7 @@ pub use config::{Architecture, EncoderConfig};
 pub use convolution::{Convolution, WINDOW, windows};
 pub use device::Device;
 pub use embedder::{Embedder, EmbedderConfig, Role};
+pub use fast::{FastEncoder, FastInfo, FastParts, QueryEncoder};
 pub use forward::Dropout;
 pub use head::Step;
 #[cfg(not(feature = "hub"))]

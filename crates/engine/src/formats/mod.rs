@@ -1,4 +1,4 @@
-//! Reads and writes other formats: FAISS indexes, BEIR folders, TREC files, files of vectors, tables.
+//! Reads and writes other formats: FAISS indexes, BEIR folders, TREC files, files of vectors, tables, pages that search in a browser.
 //!
 //! Each module handles one family of files and does not depend on the others. [`crate::corpus`] reads documents; these modules
 //! read everything else and write all exports.
@@ -10,3 +10,4 @@ pub mod npz;
 pub mod table;
 pub mod trec;
 pub mod vectors;
+pub mod web;

@@ -11,6 +11,7 @@ use super::files::RESTORE;
 use super::schema::Layout;
 use super::{MODEL, RerankVectors};
 use crate::chunk::ChunkSizes;
+use crate::encoder::FastEncoder;
 use crate::language::Language;
 use crate::model::Model;
 use crate::{Error, Result};
@@ -227,12 +228,15 @@ fn is_id(text: &str) -> bool {
     parts.is_some_and(|(digits, crc)| format!("{:08x}", crc32fast::hash(digits.as_bytes())) == crc)
 }
 
-/// CRC-32 in hex of every file in `model/`, by file name.
+/// CRC-32 in hex of every file in `model/`, by file name. A query encoder has a checksum of its own, and may come later.
 fn model_files(dir: &Path) -> Result<BTreeMap<String, String>> {
     let model = dir.join(MODEL);
     let mut files = BTreeMap::new();
     for entry in std::fs::read_dir(&model).map_err(Error::io(&model))? {
         let path = entry.map_err(Error::io(&model))?.path();
+        if path.ends_with(FastEncoder::FILE) {
+            continue;
+        }
         let bytes = std::fs::read(&path).map_err(Error::io(&path))?;
         let name = path.file_name().expect("an entry has a name").to_string_lossy().into_owned();
         files.insert(name, format!("{:08x}", crc32fast::hash(&bytes)));

@@ -224,6 +224,11 @@ impl Index {
         &self.inner.model
     }
 
+    /// The directory of the model.
+    pub fn model_dir(&self) -> PathBuf {
+        self.inner.dir.join(MODEL)
+    }
+
     /// Which parts of a document are stored.
     pub fn store(&self) -> Store {
         self.inner.manifest.store()

@@ -20,7 +20,8 @@ pub const FORMAT: u32 = 4;
 pub const OLDEST_READABLE: u32 = 1;
 
 /// The files of a model directory. A directory with any other file is not replaced.
-pub(crate) const FILES: &[&str] = &["config.json", "model.safetensors", "metrics.json", "README.md"];
+pub(crate) const FILES: &[&str] =
+    &["config.json", "model.safetensors", "metrics.json", "README.md", crate::encoder::FastEncoder::FILE];
 
 /// Whether a file is the `config.json` of a model, of whatever version.
 pub(crate) fn is_config(path: &Path) -> bool {

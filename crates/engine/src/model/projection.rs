@@ -50,6 +50,13 @@ impl Dense {
     pub fn bias(&self) -> &[f32] {
         &self.bias
     }
+
+    /// `[n, inputs]` to `[n, outputs]`, on the calling thread.
+    pub fn apply(&self, rows: &Matrix) -> Matrix {
+        let mut out = Matrix::zeros(rows.rows(), self.outputs());
+        self.packed.multiply(rows.as_slice(), out.as_mut_slice(), rows.rows(), Epilogue::Bias(&self.bias));
+        out
+    }
 }
 
 /// The layers, first to last.

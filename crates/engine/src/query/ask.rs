@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::corpus::DocId;
+use crate::encoder::QueryEncoder;
 use crate::{Error, Result};
 
 /// What hits should be like.
@@ -30,6 +31,8 @@ pub struct Query {
     pub like: Vec<(Like, f32)>,
     /// Keywords of a hybrid search and of snippets. Default: the texts of `like`.
     pub keywords: Option<String>,
+    /// Which encoder reads its texts.
+    pub encoder: QueryEncoder,
 }
 
 impl Query {
@@ -49,7 +52,7 @@ impl Query {
     }
 
     fn like(like: Like) -> Query {
-        Query { like: vec![(like, 1.0)], keywords: None }
+        Query { like: vec![(like, 1.0)], ..Query::default() }
     }
 
     /// Adds an example.
@@ -112,6 +115,10 @@ pub struct Embedded {
 /// An example as an embedding, or a document of the index.
 #[derive(Clone, Debug)]
 pub(super) enum Point {
-    Embedding(Vec<f32>),
+    /// A query encoder may give the projected vector too; otherwise the model projects the embedding.
+    Embedding {
+        embedding: Vec<f32>,
+        projected: Option<Vec<f32>>,
+    },
     Document(DocId),
 }

@@ -1,26 +1,30 @@
 //! Queries to embeddings, with an encoder that the first text loads.
 
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use super::ask::{Embedded, Like, Point, Query};
-use crate::encoder::{Embedder, Role};
+use crate::encoder::{Embedder, FastEncoder, QueryEncoder, Role};
 use crate::model::{EmbeddingConfig, Model};
 use crate::{Error, Matrix, Progress, Result};
 use parking_lot::Mutex;
 
-/// A model's encoder, loaded when it is needed.
+/// A model's encoder and its distilled copy, each loaded when it is needed.
 #[derive(Default)]
 pub(super) struct LazyEmbedder {
     embedder: OnceLock<Arc<Embedder>>,
-    // Held while the encoder is loaded, so that two queries at once load it once.
+    fast: OnceLock<Arc<FastEncoder>>,
+    // Of the model, where the distilled copy lies.
+    directory: Option<PathBuf>,
+    // Held while an encoder is loaded, so that two queries at once load it once.
     loading: Mutex<()>,
 }
 
 impl LazyEmbedder {
-    /// Takes the encoder of a model if it is loaded.
-    pub fn new(model: &Model, embedder: Option<Arc<Embedder>>) -> Result<LazyEmbedder> {
-        let lazy = LazyEmbedder::default();
+    /// Takes the encoder of a model if it is loaded. The model lies in `directory`.
+    pub fn new(model: &Model, directory: &Path, embedder: Option<Arc<Embedder>>) -> Result<LazyEmbedder> {
+        let lazy = LazyEmbedder { directory: Some(directory.to_path_buf()), ..LazyEmbedder::default() };
         if let Some(embedder) = embedder {
             expect_embedder(model, &embedder)?;
             let _ = lazy.embedder.set(embedder);
@@ -43,34 +47,70 @@ impl LazyEmbedder {
         Ok(self.embedder.get().expect("set above"))
     }
 
-    /// Encodes the texts of many queries in one pass.
+    /// The distilled copy of the encoder. The first call loads it.
+    pub fn fast(&self, model: &Model) -> Result<&Arc<FastEncoder>> {
+        if self.fast.get().is_none() {
+            let _exclusive = self.loading.lock();
+            if self.fast.get().is_none() {
+                let directory = self.directory.as_deref();
+                let loaded = directory.map_or(Ok(None), |dir| FastEncoder::load(dir, model))?;
+                let missing = || {
+                    Error::config(
+                        "this index has no fast query encoder; make one with \"micpq distill\", or search with the full encoder",
+                    )
+                };
+                let _ = self.fast.set(Arc::new(loaded.ok_or_else(missing)?));
+            }
+        }
+        Ok(self.fast.get().expect("set above"))
+    }
+
+    /// Encodes the texts of many queries, in one pass per encoder.
     pub fn embed(&self, model: &Model, queries: &[Query], progress: &dyn Progress) -> Result<Vec<Embedded>> {
         for (number, query) in queries.iter().enumerate() {
             query.validate(number, model.inputs())?;
         }
-        let like = || queries.iter().flat_map(|q| q.like.iter().map(|(like, _)| like));
-        let texts: Vec<&str> =
-            like().filter_map(|l| if let Like::Text(t) = l { Some(t.as_str()) } else { None }).collect();
+        let texts_of = |encoder: QueryEncoder| -> Vec<&str> {
+            let own = queries.iter().filter(|query| query.encoder == encoder);
+            let like = own.flat_map(|query| query.like.iter().map(|(like, _)| like));
+            like.filter_map(|like| if let Like::Text(text) = like { Some(text.as_str()) } else { None }).collect()
+        };
+        let (full, fast) = (texts_of(QueryEncoder::Full), texts_of(QueryEncoder::Fast));
         let (mut tokenise, mut encode) = (Duration::ZERO, Duration::ZERO);
-        let vectors = if texts.is_empty() {
-            Matrix::default()
-        } else {
+        let mut vectors = Matrix::default();
+        if !full.is_empty() {
             let embedder = self.get(model, progress)?;
             let begun = Instant::now();
-            let tokens = embedder.tokens_of(Role::Query, &texts)?;
-            tokenise = begun.elapsed();
-            let vectors = embedder.encode_tokens_of(Role::Query, &tokens, progress)?;
-            encode = begun.elapsed() - tokenise;
-            vectors
-        };
+            let tokens = embedder.tokens_of(Role::Query, &full)?;
+            tokenise += begun.elapsed();
+            let begun = Instant::now();
+            vectors = embedder.encode_tokens_of(Role::Query, &tokens, progress)?;
+            encode += begun.elapsed();
+        }
+        let mut distilled = (Matrix::default(), Matrix::default());
+        if !fast.is_empty() {
+            let encoder = self.fast(model)?;
+            let begun = Instant::now();
+            let tokens = encoder.tokens(&fast)?;
+            tokenise += begun.elapsed();
+            let begun = Instant::now();
+            distilled = encoder.encode(&tokens);
+            encode += begun.elapsed();
+        }
         let mut encoded = vectors.iter();
-        let mut point = |like: &Like| match like {
-            Like::Text(_) => Point::Embedding(encoded.next().expect("a vector for every text").to_vec()),
-            Like::Vector(vector) => Point::Embedding(vector.clone()),
-            Like::Document(id) => Point::Document(id.clone()),
+        let mut distilled = distilled.0.iter().zip(distilled.1.iter());
+        let whole = |embedding: &[f32]| Point::Embedding { embedding: embedding.to_vec(), projected: None };
+        let mut point = |like: &Like, encoder: QueryEncoder| match (like, encoder) {
+            (Like::Text(_), QueryEncoder::Full) => whole(encoded.next().expect("a vector for every text")),
+            (Like::Text(_), QueryEncoder::Fast) => {
+                let (embedding, projected) = distilled.next().expect("vectors for every text");
+                Point::Embedding { embedding: embedding.to_vec(), projected: Some(projected.to_vec()) }
+            }
+            (Like::Vector(vector), _) => whole(vector),
+            (Like::Document(id), _) => Point::Document(id.clone()),
         };
         let embedded = queries.iter().map(|query| Embedded {
-            like: query.like.iter().map(|(like, weight)| (point(like), *weight)).collect(),
+            like: query.like.iter().map(|(like, weight)| (point(like, query.encoder), *weight)).collect(),
             keywords: query.all_keywords(),
             tokenise,
             encode,

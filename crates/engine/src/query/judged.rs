@@ -129,7 +129,7 @@ impl Searcher {
     fn by_vectors(&self, queries: &[Embedded], k: usize, progress: &dyn Progress) -> Result<Vec<Vec<String>>> {
         let mut rows = Matrix::default();
         for query in queries {
-            let Some((Point::Embedding(vector), _)) = query.like.first() else {
+            let Some((Point::Embedding { embedding: vector, .. }, _)) = query.like.first() else {
                 return Err(Error::config("a judged query is a text or a vector, not a document of the index"));
             };
             rows.extend(&Matrix::from_vec(vector.len(), vector.clone()));

@@ -377,12 +377,25 @@ fn gather(
 /// Distance tables of all embeddings of all queries, in order: one product for the whole batch.
 fn tables(model: &Model, queries: &[Embedded], config: &SearchConfig) -> Result<Vec<DistanceTable>> {
     let like = queries.iter().flat_map(|query| &query.like);
-    let embeddings = like.filter_map(|(point, _)| if let Point::Embedding(f) = point { Some(f) } else { None });
-    let rows: Vec<f32> = embeddings.flatten().copied().collect();
-    if rows.is_empty() {
-        return Ok(Vec::new());
+    let points: Vec<(&[f32], Option<&[f32]>)> = like
+        .filter_map(|(point, _)| match point {
+            Point::Embedding { embedding, projected } => Some((embedding.as_slice(), projected.as_deref())),
+            Point::Document(_) => None,
+        })
+        .collect();
+    let distance = config.distance.unwrap_or(model.config.distance);
+    let rows: Vec<f32> =
+        points.iter().filter(|(_, projected)| projected.is_none()).flat_map(|p| p.0).copied().collect();
+    let mut computed = match rows.is_empty() {
+        true => Vec::new(),
+        false => model.tables(&Matrix::from_vec(model.inputs(), rows), distance)?,
     }
-    model.tables(&Matrix::from_vec(model.inputs(), rows), config.distance.unwrap_or(model.config.distance))
+    .into_iter();
+    let table = |projected: Option<&[f32]>| match projected {
+        Some(projected) => model.codebooks().table(projected, distance),
+        None => computed.next().expect("a table for every embedding"),
+    };
+    Ok(points.into_iter().map(|(_, projected)| projected).map(table).collect())
 }
 
 impl Asked {
@@ -401,7 +414,7 @@ impl Asked {
         for (point, weight) in &query.like {
             let weight = weight / total;
             match point {
-                Point::Embedding(embedding) => {
+                Point::Embedding { embedding, .. } => {
                     tables.push((built.next().expect("a table for every embedding"), weight));
                     aims.push(Aim { embedding: embedding.clone(), weight });
                 }

@@ -12,7 +12,7 @@ use super::fetch;
 use super::group::{self, Grouped, Grouping};
 use super::request::{Common, Request};
 use super::shard::{Delivery, LocalShards, RemoteShards, ShardView, Shards, each};
-use crate::encoder::Embedder;
+use crate::encoder::{Embedder, FastEncoder};
 use crate::index::{Index, Reader, RerankVectors, Store};
 use crate::language::Language;
 use crate::model::{DistanceTable, Model};
@@ -30,7 +30,7 @@ pub struct Searcher {
 impl Searcher {
     /// Takes an open index, and its encoder if it is loaded. Otherwise the first text loads it.
     pub fn new(index: Index, embedder: Option<Arc<Embedder>>) -> Result<Self> {
-        let embedder = LazyEmbedder::new(index.model(), embedder)?;
+        let embedder = LazyEmbedder::new(index.model(), &index.model_dir(), embedder)?;
         Ok(Searcher { indexes: vec![index], embedder })
     }
 
@@ -49,7 +49,8 @@ impl Searcher {
             true => ShardManifest::read(dir)?.open(dir, progress)?,
             false => vec![Index::open(dir, progress)?],
         };
-        let embedder = LazyEmbedder::new(indexes[0].model(), embedder(indexes[0].model())?)?;
+        let first = &indexes[0];
+        let embedder = LazyEmbedder::new(first.model(), &first.model_dir(), embedder(first.model())?)?;
         Ok(Searcher { indexes, embedder })
     }
 
@@ -76,6 +77,11 @@ impl Searcher {
     /// The encoder the index's model was trained with. The first call loads it.
     pub fn embedder(&self, progress: &dyn Progress) -> Result<&Arc<Embedder>> {
         self.embedder.get(self.index().model(), progress)
+    }
+
+    /// The distilled copy of that encoder, where the index has one. The first call loads it.
+    pub fn fast_encoder(&self) -> Result<&Arc<FastEncoder>> {
+        self.embedder.fast(self.index().model())
     }
 
     /// Whether the encoder is loaded.

@@ -506,7 +506,7 @@ fn measured_recall_equals_that_of_searches() {
             .map(|i| (-dot(vector, &vectors[i]) / dot(&vectors[i], &vectors[i]).sqrt(), ids[i]))
             .collect();
         cosines.sort_by(|a, b| a.0.total_cmp(&b.0));
-        let query = Query { like: vec![(Like::Vector(vector.clone()), 1.0)], keywords: None };
+        let query = Query { like: vec![(Like::Vector(vector.clone()), 1.0)], ..Query::default() };
         let config = SearchConfig { k: 21, rerank: Rerank::Off, ..SearchConfig::default() };
         let near: Vec<u64> =
             case.hits(&query, &config).iter().map(|hit| hit.0).filter(|id| *id != ids[own]).take(20).collect();

@@ -2,6 +2,8 @@
 
 #[cfg(target_arch = "aarch64")]
 mod arm;
+#[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
+mod wasm;
 
 use std::ops::Range;
 
@@ -83,6 +85,12 @@ pub(super) fn find<const Q: usize>(
     if backend != Backend::Reference {
         // SAFETY: the blocks of the range and `rows` rows of every table lie within their slices.
         return unsafe { arm::find(shape, bytes, tile, list, range, matches) };
+    }
+    // WebAssembly knows its instructions when it is compiled, so it has no backends to choose from.
+    #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
+    if shape.table_row() == 32 {
+        // SAFETY: the blocks of the range and `rows` rows of every table lie within their slices.
+        return unsafe { wasm::find(shape, bytes, tile, list, range, matches) };
     }
     reference(shape, bytes, tile, list, range, matches)
 }

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use engine::chunk::ChunkConfig;
-use engine::encoder::{EmbedderConfig, pull};
-use engine::index::{IndexConfig, RerankVectors};
+use engine::encoder::{EmbedderConfig, QueryEncoder, pull};
+use engine::index::{IndexConfig, RerankVectors, Store};
 use engine::language::LanguageChoice;
 use engine::{Error, Result};
 use methods::Training;
@@ -32,6 +32,8 @@ pub struct BuildConfig {
     /// Recall@10 against exact float search that searches should have, 0 to 1. The bits of the method are then chosen on a
     /// sample, and the finished index is measured for the number of candidates to re-rank.
     pub target_recall: Option<f64>,
+    /// Fast: distil the encoder into a query encoder that takes microseconds, too.
+    pub query_encoder: QueryEncoder,
     /// Compare the trained codes with exact float search and with OPQ on a sample, and record it in the metrics.
     pub measure_recall: bool,
 }
@@ -57,6 +59,7 @@ impl BuildConfig {
             commit_every: BuildConfig::COMMIT_EVERY,
             interrupted_model: None,
             target_recall: None,
+            query_encoder: QueryEncoder::Full,
             measure_recall: true,
         }
     }
@@ -67,6 +70,14 @@ impl BuildConfig {
         }
         if self.sample == 0 {
             return Err(Error::config("sample is 0; training needs documents"));
+        }
+        if self.query_encoder == QueryEncoder::Fast && self.index.store == Store::Codes {
+            return Err(Error::config(
+                "query_encoder fast learns from the texts of the index, which store codes leaves out; store all, or run \"micpq distill\" with the corpus",
+            ));
+        }
+        if self.query_encoder == QueryEncoder::Fast && !self.training.needs_encoder() {
+            return Err(Error::config("query_encoder fast copies an encoder; give a method that reads embeddings"));
         }
         let Some(target) = self.target_recall else { return Ok(()) };
         if !(target > 0.0 && target <= 1.0) {

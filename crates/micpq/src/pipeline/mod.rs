@@ -4,6 +4,7 @@
 //! index in its place in one step. With a model given it streams: nothing is held but a chunk.
 
 mod config;
+mod distill;
 mod fill;
 mod spool;
 mod sync;
@@ -14,7 +15,7 @@ use std::time::Instant;
 
 use engine::chunk::Chunker;
 use engine::corpus::{Corpus, CorpusConfig, Document};
-use engine::encoder::Embedder;
+use engine::encoder::{Embedder, QueryEncoder};
 use engine::index::{Claim, Index, IndexConfig};
 use engine::language::{Language, LanguageChoice};
 use engine::model::Model;
@@ -25,8 +26,10 @@ use methods::recall::{FloatRecall, LengthChoice, MIN_DOCUMENTS};
 use methods::training::Task;
 use train::dataset::{Dataset, LabelNames};
 use train::passes::Passes;
+use train::query_encoder::DistillConfig;
 
 pub use config::{BuildConfig, cache_dir};
+pub use distill::{distill_corpus, distill_index};
 pub use fill::{CHUNK, Embeddings, Filled, cut_note, fill};
 use spool::Spool;
 pub use sync::{Synced, sync};
@@ -99,6 +102,7 @@ pub fn build(
             let mut documents = head.into_iter().map(Ok).chain(reader.by_ref());
             let filled =
                 index(&claim.path(), model, &metrics, &mut documents, &embeddings, settings, config, progress)?;
+            distill_new(&claim, embedder, config, progress)?;
             Outcome { filled, metrics, training_seconds, recall: None, embedder: loaded }
         }
         ModelSource::Train => train_and_index(&claim, &mut reader, config, progress)?,
@@ -233,7 +237,17 @@ fn train_and_index(
     let settings = settings(config, &embedder, language)?;
     let mut documents = spool.iter()?;
     let filled = index(&claim.path(), model, metrics, &mut documents, &embeddings, settings, config, progress)?;
+    distill_new(claim, &embedder, config, progress)?;
     Ok(Outcome { filled, metrics: trained.metrics, training_seconds, recall, embedder: Some(embedder) })
+}
+
+/// Gives a new index its fast query encoder, where the build asks for one.
+fn distill_new(claim: &Claim, embedder: &Embedder, config: &BuildConfig, progress: &dyn Progress) -> Result<()> {
+    if config.query_encoder == QueryEncoder::Fast {
+        let distilling = DistillConfig { seed: config.training.seed(), ..DistillConfig::default() };
+        distill_index(&Index::open(&claim.path(), progress)?, embedder, &distilling, progress)?;
+    }
+    Ok(())
 }
 
 /// The chunks of documents, each as a document of its own.

@@ -279,6 +279,7 @@ class Index:
         hybrid: float = 0.0,
         rerank: bool | int | str = "auto",
         group: str = "best",
+        query_encoder: str = "full",
         distance: str | None = None,
         keywords: str | None = None,
         documents: bool = True,
@@ -300,6 +301,8 @@ class Index:
             vectors), or ``False`` to rank by codes only.
         :param group: in an index with chunks, what gives a document its place: its ``"best"`` chunk, or the ``"sum"`` of its
             best three.
+        :param query_encoder: which encoder reads texts: ``"full"``, that of the documents, or ``"fast"``, the copy that
+            :meth:`distill` makes.
         :param distance: ``"norm"``, ``"squared"`` or ``"hamming"``. Default: the model's.
         :param keywords: keywords for BM25 and snippets. Default: the query's text.
         :param documents: hits carry text, labels and attributes.
@@ -314,8 +317,8 @@ class Index:
         options = _inputs.options(
             {
                 "k": _inputs.count(k, "k"), "filter": filter, "radius": radius, "after": after, "hybrid": hybrid,
-                "rerank": rerank, "group": group, "distance": distance, "documents": documents, "snippets": snippets,
-                "explain": explain,
+                "rerank": rerank, "group": group, "query_encoder": query_encoder, "distance": distance,
+                "documents": documents, "snippets": snippets, "explain": explain,
             }
         )
         if query is None and like is None:
@@ -331,7 +334,9 @@ class Index:
         >>> [len(hits) for hits in index.search_many(["crude oil", "bank loan"], k=4)]
         [4, 4]
         """
-        known = {"filter", "radius", "hybrid", "rerank", "group", "distance", "documents", "snippets", "explain"}
+        known = {
+            "filter", "radius", "hybrid", "rerank", "group", "query_encoder", "distance", "documents", "snippets", "explain"
+        }
         for name in options:
             if name not in known:
                 raise ConfigError(f"unknown option '{name}'; known: k, {', '.join(sorted(known))}")
@@ -491,6 +496,41 @@ class Index:
         report: dict[str, Any] = json.loads(self._native.dedup(options, reporter(progress)))
         return report
 
+    def distill(
+        self,
+        *,
+        documents: int | None = None,
+        width: int | None = None,
+        code_width: int | None = None,
+        epochs: int | None = None,
+        learning_rate: float | None = None,
+        seed: int | None = None,
+        progress: Progress = False,
+    ) -> None:
+        """Makes a copy of the encoder that reads a query in microseconds, from the stored texts. It stays with the index:
+        ``search(..., query_encoder="fast")`` uses it, in every process.
+
+        :param documents: documents to learn from, at most. Default: 20,000.
+        :param width: values of a token's vector.
+        :param code_width: how many of them, the first ones, search by codes uses; a web export has only these.
+        :param epochs: passes over the pieces of the documents.
+        :param learning_rate: learning rate of Adam.
+        :param seed: random seed. The same seed gives the same query encoder.
+
+        >>> import micpq
+        >>> index = micpq.build(NEWS, encoder=ENCODER, bits=16, epochs=2)
+        >>> index.distill(epochs=1)
+        >>> len(index.search("wheat harvest", k=3, query_encoder="fast"))
+        3
+        """
+        options = _inputs.options(
+            {
+                "documents": documents, "width": width, "code_width": code_width, "epochs": epochs,
+                "learning_rate": learning_rate, "seed": seed,
+            }
+        )
+        self._native.distill(options, reporter(progress))
+
     def topics(
         self,
         topics: int | None = None,
@@ -571,7 +611,8 @@ class Index:
 
     def export(self, path: str | os.PathLike[str], format: str, *, codes: bool = False, progress: Progress = False) -> int:
         """Writes all documents as ``"parquet"``, ``"arrow"`` or ``"jsonl"``, or the codes as a FAISS index (``"faiss"``,
-        ``"faiss-fastscan"``; ids must be numbers). Returns the number of documents."""
+        ``"faiss-fastscan"``; ids must be numbers), or as ``"web"`` a folder for a web server, whose page searches in the browser
+        (see :meth:`distill`). Returns the number of documents."""
         target = _inputs.path(path)
         if format in ("faiss", "faiss-fastscan"):
             ids, packed = self.codes()
@@ -634,7 +675,7 @@ def build(
     :param progress: ``True`` for a bar, or a function called with ``(kind, text, number)``.
     :param options: those of :func:`train`, and ``store`` ("all" or "codes"), ``rerank_vectors`` ("int8", "f16" or "none"),
         ``target_recall`` (recall@10 against float search that searches should have: chooses ``bits``),
-        ``replace``, ``chunk`` (``True``, a number of tokens or ``"TOKENS:OVERLAP"``: split texts that are longer than the
+        ``replace``, ``query_encoder`` (``"fast"``: also :meth:`Index.distill`), ``chunk`` (``True``, a number of tokens or ``"TOKENS:OVERLAP"``: split texts that are longer than the
         encoder takes) and ``language`` (of keyword search: ``"auto"``, ``"de"``, ``"ja"``, ...).
 
     >>> import micpq

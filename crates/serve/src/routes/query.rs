@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::{FromRequest, Request, State};
+use engine::encoder::QueryEncoder;
 use engine::model::Distance;
 use engine::query::{self as queries, Group, Like, MOST, Rerank, SearchConfig};
 use serde::{Deserialize, Serialize};
@@ -61,6 +62,14 @@ pub enum GroupName {
     Sum,
 }
 
+/// Which encoder reads the texts of a query.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum QueryEncoderName {
+    Full,
+    Fast,
+}
+
 /// Schemas of the engine's types.
 mod schemas {
     pub enum Distance {}
@@ -112,6 +121,9 @@ pub struct Search {
     /// In an index with chunks, what gives a document its place: its `best` chunk, or the `sum` of its best three. Default:
     /// `best`.
     group: Option<GroupName>,
+    /// Encoder that reads the texts: `full` (that of the documents), or `fast` (its copy in microseconds, where the index has
+    /// one). Default: `full`.
+    query_encoder: Option<QueryEncoderName>,
     /// Distance of codes. Default: that of the model.
     #[schema(value_type = Option<schemas::Distance>)]
     distance: Option<Distance>,
@@ -187,7 +199,12 @@ impl Search {
         };
         // A value out of its documented range does not have the documented form.
         config.validate().map_err(|e| Problem::bad_request(e.to_string()))?;
-        Ok((queries::Query { like, keywords: self.keywords }, config))
+        let encoder = match self.query_encoder {
+            None => QueryEncoder::default(),
+            Some(QueryEncoderName::Full) => QueryEncoder::Full,
+            Some(QueryEncoderName::Fast) => QueryEncoder::Fast,
+        };
+        Ok((queries::Query { like, keywords: self.keywords, encoder }, config))
     }
 }
 
