@@ -213,7 +213,7 @@ mod tests {
         assert!((found[0].0 - 100.0 / 3.0).abs() < 1e-9 && (found[0].1 - 100.0).abs() < 1e-9);
         assert!((found[1].0 - 100.0).abs() < 1e-9 && (found[1].1 - 60.0).abs() < 1e-9);
         let (list, queries) = (vec![0, 1, 2, 3, 4], Labels::single(vec![0]));
-        assert_eq!(hits(&[list.clone()], &queries, &documents), [3]);
+        assert_eq!(hits(std::slice::from_ref(&list), &queries, &documents), [3]);
         // The mean of the hits is P@100, also of fewer documents than a hundred.
         let scores = Scores::of(&[list], &queries, &documents).unwrap();
         let figures = Figures { hits: vec![3], sizes: (5, 1), ..Figures::default() };

@@ -91,6 +91,11 @@ pub struct Report<'a> {
     results: &'a Results,
 }
 
+/// A column of the main table, our figure and the published one.
+type Figure = (String, f64, f64);
+/// P@100 of every seed, by corpus.
+type ByCorpus = BTreeMap<String, Vec<f64>>;
+
 impl<'a> Report<'a> {
     pub fn new(plan: &'a Plan, results: &'a Results) -> Self {
         let mut cells: BTreeMap<Key, Vec<&Cell>> = BTreeMap::new();
@@ -122,8 +127,8 @@ impl<'a> Report<'a> {
         unreproduced(self)
     }
 
-    /// For every row, the columns that have a figure of ours and a published one.
-    pub fn main_rows(&self) -> Vec<(String, Vec<(String, f64, f64)>)> {
+    /// For every row, the columns that have a figure of ours and a published one: column, ours, published.
+    pub fn main_rows(&self) -> Vec<(String, Vec<Figure>)> {
         let table = self.precision("main", "", "", &self.rows(|_| true));
         let of = |entries: Vec<Entry>| {
             let known = table.columns.iter().zip(entries);
@@ -387,7 +392,7 @@ impl<'a> Report<'a> {
     }
 
     fn sensitivity(&self) -> Option<Table> {
-        let mut rows: BTreeMap<(String, u64), (String, BTreeMap<String, Vec<f64>>)> = BTreeMap::new();
+        let mut rows: BTreeMap<(String, u64), (String, ByCorpus)> = BTreeMap::new();
         for cell in self.others() {
             let Task::Sensitivity { corpus, option, value, bits, .. } = &cell.task else { continue };
             let row = rows.entry((option.clone(), value.to_bits())).or_default();
