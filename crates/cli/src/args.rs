@@ -572,7 +572,7 @@ pub struct Search {
     /// Keywords of hybrid search and snippets. Default: the query texts
     #[arg(long, value_name = "TEXT")]
     pub keywords: Option<String>,
-    /// Re-rank the first N candidates by the cosine of their rerank vectors: auto (200 if the index stores rerank vectors),
+    /// Re-rank the first N candidates by the cosine of their rerank vectors: auto (1000 if the index stores rerank vectors),
     /// off, or N
     #[arg(long, value_name = "N|off", default_value_t = SearchConfig::default().rerank)]
     pub rerank: Rerank,

@@ -547,7 +547,7 @@ fn every_way_to_search_is_scored_by_the_judgements() {
     let report = case.searcher.judge(&queries, &qrels, &JudgedConfig::default(), &NoProgress).unwrap();
     assert_eq!((report.documents, report.queries, report.missing.len()), (300, 30, 0));
     let names: Vec<&str> = report.ways.iter().map(|way| way.way.as_str()).collect();
-    assert_eq!(names, ["codes", "codes, 200 re-ranked", "hybrid 0.5", "BM25", "exact float"]);
+    assert_eq!(names, ["codes", "codes, 1000 re-ranked", "hybrid 0.5", "BM25", "exact float"]);
     let mrr: Vec<f64> = report.ways.iter().map(|way| way.scores.mean.mrr).collect();
     assert_eq!((mrr[3], mrr[4]), (1.0, 1.0), "numbers are unique, and so are vectors");
     let ranked = |i: u64| {

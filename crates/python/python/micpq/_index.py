@@ -297,7 +297,7 @@ class Index:
         :param radius: only documents whose code is at most this far away.
         :param after: ``hits.next`` of the previous page.
         :param hybrid: weight of the keywords (BM25), from 0 (codes only) to 1 (keywords only).
-        :param rerank: number of candidates to re-rank by their rerank vectors; ``"auto"`` (200 if the index stores rerank
+        :param rerank: number of candidates to re-rank by their rerank vectors; ``"auto"`` (1000 if the index stores rerank
             vectors), or ``False`` to rank by codes only.
         :param group: in an index with chunks, what gives a document its place: its ``"best"`` chunk, or the ``"sum"`` of its
             best three.
@@ -447,7 +447,7 @@ class Index:
         """Merges all segments and removes deleted documents from disk."""
         self._native.compact()
 
-    def recall(self, queries: int = 400, k: int = 10, *, windows: int = 4, rerank: int = 200) -> dict[str, Any]:
+    def recall(self, queries: int = 400, k: int = 10, *, windows: int = 4, rerank: int = 1000) -> dict[str, Any]:
         """Measures how much of exact float search the index finds. Sampled documents are queries by their stored rerank
         vectors, and exact search over all of them gives the true neighbours.
 

@@ -43,7 +43,7 @@ pub enum RerankOption {
 }
 
 described!(RerankOption, {
-    "description": "How many candidates are re-ranked: `auto` (200 if the index stores rerank vectors), `off`, or a number.",
+    "description": "How many candidates are re-ranked: `auto` (1000 if the index stores rerank vectors), `off`, or a number.",
     "oneOf": [{ "type": "string", "enum": ["auto", "off"] }, { "type": "integer", "minimum": 1, "maximum": 10000 }],
 });
 

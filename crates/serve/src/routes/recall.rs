@@ -33,7 +33,7 @@ pub struct MeasureRecall {
     #[serde(deserialize_with = "some_whole")]
     windows: Option<usize>,
     /// Candidates that a search re-ranks.
-    #[schema(minimum = 1, maximum = 10000, default = 200)]
+    #[schema(minimum = 1, maximum = 10000, default = 1000)]
     #[serde(deserialize_with = "some_whole")]
     rerank: Option<usize>,
 }
