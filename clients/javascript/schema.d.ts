@@ -605,7 +605,7 @@ export interface components {
             queries: number | null;
             /**
              * @description Candidates that a search re-ranks.
-             * @default 200
+             * @default 1000
              */
             rerank: number | null;
             /**
@@ -683,7 +683,7 @@ export interface components {
             /** @description The failure. */
             error: components["schemas"]["Details"];
         };
-        /** @description How many candidates are re-ranked: `auto` (200 if the index stores rerank vectors), `off`, or a number. */
+        /** @description How many candidates are re-ranked: `auto` (1000 if the index stores rerank vectors), `off`, or a number. */
         RerankOption: ("auto" | "off") | number;
         /**
          * @description How an index stores embeddings for re-ranking: `none`, `int8` (a byte per value) or `f16` (two bytes per value).
