@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 
 use crate::cell::{Cell, Store, Task};
 use crate::plan::Plan;
+use crate::splits::Splits;
 use crate::work::{What, Work};
 use crate::workers::{Queue, Workers};
 
@@ -88,14 +89,19 @@ impl<'p> Cells<'p> {
         Cells { work, done, older, states, missing: Vec::new() }
     }
 
-    fn results(mut self, interrupted: bool) -> Results {
+    /// The cells that are done, and in the order of the plan why the others are not; `absent` are corpora whose files are
+    /// missing.
+    fn results(mut self, absent: &[bool], interrupted: bool) -> Results {
+        let mut missing = Vec::new();
         for ((work, cell), older) in self.work.iter().zip(&mut self.done).zip(self.older) {
             *cell = cell.take().or(older);
-            if cell.is_none() && !self.missing.iter().any(|(task, _)| *task == work.task) {
-                self.missing.push((work.task.clone(), "not run yet".into()));
+            if cell.is_none() {
+                let known = self.missing.iter().find(|(task, _)| *task == work.task).map(|(_, why)| why.clone());
+                let why = if absent[work.corpus] { "its corpus is not there" } else { "not run yet" };
+                missing.push((work.task.clone(), known.unwrap_or_else(|| why.into())));
             }
         }
-        Results { cells: self.done.into_iter().flatten().collect(), missing: self.missing, interrupted }
+        Results { cells: self.done.into_iter().flatten().collect(), missing, interrupted }
     }
 }
 
@@ -115,7 +121,9 @@ impl Paper {
                 break;
             }
         }
-        Ok(cells.results(interrupted))
+        let absent: Vec<bool> =
+            self.plan.corpus.iter().map(|corpus| Splits::absent(corpus, &self.data).is_some()).collect();
+        Ok(cells.results(&absent, interrupted))
     }
 
     /// Runs the open cells of one corpus; whether the user stopped them.
@@ -139,10 +147,7 @@ impl Paper {
         }
         open.sort_by_key(|&i| work[i].order());
         let Some(ready) = self.prepare(corpus, open.iter().map(|&i| &work[i]), progress)? else {
-            for i in open {
-                states[i].1 = State::Absent;
-                missing.push((work[i].task.clone(), "its corpus is not there".into()));
-            }
+            open.into_iter().for_each(|i| states[i].1 = State::Absent);
             return Ok(false);
         };
         let queue = Mutex::new(Queue { open: VecDeque::from(open), states, finished: Vec::new() });

@@ -32,13 +32,18 @@ pub struct Splits {
 }
 
 impl Splits {
+    /// A file of the corpus that is not there.
+    pub fn absent(corpus: &CorpusPlan, data: &Path) -> Option<PathBuf> {
+        let files = [Some(&corpus.documents), corpus.validation.as_ref(), corpus.queries.as_ref()];
+        files.into_iter().flatten().map(|file| locate(data, file)).find(|file| !file.exists())
+    }
+
     /// Reads a corpus; `None` where a file of it is missing.
     pub fn read(plan: &Plan, corpus: &CorpusPlan, data: &Path, progress: &dyn Progress) -> Result<Option<Splits>> {
         let at = |file: &Path| locate(data, file);
         let documents = at(&corpus.documents);
         let (validation, queries) = (corpus.validation.as_deref().map(at), corpus.queries.as_deref().map(at));
-        let files = [Some(&documents), validation.as_ref(), queries.as_ref()];
-        if let Some(missing) = files.into_iter().flatten().find(|file| !file.exists()) {
+        if let Some(missing) = Splits::absent(corpus, data) {
             progress.note(&format!("{}: {} is missing; its column stays empty", corpus.name, missing.display()));
             return Ok(None);
         }

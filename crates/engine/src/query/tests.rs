@@ -181,12 +181,12 @@ fn search_by_vector_document_and_mixture_equals_brute_force() {
 #[test]
 fn rerank_orders_the_first_candidates_by_cosine() {
     for (keep, error) in [(RerankVectors::Int8, 0.01), (RerankVectors::F16, 0.001)] {
-        let case = Case::new(keep, Store::Codes, 400);
-        let vector = embedding(801);
+        let case = Case::new(keep, Store::Codes, 1200);
+        let vector = embedding(1801);
         let query = Query::vector(vector.clone());
-        let by_code = case.hits(&query, &codes_alone(400));
-        for (rerank, first) in [(Rerank::First(30), 30), (Rerank::Auto, Rerank::DEFAULT), (Rerank::First(5000), 400)] {
-            let found = case.hits(&query, &SearchConfig { k: 400, rerank, ..SearchConfig::default() });
+        let by_code = case.hits(&query, &codes_alone(1200));
+        for (rerank, first) in [(Rerank::First(30), 30), (Rerank::Auto, Rerank::DEFAULT), (Rerank::First(5000), 1200)] {
+            let found = case.hits(&query, &SearchConfig { k: 1200, rerank, ..SearchConfig::default() });
             let mut head: Vec<u64> = by_code[..first].iter().map(|h| h.0).collect();
             let mut got: Vec<u64> = found[..first].iter().map(|h| h.0).collect();
             head.sort_unstable();
