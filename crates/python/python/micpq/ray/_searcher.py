@@ -305,5 +305,5 @@ def _refused(name: str) -> Any:
     return method
 
 
-for _name in ("compact", "recall", "dedup", "topics", "verify", "backup", "codes", "to_arrow", "export"):
+for _name in ("compact", "recall", "dedup", "distill", "topics", "verify", "backup", "codes", "to_arrow", "export"):
     setattr(Searcher, _name, _refused(_name))
