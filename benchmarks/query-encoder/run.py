@@ -65,7 +65,7 @@ def main():
         "# The fast query encoder beside the full one",
         "",
         f"`make bench-query-encoder`; all-MiniLM-L6-v2, 64 bits, {args.seeds} seeds of `micpq distill` (mean ± standard deviation). P@100 is by code. Recall is",
-        "against exact float search with the full encoder on both sides: @10 with 200 candidates re-ranked, 10@100 by code. Times are medians on one",
+        "against exact float search with the full encoder on both sides: @10 with the default re-ranking, 10@100 by code. Times are medians on one",
         "thread, from the text to the vectors, and to the distance table.",
         "",
         "| queries | documents | words of a query | query encoder | P@100 | recall@10 | recall 10@100 | to vectors, us | to the table, us | 99th percentile, us |",
