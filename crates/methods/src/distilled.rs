@@ -6,7 +6,8 @@
 //! a short MICPQ (its kind) -----+
 //! ```
 //!
-//! The steps are in `train::distillation`. `kind` is the one dial: at 0 only float search teaches, at 1 mostly MICPQ.
+//! The steps are in `train::distillation`. `kind` is the one dial: at 0 only float search teaches, at 1 mostly MICPQ. On its own
+//! (`auto`) it goes as far to the kind as the codes can without losing recall against OPQ.
 
 use std::time::Instant;
 
@@ -14,19 +15,26 @@ use engine::encoder::Pooling;
 use engine::model::Distance;
 use engine::{Error, Matrix, Progress, Result};
 use train::distillation::step::DistilObjective;
-use train::distillation::{DistilConfig, Teachers, distil};
+use train::distillation::{Balance, DistilConfig, Teachers, distil};
 use train::random::{Purpose, Stream};
 use train::views::{Draw, ViewChoice, Views};
 use train::{TrainConfig, Validation, trainer};
 
-use crate::config::MethodConfig;
+use crate::config::{KindWeight, MethodConfig};
 use crate::inputs::{Built, Front, Inputs};
 use crate::method::{Fitted, Input, Method, Prepared, Reads};
 use crate::opq::Opq;
+use crate::recall::MIN_DOCUMENTS;
 use crate::training::Training;
 
 /// Global weight at `kind` 1.
 const MAX_GLOBAL_WEIGHT: f64 = 4.0;
+/// Global weight that `auto` begins with.
+const FIRST_GLOBAL_WEIGHT: f64 = 1.0;
+/// Points of recall 10@100 that `auto` keeps above the OPQ it starts at: documents it did not train on lose about as much.
+const RECALL_MARGIN: f64 = 0.5;
+/// Documents held out to measure recall: at most this many and a twentieth of the sample.
+const MAX_HELD_OUT: usize = 500;
 const LOCAL_TEMPERATURE: f64 = 0.06;
 const GLOBAL_TEMPERATURE: f64 = 0.1;
 const COMMITMENT: f64 = 0.02;
@@ -34,8 +42,8 @@ const COMMITMENT: f64 = 0.02;
 const ASSIGNMENT_TEMPERATURE: f64 = 0.25;
 /// Documents that the teacher of kinds compares in a step.
 const RANDOM: usize = 1024;
-/// Rotations of the OPQ that the student starts at: within a point of recall of a full fit.
-const START_ROUNDS: usize = 8;
+/// Rotations of the OPQ that the student starts at. Eight of them instead of fifty cost two and a half points of recall at the start (DBpedia, 32 bits).
+const START_ROUNDS: usize = 50;
 /// Documents that OPQ is fitted on.
 const START_SAMPLE: usize = 20_000;
 // The teacher of kinds. Its projection is used and not its codes, so one length serves every student.
@@ -75,7 +83,7 @@ impl Method for Distillation {
 
     fn assumptions(&self, _: Input) -> String {
         format!(
-            "global weight {MAX_GLOBAL_WEIGHT} kind^2; teacher: {TEACHER_EPOCHS} epochs of MICPQ at {TEACHER_BITS} bits"
+            "global weight {MAX_GLOBAL_WEIGHT} kind^2, or as high as recall allows (auto); teacher: {TEACHER_EPOCHS} epochs of MICPQ at {TEACHER_BITS} bits"
         )
     }
 
@@ -86,8 +94,9 @@ impl Method for Distillation {
         };
         let views = inputs.views.ok_or_else(|| Error::config("distilled compares views and got none"))?;
         let begun = Instant::now();
-        let sample = Sample::draw(views, config.sample, config.seed);
-        let documents = embeddings.select(&sample.documents.iter().map(|&i| i as usize).collect::<Vec<_>>());
+        let (sample, apart) = Sample::draw(views, config.sample, config.seed);
+        let rows = |numbers: &[u32]| embeddings.select(&numbers.iter().map(|&i| i as usize).collect::<Vec<_>>());
+        let (documents, held_out) = (rows(&sample.documents), rows(&apart));
         if inputs.gpu.is_some() {
             progress
                 .note("MICPQ, the teacher of kinds, is trained on the GPU; OPQ and the distillation run on the CPU");
@@ -100,7 +109,8 @@ impl Method for Distillation {
         let taught = begun.elapsed().as_secs_f64();
         let start = start(config, &documents, progress)?;
         let started = begun.elapsed().as_secs_f64();
-        let teachers = Teachers { documents: &documents, views: &sample, kinds: &teacher.projection };
+        let teachers =
+            Teachers { documents: &documents, held_out: &held_out, views: &sample, kinds: &teacher.projection };
         let opq = (&start.projection.layers()[0], &start.codebooks);
         let found = distil(&options(config, documents.rows()), opq, &teachers, inputs.checkpoints, progress)?;
         let last = found.curve.last().expect("a run gives a model after the first point of its curve");
@@ -138,14 +148,21 @@ fn start(config: &MethodConfig, documents: &Matrix, progress: &dyn Progress) -> 
 }
 
 fn options(config: &MethodConfig, documents: usize) -> DistilConfig {
+    let (global_weight, balance) = match config.kind {
+        KindWeight::Fixed(kind) => (MAX_GLOBAL_WEIGHT * kind * kind, Balance::Fixed),
+        // A recall among the first hundred means nothing if there are few more.
+        KindWeight::Auto if documents < MIN_DOCUMENTS => (FIRST_GLOBAL_WEIGHT, Balance::Fixed),
+        KindWeight::Auto => (FIRST_GLOBAL_WEIGHT, Balance::AboveStart { margin: RECALL_MARGIN }),
+    };
     DistilConfig {
         objective: DistilObjective {
             local_temperature: LOCAL_TEMPERATURE,
             global_temperature: GLOBAL_TEMPERATURE,
-            global_weight: MAX_GLOBAL_WEIGHT * config.kind * config.kind,
+            global_weight,
             commitment: COMMITMENT,
             assignment_temperature: ASSIGNMENT_TEMPERATURE,
         },
+        balance,
         hidden: config.hidden,
         steps: config.epochs * MIN_STEPS.max(documents / config.batch),
         batch: config.batch,
@@ -163,12 +180,13 @@ struct Sample<'a> {
 }
 
 impl<'a> Sample<'a> {
-    /// At most `max` documents, drawn evenly by the seed and in their order.
-    fn draw(views: &'a dyn Views, max: usize, seed: u64) -> Self {
+    /// At most `max` documents, drawn evenly by the seed and in their order, and some held out of them.
+    fn draw(views: &'a dyn Views, max: usize, seed: u64) -> (Self, Vec<u32>) {
         let mut documents = Stream::new(seed, Purpose::Method, &[4]).permutation(views.documents());
         documents.truncate(max);
+        let held_out = documents.split_off(documents.len() - MAX_HELD_OUT.min(documents.len() / 20));
         documents.sort_unstable();
-        Sample { views, documents }
+        (Sample { views, documents }, held_out)
     }
 
     fn numbers(&self, documents: &[u32]) -> Vec<u32> {
@@ -209,7 +227,7 @@ mod tests {
     use train::job::Trained;
     use train::vectors::VectorViews;
 
-    fn trained(points: &Matrix, kind: f64) -> Trained {
+    fn trained(points: &Matrix, kind: KindWeight) -> Trained {
         let config = MethodConfig { kind, epochs: 3, ..MethodConfig::named("distilled", 16).unwrap() };
         of_vectors(&config, points.clone(), &VectorViews::Noise(0.1), None, &NoProgress).unwrap()
     }
@@ -217,18 +235,35 @@ mod tests {
     #[test]
     fn codes_keep_at_least_what_opq_keeps_and_the_dial_changes_them() {
         let points = heaps(1500, 24);
-        let document = trained(&points, 0.0);
+        let document = trained(&points, KindWeight::Fixed(0.0));
         let recall = FloatRecall::measure(&document.model, &points, 0, &NoProgress).unwrap().unwrap();
         assert!(recall.model > recall.opq - 1.0, "{recall:?}");
-        let kind = trained(&points, 1.0);
+        let kind = trained(&points, KindWeight::Fixed(1.0));
         assert_ne!(document.model.encode(&points).unwrap(), kind.model.encode(&points).unwrap());
         assert_eq!(kind.model.config.training["kind"], 1.0);
         assert_eq!(kind.metrics["steps"], 3 * MIN_STEPS);
     }
 
     #[test]
+    fn on_its_own_the_dial_keeps_the_recall_of_opq() {
+        let points = heaps(1500, 24);
+        let found = trained(&points, KindWeight::Auto);
+        let recall = FloatRecall::measure(&found.model, &points, 0, &NoProgress).unwrap().unwrap();
+        assert!(recall.model > recall.opq - 1.0, "{recall:?}");
+        assert_eq!(found.model.config.training["kind"], "auto");
+        let curve = found.metrics["distillation_curve"].as_array().unwrap();
+        assert!(curve.iter().all(|point| point["recall"].is_f64()), "{curve:?}");
+        // Among fewer documents a recall among the first hundred means nothing.
+        let few = trained(&points.select(&(0..600).collect::<Vec<_>>()), KindWeight::Auto);
+        let curve = few.metrics["distillation_curve"].as_array().unwrap();
+        assert!(curve.iter().all(|point| point["global_weight"] == FIRST_GLOBAL_WEIGHT), "{curve:?}");
+    }
+
+    #[test]
     fn kind_beyond_its_range_is_refused() {
-        let config = MethodConfig { kind: 1.5, ..MethodConfig::named("distilled", 32).unwrap() };
+        let config = MethodConfig { kind: KindWeight::Fixed(1.5), ..MethodConfig::named("distilled", 32).unwrap() };
         assert!(config.validate().unwrap_err().to_string().contains("kind is 1.5"));
+        let config = MethodConfig::named("distilled", 32).unwrap();
+        assert!(config.with("kind", "much".into()).unwrap_err().to_string().contains("neither auto nor a number"));
     }
 }

@@ -1,19 +1,13 @@
 //! Recall on a sample, in seconds: of a model beside OPQ with as many bits, and of OPQ by bits to choose a length.
 
-use engine::model::{Codebooks, Distance, Model, Projection};
-use engine::search::Flat;
+use engine::model::{Distance, Model};
 use engine::{Matrix, Progress, Result};
 use serde::Serialize;
-use train::evaluate::code_search;
-use train::float;
 use train::metrics::DEPTH;
-use train::random::{Purpose, Stream};
+use train::recall::RecallSample;
 
 use crate::opq::Opq;
 
-// Documents of the sample, and how many of them are queries.
-const SAMPLE: usize = 10_000;
-const QUERIES: usize = 500;
 /// Rounds of OPQ: enough to come within a point of a full run.
 const ROUNDS: usize = 8;
 /// With fewer documents the first hundred are most of the corpus, and the figure means nothing.
@@ -44,14 +38,14 @@ impl LengthChoice {
         seed: u64,
         progress: &dyn Progress,
     ) -> Result<LengthChoice> {
-        let split = Split::draw(vectors, seed, progress)?;
-        let scale = documents.max(split.searched.rows()) as f64 / split.searched.rows() as f64;
+        let sample = RecallSample::draw(vectors, seed, progress)?;
+        let scale = documents.max(sample.searched.rows()) as f64 / sample.searched.rows() as f64;
         let mut best = LengthChoice { bits: LENGTHS[0], rerank: DEPTHS[0], recall: 0.0 };
         for bits in LENGTHS {
             progress.stage(&format!("trying {bits} bits"), None);
-            let found = split.by_opq(bits, seed, DEPTHS[DEPTHS.len() - 1], progress)?;
+            let found = by_opq(&sample, bits, seed, DEPTHS[DEPTHS.len() - 1], progress)?;
             for rerank in DEPTHS {
-                let recall = split.recall(&found, ((rerank as f64 / scale) as usize).max(1));
+                let recall = sample.recall(&found, ((rerank as f64 / scale) as usize).max(1));
                 best = LengthChoice { bits, rerank, recall };
                 if recall >= target {
                     return Ok(best);
@@ -62,50 +56,16 @@ impl LengthChoice {
     }
 }
 
-/// Documents of the sample that are searched, others that are queries, and the ten nearest of each.
-struct Split {
-    searched: Matrix,
-    queried: Matrix,
-    exact: Vec<Vec<u32>>,
-}
-
-impl Split {
-    fn draw(vectors: &Matrix, seed: u64, progress: &dyn Progress) -> Result<Split> {
-        let mut order = Stream::new(seed, Purpose::Method, &[1]).permutation(vectors.rows());
-        order.truncate(SAMPLE);
-        let queries = QUERIES.min(order.len() / 10);
-        let rows = |part: &[u32]| vectors.select(&part.iter().map(|&i| i as usize).collect::<Vec<_>>());
-        let (queried, searched) = (rows(&order[..queries]), rows(&order[queries..]));
-        let exact = float::search(&searched, &queried, 10, progress)?.cosine;
-        Ok(Split { searched, queried, exact })
-    }
-
-    /// The first `depth` documents of every query by code.
-    fn by_code(
-        &self,
-        projection: &Projection,
-        codebooks: &Codebooks,
-        distance: Distance,
-        depth: usize,
-    ) -> Result<Vec<Vec<u32>>> {
-        let flat = Flat::new(codebooks.shape(), codebooks.assign(&projection.apply(&self.searched)?))?;
-        code_search(&flat, codebooks, &projection.apply(&self.queried)?, distance, depth)
-    }
-
-    /// The same by OPQ, fitted on the documents.
-    fn by_opq(&self, bits: usize, seed: u64, depth: usize, progress: &dyn Progress) -> Result<Vec<Vec<u32>>> {
-        let opq = Opq { bits, dim: 24, rounds: ROUNDS, inner: 4, last: 4, seed }.fit(&self.searched, progress)?;
-        self.by_code(&opq.projection, &opq.codebooks, Distance::Squared, depth)
-    }
-
-    /// The share of the ten nearest among the first `depth` found.
-    fn recall(&self, found: &[Vec<u32>], depth: usize) -> f64 {
-        let kept = self.exact.iter().zip(found).map(|(exact, found)| {
-            let found = &found[..depth.min(found.len())];
-            exact.iter().filter(|document| found.contains(document)).count() as f64 / exact.len().max(1) as f64
-        });
-        kept.sum::<f64>() / found.len().max(1) as f64
-    }
+/// The first `depth` documents of every query by OPQ, fitted on the documents of the sample.
+fn by_opq(
+    sample: &RecallSample,
+    bits: usize,
+    seed: u64,
+    depth: usize,
+    progress: &dyn Progress,
+) -> Result<Vec<Vec<u32>>> {
+    let opq = Opq { bits, dim: 24, rounds: ROUNDS, inner: 4, last: 4, seed }.fit(&sample.searched, progress)?;
+    sample.by_code(&opq.projection, &opq.codebooks, Distance::Squared, depth)
 }
 
 /// Recall 10@100 in percent: the share of the ten nearest by cosine that are among the first hundred by code.
@@ -125,15 +85,15 @@ impl FloatRecall {
         if vectors.rows() < MIN_DOCUMENTS {
             return Ok(None);
         }
-        let split = Split::draw(vectors, seed, progress)?;
-        let found = split.by_code(model.projection(), model.codebooks(), model.config.distance, DEPTH)?;
-        let own = 100.0 * split.recall(&found, DEPTH);
+        let sample = RecallSample::draw(vectors, seed, progress)?;
+        let found = sample.by_code(model.projection(), model.codebooks(), model.config.distance, DEPTH)?;
+        let own = 100.0 * sample.recall(&found, DEPTH);
         let opq = if model.config.method == "opq" {
             own
         } else {
-            100.0 * split.recall(&split.by_opq(model.shape().bits(), seed, DEPTH, progress)?, DEPTH)
+            100.0 * sample.recall(&by_opq(&sample, model.shape().bits(), seed, DEPTH, progress)?, DEPTH)
         };
-        let (documents, queries) = (split.searched.rows(), split.queried.rows());
+        let (documents, queries) = (sample.searched.rows(), sample.queried.rows());
         Ok(Some(FloatRecall { model: own, opq, documents, queries }))
     }
 
@@ -170,7 +130,7 @@ mod tests {
     use super::*;
     use crate::pq::tests::heaps;
     use engine::NoProgress;
-    use engine::model::ModelConfig;
+    use engine::model::{Codebooks, ModelConfig, Projection};
 
     fn model(method: &str, projection: Projection, codebooks: Codebooks) -> Model {
         let config = ModelConfig {

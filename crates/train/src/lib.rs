@@ -31,6 +31,7 @@ pub mod query_encoder;
 pub mod evaluate;
 pub mod float;
 pub mod metrics;
+pub mod recall;
 
 pub mod random;
 pub mod real;

@@ -8,6 +8,7 @@ use engine::{Error, Matrix, Progress, Result};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
+use super::balance::{Balance, Recall};
 use super::pool::{Draws, Neighbours};
 use super::step::{Batch, DistilLosses, DistilObjective, DistilWorkspace};
 use super::student::{Part, Student, input_factor};
@@ -26,7 +27,9 @@ const CHUNK: usize = 1 << 15;
 /// Options of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DistilConfig {
+    /// With the first weight of the global teacher.
     pub objective: DistilObjective,
+    pub balance: Balance,
     /// Width of the residual's hidden layer.
     pub hidden: usize,
     pub steps: usize,
@@ -45,6 +48,8 @@ pub struct DistilConfig {
 pub struct Teachers<'a> {
     /// Clean embeddings; their cosines are the local teacher.
     pub documents: &'a Matrix,
+    /// Embeddings of other documents, as queries that measure recall.
+    pub held_out: &'a Matrix,
     /// Views of the same documents.
     pub views: &'a dyn Views,
     /// Projection of a trained MICPQ; cosines in its space are the global teacher.
@@ -57,6 +62,11 @@ pub struct DistilPoint {
     pub step: usize,
     #[serde(flatten)]
     pub losses: DistilLosses,
+    /// Weight of the global teacher in these steps.
+    pub global_weight: f64,
+    /// Recall 10@100 of the held-out documents after them, in percent, if the balance asks for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub recall: Option<f64>,
 }
 
 /// The result of a run.
@@ -74,6 +84,7 @@ pub struct Distilled {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Record {
     step: usize,
+    global_weight: f64,
     curve: Vec<DistilPoint>,
     seconds: f64,
 }
@@ -88,6 +99,7 @@ struct Run<'a> {
     kinds: Matrix,
     student: Student<f32>,
     moments: Moments<f32>,
+    recall: Option<Recall>,
     record: Record,
 }
 
@@ -115,13 +127,19 @@ pub fn distil(
         None => None,
     };
     let moments = Moments::zeros(student.values.len());
-    let record = Record { step: 0, curve: Vec::new(), seconds: 0.0 };
+    let record = Record { step: 0, global_weight: config.objective.global_weight, curve: Vec::new(), seconds: 0.0 };
     let neighbours = Neighbours::find(teachers.documents, progress)?;
     let mut kinds = teachers.kinds.apply(teachers.documents)?;
     kinds.normalize_rows();
+    let recall = match config.balance {
+        Balance::Fixed => None,
+        Balance::AboveStart { .. } => {
+            Some(Recall::new(teachers.documents, teachers.held_out, &student, factor, progress)?)
+        }
+    };
     let batch = config.batch.min(documents);
     let draws = Draws { seed: config.seed, documents, batch, random: config.random, per_query: config.neighbours };
-    let mut run = Run { config, teachers, factor, draws, neighbours, kinds, student, moments, record };
+    let mut run = Run { config, teachers, factor, draws, neighbours, kinds, student, moments, recall, record };
     if let Some(checkpoint) = &checkpoint {
         run.resume(checkpoint, progress)?;
     }
@@ -139,7 +157,8 @@ fn fingerprint(config: &DistilConfig, teachers: &Teachers, student: &Student<f32
         hash.finalize()
     };
     let start = sum(&mut student.values.iter().copied());
-    let documents = sum(&mut teachers.documents.as_slice().iter().copied());
+    let embeddings = [teachers.documents, teachers.held_out];
+    let documents = sum(&mut embeddings.into_iter().flat_map(|m| m.as_slice().iter().copied()));
     let layers = teachers.kinds.layers().iter();
     let kinds = sum(&mut layers.flat_map(|l| l.weight().iter().chain(l.bias())).copied());
     format!("distillation {text} {} {start:08x} {documents:08x} {kinds:08x}", teachers.views.fingerprint())
@@ -188,12 +207,8 @@ impl Run<'_> {
                     global: sums.global / count,
                     error: sums.error / count,
                 };
-                progress.detail(&format!(
-                    "loss {:.3} (document {:.3}, kind {:.3}, codes {:.2})",
-                    mean.loss, mean.local, mean.global, mean.error
-                ));
                 self.record.step = done;
-                self.record.curve.push(DistilPoint { step: done, losses: mean });
+                self.note(mean, progress)?;
                 self.record.seconds += begun.elapsed().as_secs_f64();
                 (sums, begun) = (DistilLosses::default(), Instant::now());
                 if let Some(checkpoint) = checkpoint {
@@ -202,6 +217,23 @@ impl Run<'_> {
             }
         }
         Ok(false)
+    }
+
+    /// Adds a point to the curve and sets the weight of the next steps.
+    fn note(&mut self, losses: DistilLosses, progress: &dyn Progress) -> Result<()> {
+        let global_weight = self.record.global_weight;
+        let mut text = format!(
+            "loss {:.3} (document {:.3}, kind {:.3}, codes {:.2})",
+            losses.loss, losses.local, losses.global, losses.error
+        );
+        let recall = self.recall.as_ref().map(|recall| recall.of(&self.student, self.factor)).transpose()?;
+        if let (Some(recall), Some(start)) = (recall, &self.recall) {
+            text += &format!(", recall {recall:.1} (OPQ {:.1}), weight of the kind {global_weight:.2}", start.at_start);
+            self.record.global_weight = self.config.balance.next(global_weight, recall - start.at_start);
+        }
+        progress.detail(&text);
+        self.record.curve.push(DistilPoint { step: self.record.step, losses, global_weight, recall });
+        Ok(())
     }
 
     fn save(&self, checkpoint: &Checkpoint) -> Result<()> {
@@ -245,7 +277,8 @@ impl Run<'_> {
         }
         x.iter_mut().for_each(|v| *v *= self.factor);
         let batch = Batch { pool, random: drawn.random, x: &x, y: &y, queries: &queries, own: &own };
-        let losses = workspace.step(&self.student, &self.config.objective, &batch, gradient);
+        let objective = DistilObjective { global_weight: self.record.global_weight, ..self.config.objective };
+        let losses = workspace.step(&self.student, &objective, &batch, gradient);
         if losses.loss.is_finite() {
             return Ok(losses);
         }

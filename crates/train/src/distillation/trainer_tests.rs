@@ -21,7 +21,7 @@ fn dense(inputs: usize, outputs: usize, number: u64) -> Dense {
     Dense::new(inputs, weight, vec![0.1; outputs]).unwrap()
 }
 
-fn config() -> DistilConfig {
+fn config(balance: Balance) -> DistilConfig {
     DistilConfig {
         objective: DistilObjective {
             local_temperature: 0.1,
@@ -30,6 +30,7 @@ fn config() -> DistilConfig {
             commitment: 0.02,
             assignment_temperature: 0.25,
         },
+        balance,
         hidden: 12,
         steps: 120,
         batch: 64,
@@ -42,6 +43,10 @@ fn config() -> DistilConfig {
 
 /// Codebooks of documents' slices stand for those of OPQ.
 fn run(checkpoint: Option<&Path>, progress: &dyn Progress) -> Result<Distilled> {
+    balanced(Balance::Fixed, checkpoint, progress)
+}
+
+fn balanced(balance: Balance, checkpoint: Option<&Path>, progress: &dyn Progress) -> Result<Distilled> {
     let (documents, start) = (normal(500, WIDTH, 0), dense(WIDTH, WIDTH, 1));
     let shape = CodeShape::new(4, 16, 4).unwrap();
     let rows = Projection::new(vec![start.clone()]).unwrap().apply(&documents).unwrap();
@@ -50,8 +55,8 @@ fn run(checkpoint: Option<&Path>, progress: &dyn Progress) -> Result<Distilled> 
     let kinds = Projection::new(vec![dense(WIDTH, 8, 2)]).unwrap();
     let noise = VectorViews::Noise(0.3);
     let (views, _) = noise.prepare(documents.as_slice(), WIDTH).unwrap();
-    let teachers = Teachers { documents: &documents, views: &views, kinds: &kinds };
-    distil(&config(), (&start, &codebooks), &teachers, checkpoint, progress)
+    let teachers = Teachers { documents: &documents, held_out: &normal(50, WIDTH, 3), views: &views, kinds: &kinds };
+    distil(&config(balance), (&start, &codebooks), &teachers, checkpoint, progress)
 }
 
 fn weights(found: &Distilled) -> Vec<u32> {
@@ -96,6 +101,25 @@ fn interrupted_run_is_resumed_to_the_same_model() {
     assert!(weights(&resumed) == weights(&run(None, &NoProgress).unwrap()));
     let early = run(None, &After(AtomicUsize::new(4 + 10)));
     assert!(matches!(early, Err(Error::Interrupted)), "no point of the curve, no model");
+}
+
+#[test]
+fn weight_of_the_kind_follows_recall_and_is_resumed() {
+    let balance = Balance::AboveStart { margin: 1.0 };
+    let whole = balanced(balance, None, &NoProgress).unwrap();
+    assert_eq!(whole.curve[0].global_weight, 1.0);
+    // The weights, and so the recalls, lie on one line of the rule: a higher recall gives a higher factor.
+    let factor = |pair: &[DistilPoint]| (pair[0].recall.unwrap(), pair[1].global_weight / pair[0].global_weight);
+    let (first, second) = (factor(&whole.curve[..2]), factor(&whole.curve[1..3]));
+    assert!(first.1 != 1.0, "{:?}", whole.curve);
+    assert_eq!(first.0 < second.0, first.1 < second.1, "{:?}", whole.curve);
+    let dir = tempfile::tempdir().unwrap();
+    // Two searches by float vectors, of four blocks and of one.
+    balanced(balance, Some(dir.path()), &After(AtomicUsize::new(5 + 70))).unwrap();
+    let resumed = balanced(balance, Some(dir.path()), &NoProgress).unwrap();
+    assert!(weights(&resumed) == weights(&whole) && resumed.curve == whole.curve);
+    let none = run(None, &NoProgress).unwrap();
+    assert!(none.curve.iter().all(|point| point.global_weight == 1.0 && point.recall.is_none()));
 }
 
 #[test]
