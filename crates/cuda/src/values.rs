@@ -1,4 +1,4 @@
-//! What goes to a GPU and what comes back, as plain values. They exist in a build without CUDA too.
+//! Inputs and results of a GPU, as plain values. They exist in a build without CUDA too.
 
 use std::ops::Range;
 

@@ -56,19 +56,26 @@
     allow(dead_code, unused_variables)
 )]
 
-pub mod chunk;
 pub mod corpus;
-pub mod duplicates;
-pub mod encoder;
-pub mod formats;
-pub mod index;
-pub mod language;
-pub mod model;
-pub mod query;
-pub mod search;
-pub mod shards;
 pub mod text;
 pub mod tokenizer;
+
+pub mod encoder;
+
+pub mod chunk;
+pub mod language;
+pub mod model;
+
+pub mod search;
+
+pub mod index;
+
+pub mod query;
+
+pub mod shards;
+
+pub mod duplicates;
+pub mod formats;
 pub mod topics;
 
 pub mod error;

@@ -9,7 +9,7 @@ use std::path::{Component, Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::corpus::DocId;
-use crate::index::Index;
+use crate::index::{Index, SHARDS};
 use crate::{Error, Progress, Result, disk};
 
 /// Format version of `manifest.json`.
@@ -47,7 +47,7 @@ pub struct Shard {
 
 impl ShardManifest {
     pub fn path(dir: &Path) -> PathBuf {
-        dir.join("manifest.json")
+        dir.join(SHARDS)
     }
 
     /// Whether a directory is a folder of shards.

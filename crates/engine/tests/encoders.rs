@@ -263,7 +263,7 @@ fn a_model_keeps_what_it_was_trained_with() {
     let golden = Golden::read("distilbert");
     let recorded = copy.load().unwrap().config().clone();
     let text = serde_json::to_string(&recorded).unwrap();
-    let read: engine::model::EmbeddingConfig = serde_json::from_str(&text).unwrap();
+    let read: engine::encoder::EmbeddingConfig = serde_json::from_str(&text).unwrap();
     assert_eq!(read, recorded);
     let found = Embedder::of_model(&read).unwrap().encode(&golden.texts, &NoProgress).unwrap();
     assert!(golden.error("documents", &found) < 1e-5);

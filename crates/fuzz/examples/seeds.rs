@@ -140,12 +140,23 @@ fn gzip(bytes: &[u8]) -> Vec<u8> {
 }
 
 fn main() {
-    let sound = Path::new(env!("CARGO_MANIFEST_DIR")).join("sound");
     let folder = tempfile::tempdir().unwrap();
-    let at = |name: &str| folder.path().join(name);
-    let read = |name: &str| std::fs::read(at(name)).unwrap();
+    let (at, model) = (folder.path(), model());
+    models(&model);
+    let index = index(at, &model);
+    corpora(at, &index);
+    vectors(at);
+    products(at, &model);
+    packed_codes();
+    requests(index);
+}
 
-    let model = model();
+fn read(at: &Path, name: &str) -> Vec<u8> {
+    std::fs::read(at.join(name)).unwrap()
+}
+
+fn models(model: &Model) {
+    let sound = Path::new(env!("CARGO_MANIFEST_DIR")).join("sound");
     std::fs::create_dir_all(sound.join("model")).unwrap();
     model.write_into(&sound.join("model"), &serde_json::Value::Null).unwrap();
     encoder(&sound.join("encoder"));
@@ -168,9 +179,11 @@ fn main() {
             "vocab": { "[PAD]": 0, "[UNK]": 1, "[CLS]": 2, "[SEP]": 3, "oil": 4, "wheat": 5, "and": 6, "##s": 7 } }
     });
     put("encoder", "tokenizer.json", Some(3), tokenizer.to_string().as_bytes());
+}
 
+fn index(at: &Path, model: &Model) -> Index {
     let config = IndexConfig { rerank_vectors: RerankVectors::Int8, ..IndexConfig::default() };
-    let index = Index::create(&at("i"), &model, config).unwrap();
+    let index = Index::create(&at.join("i"), model, config).unwrap();
     let documents: Vec<_> = Corpus::from_reader("rows", ROWS.as_bytes(), &CorpusConfig::default())
         .unwrap()
         .collect::<engine::Result<_>>()
@@ -179,12 +192,15 @@ fn main() {
     writer.add_embeddings(&documents, &Matrix::from_vec(8, values(24))).unwrap();
     writer.commit(&NoProgress).unwrap();
     writer.close(&NoProgress).unwrap();
+    index
+}
 
+fn corpora(at: &Path, index: &Index) {
     // The first byte is the place of the format in `Format::ALL`; 255 lets the bytes decide.
     for (choice, name, format) in [(4, "t.parquet", TableFormat::Parquet), (5, "t.arrow", TableFormat::Arrow)] {
-        write_index(&index, &at(name), format, true, &NoProgress).unwrap();
-        put("corpus", name, Some(choice), &read(name));
-        put("corpus", &format!("{name}.any"), Some(255), &read(name));
+        write_index(index, &at.join(name), format, true, &NoProgress).unwrap();
+        put("corpus", name, Some(choice), &read(at, name));
+        put("corpus", &format!("{name}.any"), Some(255), &read(at, name));
     }
     put("corpus", "rows.jsonl", Some(0), ROWS.as_bytes());
     put("corpus", "rows.json", Some(1), format!("[{}]", ROWS.trim().replace('\n', ", ")).as_bytes());
@@ -200,33 +216,37 @@ fn main() {
     put("corpus", "rows.jsonl.gz", Some(255), &gzip(ROWS.as_bytes()));
     put("corpus", "rows.jsonl.zst", Some(255), &zstd::encode_all(ROWS.as_bytes(), 3).unwrap());
     put("corpus", "rows.csv.gz", Some(2), &gzip(b"id,text\n1,oil\n2,wheat\n"));
+}
 
+fn vectors(at: &Path) {
     let vectors = Matrix::from_vec(8, values(40));
-    let mut npy = NpyWriter::f32(&at("v.npy"), 8).unwrap();
+    let mut npy = NpyWriter::f32(&at.join("v.npy"), 8).unwrap();
     npy.rows_f32(&vectors).unwrap();
     npy.finish().unwrap();
-    let mut codes = NpyWriter::u8(&at("c.npy"), 2).unwrap();
+    let mut codes = NpyWriter::u8(&at.join("c.npy"), 2).unwrap();
     codes.rows_u8(&[1, 2, 3, 4, 5, 6]).unwrap();
     codes.finish().unwrap();
-    write_fbin(&at("v.fbin"), &vectors).unwrap();
+    write_fbin(&at.join("v.fbin"), &vectors).unwrap();
     let mut hdf5 = hdf5_pure::FileBuilder::new();
     hdf5.create_dataset("train").with_f32_data(vectors.as_slice()).with_shape(&[5, 8]);
     hdf5.create_dataset("test").with_f64_data(&[1.0, 2.0]).with_shape(&[1, 2]);
-    hdf5.write(at("v.hdf5")).unwrap();
+    hdf5.write(at.join("v.hdf5")).unwrap();
     let fvecs: Vec<u8> = vectors
         .iter()
         .flat_map(|row| {
             8i32.to_le_bytes().into_iter().chain(row.iter().flat_map(|v| v.to_le_bytes())).collect::<Vec<_>>()
         })
         .collect();
-    ["v.npy", "c.npy"].iter().for_each(|name| put("npy", name, None, &read(name)));
+    ["v.npy", "c.npy"].iter().for_each(|name| put("npy", name, None, &read(at, name)));
     for (choice, name) in [(0, "v.hdf5"), (1, "v.npy"), (2, "v.fbin"), (7, "v.hdf5")] {
-        put("vectors", &format!("{choice}-{name}"), Some(choice), &read(name));
+        put("vectors", &format!("{choice}-{name}"), Some(choice), &read(at, name));
     }
     put("vectors", "5-v.fvecs", Some(5), &fvecs);
     put("vectors", "3-v.u8bin", Some(3), &[&[2, 0, 0, 0, 3, 0, 0, 0][..], &[1, 2, 3, 4, 5, 6]].concat());
     put("vectors", "6-v.bvecs", Some(6), &[3, 0, 0, 0, 1, 2, 3, 3, 0, 0, 0, 4, 5, 6]);
+}
 
+fn products(at: &Path, model: &Model) {
     let codes = values(2 * 40).iter().map(|v| (v * 127.0) as i8 as u8).collect::<Vec<_>>();
     let ids = Some((0..40).collect());
     let with_ids = ProductIndex { codebooks: model.codebooks().clone(), codes: codes.clone(), ids };
@@ -237,10 +257,12 @@ fn main() {
         ("fast", &plain, Layout::FastScan),
         ("fast-ids", &with_ids, Layout::FastScan),
     ] {
-        index.write(&at(name), layout).unwrap();
-        put("faiss", name, None, &read(name));
+        index.write(&at.join(name), layout).unwrap();
+        put("faiss", name, None, &read(at, name));
     }
+}
 
+fn packed_codes() {
     for (choice, bits) in [(0, 16), (1, 32), (2, 64), (3, 128)] {
         let shape = CodeShape::micpq(bits).unwrap();
         let codes: Vec<u8> = values(40 * bits / 8).iter().map(|v| (v * 127.0) as i8 as u8).collect();
@@ -248,7 +270,9 @@ fn main() {
         let blocks = CodeBlocks::build(shape, [0; 16], &codes, (choice % 2 == 0).then_some(&numbers));
         put("blocks", &format!("{bits}"), Some(choice), blocks.as_bytes());
     }
+}
 
+fn requests(index: Index) {
     FILTERS.iter().enumerate().for_each(|(i, text)| put("filter", &format!("{i:02}"), None, text.as_bytes()));
     BODIES
         .iter()

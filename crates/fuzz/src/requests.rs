@@ -1,4 +1,4 @@
-//! What a client sends: filters, cursors, and whole requests.
+//! Input of clients: filters, cursors, and whole requests.
 
 use std::sync::{Mutex, OnceLock};
 

@@ -6,7 +6,7 @@ use fuzzed::{MAX_BYTES, TARGETS, Target};
 use peak_alloc::PeakAlloc;
 
 #[global_allocator]
-static MEMORY: PeakAlloc = PeakAlloc;
+static ALLOCATOR: PeakAlloc = PeakAlloc;
 
 struct Draws(u64);
 
@@ -101,10 +101,10 @@ fn seeds(name: &str) -> Vec<(String, Vec<u8>)> {
 
 /// Runs one input. Memory beyond the bound and panics name the input, which is left in a file.
 fn run(name: &str, target: Target, input: &[u8]) {
-    let before = MEMORY.current_usage();
-    MEMORY.reset_peak_usage();
+    let before = ALLOCATOR.current_usage();
+    ALLOCATOR.reset_peak_usage();
     let ended = std::panic::catch_unwind(|| target(input));
-    let used = MEMORY.peak_usage().saturating_sub(before);
+    let used = ALLOCATOR.peak_usage().saturating_sub(before);
     if ended.is_err() || used > MAX_BYTES {
         let path = std::env::temp_dir().join(format!("micpq-fuzz-{name}"));
         std::fs::write(&path, input).unwrap();

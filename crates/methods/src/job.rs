@@ -4,8 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use engine::encoder::Embedder;
-use engine::model::{EmbeddingConfig, Model, ModelConfig};
+use engine::encoder::{Embedder, EmbeddingConfig};
+use engine::model::{Model, ModelConfig};
 use engine::{Error, Matrix, NoProgress, Progress, Result};
 use rayon::prelude::*;
 use train::dataset::Dataset;
@@ -20,10 +20,20 @@ use crate::inputs::{Built, Front, Inputs, TermRows, TokenStates};
 use crate::learn::Validation;
 use crate::method::{Fitted, Input, Prepared, Reads};
 use crate::registry::registry;
-use crate::training::{Task, Training};
+use crate::training::{Task, Training, named};
 
-/// Trains on texts. Stopped by the user after at least one epoch, it gives the best model so far.
-pub(crate) fn train(training: &Training, task: &Task, progress: &dyn Progress) -> Result<(Trained, Vectors)> {
+impl Task<'_> {
+    /// Trains one model; gives the embeddings of the corpus with it. Stopped by the user after at least one epoch, it gives the
+    /// best model so far.
+    pub fn fit(&self, training: &Training, progress: &dyn Progress) -> Result<(Trained, Vectors)> {
+        let Training::Micpq(method, config) = training else { return train(training, self, progress) };
+        let (trained, vectors) = self.job(method, config.views)?.fit(config, progress)?;
+        Ok((named(trained, method), vectors))
+    }
+}
+
+/// Trains any method but MICPQ and its variants, whose job is in the crate `train`.
+fn train(training: &Training, task: &Task, progress: &dyn Progress) -> Result<(Trained, Vectors)> {
     let config = training.config()?;
     config.validate()?;
     if task.corpus.texts.len() < 2 {
@@ -70,7 +80,8 @@ impl Job<'_> {
         let clean = embedder.encode_tokens(&rows.tokens, None, progress)?;
         let test = self.task.test.map(|set| embedder.encode(&set.texts, progress)).transpose()?;
         let trained = self.finish(embedder.config().clone(), fitted, &clean, test, counting)?;
-        Ok((trained, (clean, rows.tokens)))
+        let cut = vec![false; rows.tokens.len()];
+        Ok((trained, Vectors { rows: clean, tokens: rows.tokens, cut }))
     }
 
     fn encoder(&self) -> Result<&Embedder> {
@@ -88,7 +99,7 @@ impl Job<'_> {
         let config = self.config;
         let embedder = self.encoder()?;
         let begun = Instant::now();
-        let sequences = embedder.tokens(&self.task.corpus.texts)?;
+        let (sequences, cut) = embedder.tokens_and_cut(&self.task.corpus.texts)?;
         // Token states are fifty times the size of an embedding: a large corpus is sampled.
         let mut order = Stream::new(config.seed, Purpose::Method, &[4]).permutation(sequences.len());
         order.truncate(config.sample);
@@ -129,7 +140,7 @@ impl Job<'_> {
             None => None,
         };
         let trained = self.finish(learned, fitted, &clean, test, encoding)?;
-        Ok((trained, (clean, sequences)))
+        Ok((trained, Vectors { rows: clean, tokens: sequences, cut }))
     }
 
     fn embeddings(&self, progress: &dyn Progress) -> Result<(Trained, Vectors)> {
@@ -156,9 +167,9 @@ impl Job<'_> {
             return Err(self.wrong_front());
         }
         drop((documents, views));
-        let (clean, tokens) = passes.into_parts();
-        let trained = self.finish(embedder.config().clone(), fitted, &clean, test, encoding)?;
-        Ok((trained, (clean, tokens)))
+        let (rows, tokens, cut) = passes.into_parts();
+        let trained = self.finish(embedder.config().clone(), fitted, &rows, test, encoding)?;
+        Ok((trained, Vectors { rows, tokens, cut }))
     }
 
     /// A defect of the method: its first layer does not read the inputs it was trained on.

@@ -13,6 +13,38 @@
 //! [`yardstick`] measure.
 //!
 //! Search needs none of this: a model reaches the engine as a directory.
+//!
+//! This program adds a method, the signs of an embedding, and trains it as any other:
+//!
+//! ```
+//! use std::sync::Arc;
+//!
+//! use engine::model::{CodeShape, Codebooks, Dense, Projection};
+//! use engine::{Matrix, NoProgress};
+//! use methods::{EmbeddingMethod, MethodConfig, register};
+//! use train::vectors::VectorViews;
+//!
+//! // A codebook per bit with the codewords -1 and 1, and a projection that changes nothing.
+//! let signs = EmbeddingMethod::new("signs", |embeddings, training| {
+//!     let (width, bits) = (embeddings.cols(), training.bits());
+//!     let mut identity = vec![0.0; bits * width];
+//!     (0..bits).for_each(|bit| identity[bit * width + bit] = 1.0);
+//!     let projection = Projection::new(vec![Dense::new(width, identity, vec![0.0; bits])?])?;
+//!     Ok((projection, Codebooks::new(CodeShape::new(bits, 2, 1)?, [-1.0, 1.0].repeat(bits))?))
+//! });
+//! register(Arc::new(signs))?;
+//!
+//! let values: Vec<f32> = (0..50 * 16).map(|i| ((i * 37 % 101) as f32 - 50.0) / 50.0).collect();
+//! let vectors = Matrix::from_vec(16, values);
+//! for method in ["signs", "pq"] {
+//!     let config = MethodConfig::named(method, 16)?;
+//!     let views = VectorViews::Noise(VectorViews::NOISE);
+//!     let trained = methods::job::of_vectors(&config, vectors.clone(), &views, None, &NoProgress)?;
+//!     println!("{method}: {}", trained.summary());
+//!     assert_eq!(trained.model.encode(&vectors)?.len(), 50 * 2);
+//! }
+//! # Ok::<(), engine::Error>(())
+//! ```
 #![deny(unsafe_code)]
 
 pub mod config;

@@ -1,4 +1,4 @@
-//! What a method is: a name, the inputs it reads, its options, and a fit from prepared inputs to a model.
+//! A method: a name, the inputs it reads, its options, and a fit from prepared inputs to a model.
 
 use std::fmt;
 use std::ops::Deref;
@@ -12,15 +12,13 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use strum::{Display, EnumString, VariantNames};
 use train::Views;
-use train::job::{Trained, Vectors};
 use train::views::ViewChoice;
 
 use crate::config::MethodConfig;
 use crate::inputs::{Built, Inputs};
-use crate::job;
 use crate::learn::Validation;
 use crate::registry;
-use crate::training::{Task, Training};
+use crate::training::Training;
 use crate::variants::Micpq;
 
 /// A way to train a model.
@@ -76,11 +74,6 @@ pub trait Method: Send + Sync {
 
     /// Trains on prepared inputs.
     fn fit(&self, training: &Training, inputs: &Prepared, progress: &dyn Progress) -> Result<Fitted>;
-
-    /// Trains on texts: prepares the inputs, fits, measures and records. Gives the embeddings of the corpus with the model.
-    fn train(&self, training: &Training, task: &Task, progress: &dyn Progress) -> Result<(Trained, Vectors)> {
-        job::train(training, task, progress)
-    }
 }
 
 /// The inputs of a method. Every method but those that read token states can read embeddings.
@@ -125,7 +118,7 @@ pub struct Fitted {
     pub interrupted: bool,
 }
 
-/// What a method reads of a text.
+/// The part of a text that a method reads.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, Display, EnumString, VariantNames,
 )]

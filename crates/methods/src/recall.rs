@@ -109,7 +109,7 @@ impl FloatRecall {
         )
     }
 
-    /// What a person should make of it, in one sentence.
+    /// Its meaning for a person, in one sentence.
     pub fn advice(&self, method: &str) -> String {
         if method == "opq" {
             return "OPQ keeps most of float search: take it to find one particular document, and micpq to gather documents of a kind".into();

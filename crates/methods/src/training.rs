@@ -1,4 +1,4 @@
-//! What to train, with its options, and what to train it on. The program, the Python package and the paper's runner all train
+//! A method with its options, and the texts it is trained on. The program, the Python package and the paper's runner all train
 //! through here.
 
 use std::path::Path;
@@ -8,7 +8,7 @@ use engine::text::Clean;
 use engine::{Error, Progress, Result};
 use train::TrainConfig;
 use train::dataset::Dataset;
-use train::job::{Trained, Vectors};
+use train::job::Trained;
 use train::views::ViewChoice;
 
 use crate::config::MethodConfig;
@@ -148,11 +148,6 @@ pub struct Task<'a> {
 }
 
 impl<'a> Task<'a> {
-    /// Trains one model; gives the embeddings of the corpus with it.
-    pub fn fit(&self, training: &Training, progress: &dyn Progress) -> Result<(Trained, Vectors)> {
-        training.method().train(training, self, progress)
-    }
-
     /// The job of MICPQ or a variant of it, which can train several models from one copy of the views.
     pub fn job(&self, method: &MethodHandle, views: ViewChoice) -> Result<train::job::Job<'a>> {
         Ok(train::job::Job {

@@ -3,12 +3,11 @@
 use engine::model::Distance;
 use engine::{Error, Progress, Result};
 use train::TrainConfig;
-use train::job::{Trained, Vectors};
 use train::trainer;
 
 use crate::inputs::{Built, Front, Inputs};
 use crate::method::{Fitted, Method, Prepared, Reads};
-use crate::training::{Task, Training, named};
+use crate::training::Training;
 
 /// MICPQ, or MICPQ with some options changed.
 pub struct Micpq {
@@ -81,11 +80,5 @@ impl Method for Micpq {
             distance: config.distance,
         };
         Ok(Fitted { built, metrics, interrupted: outcome.interrupted })
-    }
-
-    fn train(&self, training: &Training, task: &Task, progress: &dyn Progress) -> Result<(Trained, Vectors)> {
-        let config = self.config(training)?;
-        let (trained, vectors) = task.job(training.method(), config.views)?.fit(config, progress)?;
-        Ok((named(trained, training.method()), vectors))
     }
 }

@@ -15,6 +15,7 @@ use methods::training::Task;
 use methods::{GradientMethod, Input, MethodConfig, Prepared, Training, aepq, ammi, bmsh, corrsh, nash, vdsh, wish};
 use train::dataset::{Dataset, LabelNames};
 use train::evaluate::code_search;
+use train::job::Vectors;
 use train::metrics::Scores;
 use train::passes::Passes;
 use train::views::ViewChoice;
@@ -174,7 +175,7 @@ fn every_method_learns_from_embeddings() {
             test: Some(&queries),
             cache: cache.path(),
         };
-        let (trained, (clean, _)) = task.fit(&Training::Other(Box::new(config)), &NoProgress).unwrap();
+        let (trained, Vectors { rows: clean, .. }) = task.fit(&Training::Other(Box::new(config)), &NoProgress).unwrap();
         let dir = cache.path().join(method);
         trained.model.save(&dir, &trained.metrics).unwrap();
         let model = Model::load(&dir).unwrap();
@@ -217,7 +218,7 @@ fn model_on_terms_is_reproducible_and_detects_damage() {
         };
         task.fit(&Training::Other(Box::new(config)), &NoProgress).unwrap()
     };
-    let (one, (clean, _)) = run(0);
+    let (one, Vectors { rows: clean, .. }) = run(0);
     assert_eq!(one.model.fingerprint(), run(0).0.model.fingerprint());
     assert_ne!(one.model.fingerprint(), run(1).0.model.fingerprint());
     let path = dir.path().join("model");

@@ -12,7 +12,7 @@ fn main() -> Result<()> {
     let training = Training::named(&method, 32)?;
     let vectors = drawn(3_000);
     let cache = std::env::temp_dir().join(format!("micpq-method-{}", std::process::id()));
-    let trained = train_on_vectors(&training, vectors.as_slice(), WIDTH, None, &cache, &NoProgress)?;
+    let trained = train_on_vectors(&training, &vectors, &cache, &NoProgress)?;
     println!("{method}: {} bits, {}", trained.model.shape().bits(), trained.summary());
     if let Some(recall) = FloatRecall::measure(&trained.model, &vectors, 0, &NoProgress)? {
         println!("{}", recall.summary(&method, trained.model.shape().bits()));

@@ -1,9 +1,9 @@
 //! Trains and searches on vectors that came from elsewhere. Here they are drawn around a few centres.
 //! `cargo run --release --example your_own_vectors`
 
-use micpq::pipeline::{Source, build_from_vectors};
+use micpq::pipeline::{ModelSource, Source};
 use micpq::vectors::train_on_vectors;
-use micpq::{BuildConfig, DocId, Document, Matrix, NoProgress, Query, Result, SearchConfig, Searcher, Training};
+use micpq::{BuildConfig, DocId, Document, Matrix, NoProgress, Query, Result, SearchConfig, Searcher, Training, build};
 
 const WIDTH: usize = 32;
 const DOCUMENTS: usize = 2_000;
@@ -14,7 +14,7 @@ fn main() -> Result<()> {
 
     // The model learns from the vectors alone.
     let training = Training::named("micpq", 32)?;
-    let trained = train_on_vectors(&training, vectors.as_slice(), WIDTH, None, &folder.join("cache"), &NoProgress)?;
+    let trained = train_on_vectors(&training, &vectors, &folder.join("cache"), &NoProgress)?;
 
     // Each document goes with its vector. The text is stored, not encoded.
     let documents = (0..DOCUMENTS as u64).map(|i| {
@@ -23,9 +23,10 @@ fn main() -> Result<()> {
     let source = Source::Documents(Box::new(documents));
     let config = BuildConfig::new(training);
     let path = folder.join("index");
-    let index = build_from_vectors(source, &vectors, &path, &trained.model, &trained.metrics, &config, &NoProgress)?;
+    let model = ModelSource::Vectors { model: &trained.model, metrics: trained.metrics, vectors: &vectors };
+    let built = build(source, &path, model, &config, &NoProgress)?;
 
-    let searcher = Searcher::new(index, None)?;
+    let searcher = Searcher::new(built.index, None)?;
     let query = Query::vector(vectors.row(7).to_vec());
     let answers = searcher.search(&[query], &SearchConfig { k: 3, ..SearchConfig::default() }, &NoProgress)?;
     for hit in &answers[0].hits {

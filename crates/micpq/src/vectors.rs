@@ -8,15 +8,38 @@ use methods::training::named;
 use train::job::Trained;
 use train::vectors::{VectorJob, VectorViews};
 
-/// Trains a model on `vectors` `[documents, width]`. Some methods compare views: the user's own, or noise around each vector.
-pub fn train_on_vectors(
-    training: &Training,
-    vectors: &[f32],
+/// Embeddings `[documents, width]`, and how a method that compares views gets them: the user's own, or noise around each
+/// vector.
+pub struct UserVectors<'a> {
+    values: &'a [f32],
     width: usize,
-    views: Option<VectorViews>,
+    views: Option<VectorViews<'a>>,
+}
+
+impl<'a> UserVectors<'a> {
+    pub fn new(values: &'a [f32], width: usize) -> Self {
+        UserVectors { values, width, views: None }
+    }
+
+    pub fn views(self, views: VectorViews<'a>) -> Self {
+        UserVectors { views: Some(views), ..self }
+    }
+}
+
+impl<'a> From<&'a Matrix> for UserVectors<'a> {
+    fn from(rows: &'a Matrix) -> Self {
+        UserVectors::new(rows.as_slice(), rows.cols())
+    }
+}
+
+/// Trains a model on user vectors. `cache` takes checkpoints: an interrupted training continues from them.
+pub fn train_on_vectors<'a>(
+    training: &Training,
+    vectors: impl Into<UserVectors<'a>>,
     cache: &Path,
     progress: &dyn Progress,
 ) -> Result<Trained> {
+    let UserVectors { values: vectors, width, views } = vectors.into();
     let trained = match training {
         Training::Other(config) => {
             if matches!(views, Some(VectorViews::Given(_))) && !config.method.reads().views {

@@ -13,7 +13,7 @@ use train::metrics::DEPTH;
 /// queries.
 const FORMAT: u32 = 2;
 
-/// What a cell measures. The names are part of its file.
+/// The measurement of a cell. The names are part of its file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "lowercase")]
 pub enum Task {

@@ -1,6 +1,6 @@
-//! What the paper says of two methods, held against our cells; and figures that are not the published ones.
+//! The paper's claims about two methods, held against our cells; and figures that are not the published ones.
 
-use crate::comparison::{Comparison, Verdict};
+use crate::comparison::{Comparison, Verdict, probability};
 use crate::tables::Report;
 
 /// The paper: the first method is above the second in every cell.
@@ -70,9 +70,4 @@ pub fn unreproduced(all: &Report) -> Unreproduced {
 fn cell(corpus: &str, bits: usize, verdict: Verdict, found: &Comparison) -> String {
     let word = if verdict == Verdict::Tie { "a tie" } else { "below" };
     format!("{corpus} {bits} ({:+.2}, p {}: {word})", found.difference, probability(found.p))
-}
-
-/// `0.012`, or `< 0.001`.
-pub fn probability(p: f64) -> String {
-    if p < 0.001 { "< 0.001".into() } else { format!("{p:.3}") }
 }

@@ -163,6 +163,11 @@ fn beyond(t: f64, freedom: f64) -> f64 {
     1.0 - integral((t / freedom.sqrt()).atan()) / integral(std::f64::consts::FRAC_PI_2)
 }
 
+/// `0.012`, or `< 0.001`.
+pub fn probability(p: f64) -> String {
+    if p < 0.001 { "< 0.001".into() } else { format!("{p:.3}") }
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;

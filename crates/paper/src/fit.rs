@@ -10,7 +10,7 @@ use train::views::{UserVectorViews, Views};
 use crate::cell::Figures;
 use crate::plan::Selection;
 use crate::prepare::{Ready, float_terms};
-use crate::run::Paper;
+use crate::setup::Paper;
 use crate::splits::{EncodedSplits, views};
 use crate::work::{Train, What, Work};
 use crate::{cluster, measure};

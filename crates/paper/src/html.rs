@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use crate::cell::Task;
+use crate::claims::unreproduced;
 use crate::plan::MethodPlan;
 use crate::svg::{Scale, Series, heat, lines, points};
 use crate::tables::{Entry, Report, Table};
@@ -39,7 +40,7 @@ pub fn page(all: &Report) -> String {
     for name in all.empty() {
         let _ = write!(out, "<p class=\"w\">{}: missing; its columns are empty.</p>", escaped(name));
     }
-    let found = all.unreproduced();
+    let found = unreproduced(all);
     if found.checked > 0 || !found.lines.is_empty() {
         let _ = write!(out, "<h2 id=\"unreproduced\">{UNREPRODUCED}</h2><p>{}</p>", escaped(UNREPRODUCED_NOTE));
         if found.lines.is_empty() {
@@ -54,7 +55,7 @@ pub fn page(all: &Report) -> String {
     if !all.missing().is_empty() {
         out += "<h2>Missing cells</h2><ul>";
         for (task, why) in all.missing() {
-            let _ = write!(out, "<li>{}: {}</li>", escaped(&task.to_string()), escaped(why));
+            let _ = write!(out, "<li>{}: {}</li>", escaped(&task.to_string()), escaped(&why.to_string()));
         }
         out += "</ul>";
     }

@@ -1,5 +1,39 @@
 //! The evaluation of the paper. A [`Plan`] names corpora, methods, code lengths and seeds; [`Paper`] runs it cell by cell and
 //! stores every cell once; [`report`] writes tables, plots and a case study from the finished cells.
+//!
+//! ```no_run
+//! use engine::NoProgress;
+//! use engine::encoder::Device;
+//! use paper::{Board, Paper, Plan, State, Task, report};
+//!
+//! /// Prints every change.
+//! struct Lines;
+//!
+//! impl Board for Lines {
+//!     fn show(&self, all: &[(Task, State)], news: &str) {
+//!         let done = all.iter().filter(|(_, state)| matches!(state, State::Done(_))).count();
+//!         println!("{done} of {} cells: {news}", all.len());
+//!     }
+//! }
+//!
+//! fn main() -> engine::Result<()> {
+//!     // Plans are quick, full, further, or a file in TOML.
+//!     let paper = Paper {
+//!         plan: Plan::open("quick")?,
+//!         data: "corpora".into(),
+//!         output: "paper".into(),
+//!         cache: "cache".into(),
+//!         device: Device::Auto,
+//!         jobs: 1,
+//!         only: vec!["opq".into()],
+//!         skip: Vec::new(),
+//!         report_only: false,
+//!     };
+//!     // Stopped and started again, it runs what is not done.
+//!     let results = paper.run(&NoProgress, &Lines)?;
+//!     report(&paper.plan, &results, &paper.output)
+//! }
+//! ```
 #![deny(unsafe_code)]
 
 mod cell;
@@ -13,6 +47,7 @@ mod plan;
 mod prepare;
 mod published;
 mod run;
+mod setup;
 mod splits;
 mod svg;
 mod tables;
@@ -22,7 +57,8 @@ mod workers;
 
 pub use cell::{Cell, Figures, Task};
 pub use plan::{MethodPlan, Plan};
-pub use run::{Board, Paper, Results, State};
+pub use run::{Missing, Results};
+pub use setup::{Board, Paper, State};
 
 use std::path::Path;
 

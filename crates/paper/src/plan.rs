@@ -62,7 +62,7 @@ pub struct Plan {
     pub sensitivity: Vec<Sensitivity>,
 }
 
-/// A corpus.
+/// A corpus, and where its parts lie.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CorpusPlan {

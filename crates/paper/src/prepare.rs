@@ -7,7 +7,7 @@ use methods::{Input, Training};
 use train::views::{ViewChoice, Views};
 
 use crate::plan::{Plan, Source};
-use crate::run::Paper;
+use crate::setup::Paper;
 use crate::splits::{EncodedSplits, Splits, encoder, views};
 use crate::work::{Train, What, Work};
 
@@ -56,12 +56,12 @@ fn find<'r, K: PartialEq, V>(prepared: &'r [(K, V)], key: &K) -> &'r V {
     prepared.iter().find(|(own, _)| own == key).map(|(_, value)| value).expect("it was prepared")
 }
 
-/// What exact search over terms reads.
+/// The inputs of exact search over terms.
 pub fn float_terms() -> TermConfig {
     (LexiconConfig::default(), Weighting::Tfidf)
 }
 
-/// What the open cells of a corpus need; each thing once.
+/// The needs of the open cells of a corpus; each thing once.
 #[derive(Default)]
 struct Needs {
     sources: Vec<Source>,

@@ -1,78 +1,53 @@
 //! The run of a plan: the cells that are not done yet, several side by side, each stored as soon as it is finished.
 
 use std::collections::VecDeque;
-use std::path::PathBuf;
 
-use engine::encoder::Device;
 use engine::{Progress, Result};
 use parking_lot::Mutex;
 
 use crate::cell::{Cell, Store, Task};
-use crate::plan::Plan;
+use crate::setup::{Board, Paper, State, p_at_100};
 use crate::splits::Splits;
 use crate::work::{What, Work};
 use crate::workers::{Queue, Workers};
-
-/// A plan and where it runs.
-pub struct Paper {
-    pub plan: Plan,
-    /// Folder of the corpora.
-    pub data: PathBuf,
-    /// Folder of cells and report.
-    pub output: PathBuf,
-    /// Folder of embeddings, views and checkpoints.
-    pub cache: PathBuf,
-    /// Where the encoder computes.
-    pub device: Device,
-    /// Cells at a time.
-    pub jobs: usize,
-    /// Texts; a cell runs only if its name holds one of them. Empty: all cells.
-    pub only: Vec<String>,
-    /// Texts; a cell whose name holds one of them does not run.
-    pub skip: Vec<String>,
-    /// Whether nothing runs, so that the report shows what is finished.
-    pub report_only: bool,
-}
-
-/// The state of a cell.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum State {
-    Waiting,
-    Running,
-    /// Finished, with its P@100 where it has one.
-    Done(Option<f64>),
-    /// The files of its corpus are missing.
-    Absent,
-    /// It failed; the others go on.
-    Failed,
-}
-
-/// Display of a run.
-pub trait Board: Sync {
-    /// Called after every change with all cells; `news` describes the change.
-    fn show(&self, all: &[(Task, State)], news: &str);
-
-    /// A note of a running cell, at most one a minute.
-    fn hear(&self, _task: &Task, _note: &str) {}
-}
 
 /// A finished or interrupted run.
 pub struct Results {
     pub cells: Vec<Cell>,
     /// Unfinished cells with the reason.
-    pub missing: Vec<(Task, String)>,
+    pub missing: Vec<(Task, Missing)>,
     /// Whether the user stopped it.
     pub interrupted: bool,
 }
 
-/// All cells of a plan during a run; the lists run in parallel but for `missing`.
+/// Why a cell is not finished.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Missing {
+    /// The files of its corpus are not there.
+    Corpus,
+    NotRun,
+    /// It failed with this error.
+    Failed(String),
+}
+
+impl std::fmt::Display for Missing {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Missing::Corpus => "its corpus is not there",
+            Missing::NotRun => "not run yet",
+            Missing::Failed(error) => error,
+        })
+    }
+}
+
+/// All cells of a plan during a run; the lists run in parallel but for `failed`.
 struct Cells<'p> {
     work: Vec<Work<'p>>,
     done: Vec<Option<Cell>>,
     // Cells of format 1, which the report shows until they have run again.
     older: Vec<Option<Cell>>,
     states: Vec<(Task, State)>,
-    missing: Vec<(Task, String)>,
+    failed: Vec<(Task, String)>,
 }
 
 impl<'p> Cells<'p> {
@@ -86,7 +61,7 @@ impl<'p> Cells<'p> {
         let older = older.collect();
         let state = |cell: &Option<Cell>| cell.as_ref().map_or(State::Waiting, |c| State::Done(p_at_100(c)));
         let states = work.iter().zip(&done).map(|(w, cell)| (w.task.clone(), state(cell))).collect();
-        Cells { work, done, older, states, missing: Vec::new() }
+        Cells { work, done, older, states, failed: Vec::new() }
     }
 
     /// The cells that are done, and in the order of the plan why the others are not; `absent` are corpora whose files are
@@ -96,9 +71,9 @@ impl<'p> Cells<'p> {
         for ((work, cell), older) in self.work.iter().zip(&mut self.done).zip(self.older) {
             *cell = cell.take().or(older);
             if cell.is_none() {
-                let known = self.missing.iter().find(|(task, _)| *task == work.task).map(|(_, why)| why.clone());
-                let why = if absent[work.corpus] { "its corpus is not there" } else { "not run yet" };
-                missing.push((work.task.clone(), known.unwrap_or_else(|| why.into())));
+                let failed = self.failed.iter().find(|(task, _)| *task == work.task);
+                let otherwise = if absent[work.corpus] { Missing::Corpus } else { Missing::NotRun };
+                missing.push((work.task.clone(), failed.map_or(otherwise, |(_, why)| Missing::Failed(why.clone()))));
             }
         }
         Results { cells: self.done.into_iter().flatten().collect(), missing, interrupted }
@@ -135,7 +110,7 @@ impl Paper {
         progress: &dyn Progress,
         board: &dyn Board,
     ) -> Result<bool> {
-        let Cells { work, done, states, missing, .. } = cells;
+        let Cells { work, done, states, failed, .. } = cells;
         let mut open: Vec<usize> = (0..work.len())
             .filter(|&i| work[i].corpus == corpus && done[i].is_none() && self.is_selected(&work[i].task))
             .collect();
@@ -156,7 +131,7 @@ impl Paper {
         for (i, cell) in finished {
             match cell {
                 Ok(cell) => done[i] = Some(cell),
-                Err(problem) => missing.push((work[i].task.clone(), problem.to_string())),
+                Err(problem) => failed.push((work[i].task.clone(), problem.to_string())),
             }
         }
         Ok(interrupted)
@@ -169,19 +144,15 @@ impl Paper {
     }
 }
 
-/// P@100 of a cell that has one.
-pub(crate) fn p_at_100(cell: &Cell) -> Option<f64> {
-    matches!(cell.task, Task::System { .. } | Task::Sensitivity { .. }).then_some(cell.figures.precision[2])
-}
-
 #[cfg(test)]
 mod tests {
     use std::path::Path;
 
-    use engine::encoder::Pooling;
+    use engine::encoder::{Device, Pooling};
     use methods::Training;
 
     use super::*;
+    use crate::plan::Plan;
     use crate::work::Train;
 
     /// A plan run by one worker, everything under `dir`.

@@ -69,7 +69,7 @@ impl Splits {
         Ok(Some(splits))
     }
 
-    /// What is wrong with the labels: a class of the queries that no document has can never be found.
+    /// A problem of the labels: a class of the queries that no document has can never be found.
     fn strange_labels(&self, published: Option<&str>) -> Option<String> {
         let known: HashSet<u32> = classes(&self.documents.labels).collect();
         let asked: HashSet<u32> = classes(&self.queries.labels).collect();

@@ -6,11 +6,10 @@ use std::sync::Arc;
 use rayon::prelude::*;
 
 use crate::cell::{Cell, Task};
-use crate::claims::{Unreproduced, probability, unreproduced};
-use crate::comparison::{Comparison, Runs, Samples, Verdict};
+use crate::comparison::{Comparison, Runs, Samples, Verdict, probability};
 use crate::plan::{Kind, MethodPlan, Plan, Selection};
 use crate::published;
-use crate::run::Results;
+use crate::run::{Missing, Results};
 use methods::Input;
 
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -120,11 +119,6 @@ impl<'a> Report<'a> {
             self.runs.get(&key(bits)).or_else(|| self.runs.get(&key(0)))
         };
         of(a)?.minus(of(b)?)
-    }
-
-    /// What does not reproduce.
-    pub fn unreproduced(&self) -> Unreproduced {
-        unreproduced(self)
     }
 
     /// For every row, the columns that have a figure of ours and a published one: column, ours, published.
@@ -457,7 +451,7 @@ impl<'a> Report<'a> {
     }
 
     /// Unfinished cells with the reason.
-    pub fn missing(&self) -> &'a [(Task, String)] {
+    pub fn missing(&self) -> &'a [(Task, Missing)] {
         &self.results.missing
     }
 }

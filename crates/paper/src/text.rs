@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use crate::claims::unreproduced;
 use crate::comparison::Verdict;
 use crate::tables::{Entry, Report};
 
@@ -36,7 +37,7 @@ published ones; the published search sets are larger or other samples.";
 pub fn markdown(all: &Report) -> String {
     let mut out = format!("# {}\n", all.plan().title);
     let _ = writeln!(out, "\n{}", provenance(all));
-    let found = all.unreproduced();
+    let found = unreproduced(all);
     if found.checked > 0 || !found.lines.is_empty() {
         let _ = write!(out, "\n## {UNREPRODUCED}\n\n{UNREPRODUCED_NOTE}\n\n");
         found.lines.iter().for_each(|line| {

@@ -252,7 +252,7 @@ impl Plan {
     }
 }
 
-/// What decides a cell beside the corpus and the options of its method.
+/// Everything that decides a cell beside the corpus and the options of its method.
 struct Deciding<'a> {
     source: &'a Source,
     /// Rate in views, for methods that read views.

@@ -8,7 +8,7 @@ use parking_lot::{Mutex, MutexGuard};
 
 use crate::cell::{Cell, Store, Task};
 use crate::prepare::Ready;
-use crate::run::{Board, Paper, State, p_at_100};
+use crate::setup::{Board, Paper, State, p_at_100};
 use crate::work::Work;
 
 /// Shortest time between two notes of a cell.

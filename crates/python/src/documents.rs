@@ -9,7 +9,7 @@ use engine::corpus::{Corpus, CorpusConfig, Document, from_wire, to_wire};
 use engine::index::Index;
 use engine::shards::ShardManifest;
 use engine::{Error, Progress, Result};
-use micpq::pipeline::{BuildConfig, Embeddings, Filled, fill, report_skipped};
+use micpq::pipeline::{Embeddings, FillConfig, Filled, fill, report_skipped};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyDict, PyFloat, PyInt, PyList, PyMapping, PyString, PyTuple};
 use serde_json::{Map, Value};
@@ -176,14 +176,12 @@ impl Documents {
 
     /// Adds the documents to an index, and notes rows that were skipped.
     pub fn add_to(&self, index: &Index, embeddings: &Embeddings, progress: &dyn Progress) -> Result<Filled> {
-        let commit_every = BuildConfig::COMMIT_EVERY;
+        let filling = FillConfig::default();
         match &self.source {
-            Source::Memory(documents) => {
-                fill(index, documents.iter().cloned().map(Ok), embeddings, commit_every, progress)
-            }
+            Source::Memory(documents) => fill(index, documents.iter().cloned().map(Ok), embeddings, filling, progress),
             Source::Files { path, config } => {
                 let mut corpus = Corpus::open(path, config)?;
-                let filled = fill(index, corpus.by_ref(), embeddings, commit_every, progress)?;
+                let filled = fill(index, corpus.by_ref(), embeddings, filling, progress)?;
                 report_skipped(&corpus, progress);
                 Ok(filled)
             }

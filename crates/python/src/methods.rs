@@ -80,8 +80,11 @@ fn run(paper: &Paper, progress: &dyn Progress) -> Result<String> {
     if results.interrupted {
         return Err(Error::Interrupted);
     }
-    let missing: Vec<_> =
-        results.missing.iter().map(|(task, why)| serde_json::json!({ "cell": task.to_string(), "why": why })).collect();
+    let missing: Vec<_> = results
+        .missing
+        .iter()
+        .map(|(task, why)| serde_json::json!({ "cell": task.to_string(), "why": why.to_string() }))
+        .collect();
     Ok(serde_json::json!({ "cells": results.cells, "missing": missing }).to_string())
 }
 

@@ -48,7 +48,7 @@ impl Model {
         if self.embedder.get().is_none() {
             let _exclusive = self.loading.lock();
             if self.embedder.get().is_none() {
-                let _ = self.embedder.set(Arc::new(Embedder::for_model(&self.model, None, progress)?));
+                let _ = self.embedder.set(Arc::new(self.model.embedder(None, progress)?));
             }
         }
         Ok(self.embedder.get().expect("set above"))

@@ -168,7 +168,7 @@ impl Training {
             sample: o.count("sample")?.unwrap_or(BuildConfig::SAMPLE),
             cache: o.text("cache")?.map(PathBuf::from),
             store: o.parsed("store")?.unwrap_or_default(),
-            rerank_vectors: o.parsed("rerank_vectors")?.unwrap_or(RerankVectors::Int8),
+            rerank_vectors: o.parsed("rerank_vectors")?.unwrap_or(BuildConfig::RERANK_VECTORS),
             language: o.parsed("language")?.unwrap_or_default(),
             chunk: chunk(&mut o)?,
             replace: o.flag("replace")?.unwrap_or(false),

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use engine::corpus::{Corpus, DocId, Document, to_wire};
@@ -11,6 +11,7 @@ use engine::query::{Delivery, Query, RemoteSearcher, ShardView};
 use engine::shards::ShardManifest;
 use engine::{Error, Matrix, NoProgress, Result};
 use numpy::PyReadonlyArray2;
+use parking_lot::Mutex;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyTuple};
 
@@ -44,10 +45,6 @@ pub fn write_manifest(dir: PathBuf, json: &str) -> PyResult<()> {
     manifest.write(&dir).map_err(raise)
 }
 
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// A corpus that is read chunk by chunk.
 #[pyclass(frozen, module = "micpq._micpq")]
 pub struct Chunks {
@@ -72,7 +69,7 @@ impl Chunks {
     #[allow(clippy::type_complexity)]
     fn next<'py>(&self, py: Python<'py>) -> PyResult<Option<(Bound<'py, PyBytes>, Vec<u64>, Vec<String>)>> {
         let chunk = work::quick(py, None, |_| {
-            let mut corpus = locked(&self.corpus);
+            let mut corpus = self.corpus.lock();
             let (mut documents, mut rows) = (Vec::<Document>::new(), Vec::new());
             while documents.len() < self.size {
                 let Some(document) = corpus.next() else { break };
@@ -109,7 +106,7 @@ impl Shard {
     /// Runs work with the writer. After an error the changes since the last commit are discarded.
     fn write<T: Send>(&self, py: Python<'_>, change: impl FnOnce(&mut IndexWriter) -> Result<T> + Send) -> PyResult<T> {
         work::run(py, None, None, |_| {
-            let mut writer = locked(&self.writer);
+            let mut writer = self.writer.lock();
             if writer.is_none() {
                 *writer = Some(self.index.writer()?);
             }
@@ -124,7 +121,7 @@ impl Shard {
 
     /// The view of a request, which its first call takes.
     fn view(&self, token: &str) -> Result<Arc<ShardView>> {
-        let mut views = locked(&self.views);
+        let mut views = self.views.lock();
         views.retain(|_, (taken, _)| taken.elapsed() < MAX_VIEW_AGE);
         if let Some((_, view)) = views.get(token) {
             return Ok(view.clone());
@@ -250,9 +247,7 @@ impl Shard {
 
     /// Ends the writer, after its merges. What is not committed is discarded.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        work::run(py, None, None, |progress| {
-            locked(&self.writer).take().map_or(Ok(()), |writer| writer.close(progress))
-        })
+        work::run(py, None, None, |progress| self.writer.lock().take().map_or(Ok(()), |writer| writer.close(progress)))
     }
 
     fn reload(&self, py: Python<'_>) -> PyResult<bool> {
@@ -288,7 +283,7 @@ impl Shard {
 
     /// Drops the view of a request.
     fn release(&self, token: &str) {
-        locked(&self.views).remove(token);
+        self.views.lock().remove(token);
     }
 }
 
@@ -325,13 +320,13 @@ impl Merger {
             let deliver = |calls: Vec<Delivery>| -> Result<BTreeMap<usize, String>> {
                 let replies = Python::attach(|py| deliver.call1(py, (calls,)).and_then(|replies| replies.extract(py)));
                 replies.map_err(|problem| {
-                    *locked(&raised) = Some(problem);
+                    *raised.lock() = Some(problem);
                     Error::Interrupted
                 })
             };
             self.searcher.search(deliver, &queries, &config, progress)
         });
-        if let Some(problem) = locked(&raised).take() {
+        if let Some(problem) = raised.lock().take() {
             return Err(problem);
         }
         answers?.iter().map(|a| answer(py, a)).collect()

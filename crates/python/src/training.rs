@@ -10,8 +10,8 @@ use engine::index::Claim;
 use engine::model::Model as EngineModel;
 use engine::{Error, Matrix, Progress, Result};
 use methods::training::Task;
-use micpq::pipeline::{ModelSource, build_from_vectors};
-use micpq::vectors::train_on_vectors;
+use micpq::pipeline::ModelSource;
+use micpq::vectors::{UserVectors, train_on_vectors};
 use numpy::PyReadonlyArray2;
 use pyo3::prelude::*;
 
@@ -100,7 +100,8 @@ fn fit_vectors(
 ) -> Result<(EngineModel, serde_json::Value)> {
     let views = views.map_or(VectorViews::Noise(options.noise), VectorViews::Given);
     let cache = options.cache()?;
-    let trained = train_on_vectors(&options.training, values, width, Some(views), &cache, progress)?;
+    let vectors = UserVectors::new(values, width).views(views);
+    let trained = train_on_vectors(&options.training, vectors, &cache, progress)?;
     Ok((trained.model, trained.metrics))
 }
 
@@ -138,8 +139,9 @@ pub fn build(
                 None => fit_vectors(&options, values, width, None, progress)?,
             };
             let rows = Matrix::from_vec(width, values.to_vec());
-            let index = build_from_vectors(source(), &rows, &target, &model, &metrics, &options.build(), progress)?;
-            return Index::opened(index, None, temporary.then_some(path));
+            let given = ModelSource::Vectors { model: &model, metrics, vectors: &rows };
+            let built = micpq::build(source(), &target, given, &options.build(), progress)?;
+            return Index::opened(built.index, None, temporary.then_some(path));
         }
         let embedder = model.map(|model| model.embedder(progress).cloned()).transpose()?;
         let given = match (model, &embedder) {
@@ -150,7 +152,7 @@ pub fn build(
             },
             _ => ModelSource::Train,
         };
-        let built = micpq::pipeline::build(source(), &target, given, &options.build(), progress)?;
+        let built = micpq::build(source(), &target, given, &options.build(), progress)?;
         let embedder = embedder.or(built.embedder.map(Arc::new));
         Index::opened(built.index, embedder, temporary.then_some(path))
     })

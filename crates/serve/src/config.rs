@@ -191,7 +191,7 @@ pub fn check_keys(keys: &[KeyConfig]) -> Result<()> {
     Ok(())
 }
 
-/// What a key may do. Each role includes the ones before it.
+/// The permissions of a key. Each role includes the ones before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, EnumString, VariantNames)]
 #[serde(rename_all = "lowercase")]
 #[strum(serialize_all = "lowercase", parse_err_ty = Error, parse_err_fn = unknown_role)]

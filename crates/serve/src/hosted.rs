@@ -32,7 +32,7 @@ impl Encoders {
         if let Some(embedder) = loaded.iter().find(|embedder| embedder.config() == config) {
             return Ok(Some(embedder.clone()));
         }
-        let embedder = Arc::new(Embedder::for_model(model, None, progress)?);
+        let embedder = Arc::new(model.embedder(None, progress)?);
         loaded.push(embedder.clone());
         Ok(Some(embedder))
     }

@@ -9,7 +9,7 @@ use engine::query::Rerank;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use crate::routes::Id;
+use crate::id::Id;
 
 /// Documents on a plane.
 #[derive(Clone, Debug, PartialEq)]

@@ -19,7 +19,7 @@ pub struct Keys {
     keys: Vec<([u8; 32], KeyConfig)>,
 }
 
-/// What the key of a request lets it do.
+/// The permissions of a request, by its key.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Access {
     /// Name of the key; `None` on a server without keys.

@@ -7,13 +7,59 @@
 //!
 //! Invariants: an acknowledged write is on disk. A request succeeds completely or changes nothing. No input of a caller
 //! leads to status 500.
+//!
+//! This program serves until it has been asked once:
+//!
+//! ```
+//! use std::io::{Read, Write};
+//! use std::net::TcpStream;
+//! use std::sync::atomic::{AtomicBool, Ordering};
+//!
+//! use engine::Progress;
+//! use serve::ServeConfig;
+//!
+//! /// Stops the server when it is set.
+//! #[derive(Default)]
+//! struct Stop(AtomicBool);
+//!
+//! impl Progress for Stop {
+//!     fn interrupted(&self) -> bool {
+//!         self.0.load(Ordering::Relaxed)
+//!     }
+//! }
+//!
+//! // Port 0 is any free one. `indexes` names the directories that are served; here there are none.
+//! let config = ServeConfig { listen: ([127, 0, 0, 1], 0).into(), ..ServeConfig::default() };
+//! let stop = Stop::default();
+//! std::thread::scope(|scope| {
+//!     serve::run(config, &stop, |address| {
+//!         let ask = move || -> std::io::Result<String> {
+//!             let mut stream = TcpStream::connect(address)?;
+//!             write!(stream, "GET /healthz HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n")?;
+//!             let mut answer = String::new();
+//!             stream.read_to_string(&mut answer)?;
+//!             Ok(answer)
+//!         };
+//!         scope.spawn(|| {
+//!             let answer = ask();
+//!             stop.0.store(true, Ordering::Relaxed);
+//!             assert!(answer.unwrap().starts_with("HTTP/1.1 200"));
+//!         });
+//!     })
+//! })?;
+//! # Ok::<(), engine::Error>(())
+//! ```
 
 pub mod config;
 pub mod problem;
 
+#[macro_use]
+mod schema;
+
 mod bounds;
 mod extract;
 mod hosted;
+mod id;
 mod insight;
 mod jobs;
 mod keys;
@@ -26,6 +72,7 @@ mod server;
 mod telemetry;
 #[cfg(test)]
 mod tests;
+mod whole;
 mod writes;
 
 use std::io::IsTerminal;

@@ -6,18 +6,17 @@
 //! A document without text came as a vector: the new index takes its stored rerank vector. The index does not record which
 //! documents came with both text and vector: their texts are encoded.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use engine::corpus::{DocId, Document};
 use engine::disk::{Replaces, StagedDirectory};
 use engine::encoder::Embedder;
-use engine::index::{Index, IndexConfig, IndexWriter, Record, Walk};
+use engine::index::{Index, IndexConfig, IndexWriter};
+use engine::language::LanguageChoice;
 use engine::{Error, Matrix, NoProgress, Progress, Result};
 use micpq::BuildConfig;
-use micpq::methods::training::Task;
-use micpq::train::dataset::Dataset;
-use micpq::train::metrics::Labels;
+use micpq::pipeline::{FillConfig, ModelSource, Source, build_staged};
 
 use crate::hosted::Hosted;
 use crate::jobs::Job;
@@ -25,7 +24,7 @@ use crate::server::Server;
 use crate::writes::{Changed, WriterThread};
 
 /// Documents encoded at a time. Few, so that queries in between do not wait long.
-const CHUNK: usize = 256;
+const AT_ONCE: usize = 256;
 
 /// Refuses an index with documents that have neither text nor stored vector. Reads every document if the index stores no
 /// vectors.
@@ -53,115 +52,31 @@ pub fn run(server: &Arc<Server>, hosted: &Arc<Hosted>, config: BuildConfig, job:
 
 fn prepare(hosted: &Hosted, config: BuildConfig, job: &Job) -> Result<(StagedDirectory, serde_json::Value)> {
     let searcher = hosted.searcher();
-    let embedder = searcher.embedder(job)?.clone();
-    let index = searcher.index();
+    let (embedder, index) = (searcher.embedder(job)?.clone(), searcher.index());
     let walk = index.walk()?;
     // Documents may have been added since the request.
     walk.expect_texts_or_vectors()?;
-
-    let corpus = sample(&walk, config.sample, job)?;
-    let count = corpus.texts.len();
-    let cache = config.cache_dir()?;
-    let task = Task {
-        embedder: Some(&embedder),
-        clean: embedder.config().clean,
-        dropout: config.dropout,
-        corpus: &corpus,
-        validation: None,
-        test: None,
-        cache: &cache,
+    let config = BuildConfig {
+        index: IndexConfig { store: index.store(), rerank_vectors: index.rerank_vectors(), ..IndexConfig::default() },
+        language: LanguageChoice::Given(index.language()),
+        fill: FillConfig { at_once: AT_ONCE, ..config.fill },
+        // The job "recall" measures it.
+        measure_recall: false,
+        ..config
     };
-    let (trained, (clean, encoded_tokens)) = task.fit(&config.training, job)?;
-    if trained.interrupted {
-        return Err(Error::Interrupted);
-    }
-
     let staged = StagedDirectory::begin(hosted.dir(), Replaces::Index)?;
-    let settings = IndexConfig {
-        store: index.store(),
-        rerank_vectors: index.rerank_vectors(),
-        language: index.language(),
-        metrics: trained.metrics.clone(),
-        ..IndexConfig::default()
-    };
-    let new = Index::create(&staged.path(), &trained.model, settings)?;
-    job.stage("indexing", Some(walk.len() as u64));
-    // Training has already encoded its sample.
-    let encoded_rows: HashMap<&Vec<u32>, usize> = encoded_tokens.iter().zip(0..).collect();
-    let mut writer = new.writer()?;
-    for start in (0..walk.len()).step_by(CHUNK) {
-        if job.interrupted() {
-            return Err(Error::Interrupted);
-        }
-        let range = start..(start + CHUNK).min(walk.len());
-        let documents = range.clone().map(|i| walk.get(i).map(document)).collect::<Result<Vec<Document>>>()?;
-        let encode = |texts: &[&str]| -> Result<Matrix> {
-            let tokens = embedder.tokens(texts)?;
-            let fresh: Vec<&Vec<u32>> = tokens.iter().filter(|t| !encoded_rows.contains_key(t)).collect();
-            let encoded = embedder.encode_tokens(&fresh, None, &NoProgress)?;
-            let mut encoded = encoded.iter();
-            let mut vectors = Matrix::zeros(tokens.len(), embedder.width());
-            for (i, sequence) in tokens.iter().enumerate() {
-                let row = match encoded_rows.get(sequence) {
-                    Some(&row) => clean.row(row),
-                    None => encoded.next().expect("a vector for every new sequence"),
-                };
-                vectors.row_mut(i).copy_from_slice(row);
-            }
-            Ok(vectors)
-        };
-        let vectors = vectors_of(&documents, embedder.width(), encode, |i| walk.vector(start + i))?;
-        writer.add_embeddings(&documents, &vectors)?;
-        job.advance(documents.len() as u64);
-    }
-    writer.commit(job)?;
-    writer.close(job)?;
+    let built = build_staged(Source::Index(&walk), &staged.path(), ModelSource::TrainWith(&embedder), &config, job)?;
+    let new = Index::open(&staged.path(), job)?;
     let result = serde_json::json!({
-        "fingerprint": trained.model.fingerprint(),
-        "bits": trained.model.shape().bits(),
+        "fingerprint": new.model().fingerprint(),
+        "bits": new.model().shape().bits(),
         "documents": walk.len(),
-        "training_documents": count,
-        "selection": trained.metrics["selection"],
-        "best": trained.metrics["best"],
-        "best_epoch": trained.metrics["best_epoch"],
+        "training_documents": built.trained_on,
+        "selection": built.metrics["selection"],
+        "best": built.metrics["best"],
+        "best_epoch": built.metrics["best_epoch"],
     });
     Ok((staged, result))
-}
-
-/// Texts of at most `most` documents, evenly spread over the index.
-fn sample(walk: &Walk, most: usize, job: &Job) -> Result<Dataset> {
-    let count = walk.len().min(most);
-    job.stage("reading", Some(count as u64));
-    let (mut texts, mut positions) = (Vec::with_capacity(count), Vec::with_capacity(count));
-    for i in 0..count {
-        if job.interrupted() {
-            return Err(Error::Interrupted);
-        }
-        let position = i * walk.len() / count;
-        let record = walk.get(position)?;
-        if !record.is_without_text() {
-            texts.extend(record.text);
-            positions.push(position);
-        }
-        job.advance(1);
-    }
-    if texts.len() < 2 {
-        return Err(Error::config(format!(
-            "training compares texts and needs at least 2; only {} of {count} documents have a text",
-            texts.len()
-        )));
-    }
-    let labels = Labels::several(vec![Vec::new(); texts.len()]);
-    Ok(Dataset { texts, labels, positions, seen: walk.len() })
-}
-
-fn document(record: Record) -> Document {
-    Document {
-        id: record.id,
-        text: record.text.unwrap_or_default(),
-        labels: record.labels,
-        attributes: record.attributes,
-    }
 }
 
 /// One vector per document: the embedding of its text, or the stored vector if it has no text.
@@ -220,11 +135,11 @@ fn catch_up(old: &Index, embedder: &Embedder, writer: &mut IndexWriter, changed:
         }
     }
     let ids: Vec<DocId> = ids.into_iter().collect();
-    for chunk in ids.chunks(CHUNK) {
-        let mut documents = Vec::new();
+    for chunk in ids.chunks(AT_ONCE) {
+        let mut documents: Vec<Document> = Vec::new();
         for id in chunk {
             match old.get(id)? {
-                Some(record) => documents.push(document(record)),
+                Some(record) => documents.push(record.into()),
                 None => drop(writer.delete(id)?),
             }
         }

@@ -59,7 +59,7 @@ pub(crate) struct State {
     pub validation_seconds: f64,
 }
 
-/// What MICPQ's runs record beside their values.
+/// The record of MICPQ's runs beside their values.
 #[derive(Serialize, Deserialize)]
 struct Record {
     epoch: usize,

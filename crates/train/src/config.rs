@@ -4,9 +4,9 @@ use engine::model::{CodeShape, Distance};
 use engine::{Error, Result};
 use serde::{Deserialize, Serialize};
 
+use crate::objective::{Information, Objective};
 use crate::parameters::Sizes;
 use crate::preset::Preset;
-use crate::step::{Information, Objective};
 use crate::views::ViewChoice;
 
 /// Options of a training run. The defaults are those of the authors' code at 32 bits, with half as many views.

@@ -104,30 +104,8 @@ pub fn evaluate(
     let Some(&main) = config.distances.first() else {
         return Err(Error::config("no distance to evaluate by; give norm, squared or hamming"));
     };
+    check(corpus)?;
     let (documents, queries) = (corpus.documents.rows(), corpus.queries.rows());
-    if documents == 0 || queries == 0 {
-        return Err(Error::input(
-            "evaluation",
-            format!("there are {queries} queries and {documents} documents; give at least one of each"),
-        ));
-    }
-    if let Some((query_labels, document_labels)) = corpus.labels
-        && (query_labels.len() != queries || document_labels.len() != documents)
-    {
-        let (q, d) = (query_labels.len(), document_labels.len());
-        return Err(Error::input(
-            "labels",
-            format!("{q} queries and {d} documents have labels, {queries} and {documents} have embeddings"),
-        ));
-    }
-    for (what, vectors) in [("document", corpus.documents), ("query", corpus.queries)] {
-        if let Some(i) = vectors.iter().position(|row| !row.iter().all(|v| v.is_finite())) {
-            return Err(Error::input(
-                format!("{what} {i}"),
-                "its embedding holds a value that is not a finite number; encode it again or leave it out",
-            ));
-        }
-    }
     let order = Stream::new(config.seed, Purpose::Database, &[]).permutation(documents);
     let rows: Vec<usize> = order.iter().map(|&i| i as usize).collect();
     let database = corpus.documents.select(&rows);
@@ -185,6 +163,35 @@ pub fn evaluate(
         seed: config.seed,
         seconds,
     })
+}
+
+/// Refuses an empty corpus, labels of another length, and values that are not finite.
+fn check(corpus: &Corpus) -> Result<()> {
+    let (documents, queries) = (corpus.documents.rows(), corpus.queries.rows());
+    if documents == 0 || queries == 0 {
+        return Err(Error::input(
+            "evaluation",
+            format!("there are {queries} queries and {documents} documents; give at least one of each"),
+        ));
+    }
+    if let Some((query_labels, document_labels)) = corpus.labels
+        && (query_labels.len() != queries || document_labels.len() != documents)
+    {
+        let (q, d) = (query_labels.len(), document_labels.len());
+        return Err(Error::input(
+            "labels",
+            format!("{q} queries and {d} documents have labels, {queries} and {documents} have embeddings"),
+        ));
+    }
+    for (what, vectors) in [("document", corpus.documents), ("query", corpus.queries)] {
+        if let Some(i) = vectors.iter().position(|row| !row.iter().all(|v| v.is_finite())) {
+            return Err(Error::input(
+                format!("{what} {i}"),
+                "its embedding holds a value that is not a finite number; encode it again or leave it out",
+            ));
+        }
+    }
+    Ok(())
 }
 
 /// Document numbers, best first, for every projected query.

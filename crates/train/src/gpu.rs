@@ -8,10 +8,11 @@ use engine::model::CodeShape;
 use engine::{Error, Matrix, Result};
 
 use crate::config::TrainConfig;
+use crate::objective::{Information, Objective};
 use crate::parameters::{Moments, Parameters, Sizes};
 use crate::random::{Purpose, Stream};
 use crate::real::Adam;
-use crate::step::{Information, Losses, Objective};
+use crate::step::Losses;
 
 /// A model in training on a GPU.
 pub(crate) struct Gpu {

@@ -78,9 +78,14 @@ impl Trained {
     }
 }
 
-/// Clean embeddings of a corpus, one row per text, and their token sequences. An index of the same texts need not encode them
-/// again.
-pub type Vectors = (Matrix, Vec<Vec<u32>>);
+/// The texts of a corpus as training read them. An index of the same texts need neither tokenise nor encode them again.
+pub struct Vectors {
+    /// Clean embeddings, one row per text.
+    pub rows: Matrix,
+    pub tokens: Vec<Vec<u32>>,
+    /// Which texts are longer than the encoder takes.
+    pub cut: Vec<bool>,
+}
 
 impl<'a> Job<'a> {
     /// Trains one model and returns it with the embeddings of the corpus, for a caller that indexes the corpus next.
@@ -204,7 +209,8 @@ impl Prepared<'_> {
 
     pub fn into_vectors(self) -> Vectors {
         drop(self.views);
-        self.passes.into_parts()
+        let (rows, tokens, cut) = self.passes.into_parts();
+        Vectors { rows, tokens, cut }
     }
 }
 

@@ -8,6 +8,36 @@
 //!
 //! One seed gives one model, bit for bit, on any number of threads. Work is cut into pieces of fixed size, sums over pieces
 //! run in a fixed order, and every random draw is a function of the seed and its address ([`random`]).
+//!
+//! This program trains codes of 16 bits on vectors and encodes them:
+//!
+//! ```
+//! use engine::{Matrix, NoProgress};
+//! use train::TrainConfig;
+//! use train::vectors::{VectorJob, VectorViews, run};
+//!
+//! // 200 vectors of 8 values around ten centres.
+//! let mut state = 1u64;
+//! let mut uniform = || {
+//!     state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+//!     (state >> 40) as f32 / (1 << 24) as f32 - 0.5
+//! };
+//! let centres: Vec<f32> = (0..10 * 8).map(|_| uniform()).collect();
+//! let values: Vec<f32> = (0..200 * 8).map(|i| centres[i % centres.len()] + 0.1 * uniform()).collect();
+//! let vectors = Matrix::from_vec(8, values);
+//!
+//! // A short run of a small model. Every option has its default in the config.
+//! let config = TrainConfig { epochs: 3, hidden: 32, dim: 8, ..TrainConfig::new(16) };
+//! let views = VectorViews::Noise(VectorViews::NOISE);
+//! let job = VectorJob { config, vectors: vectors.as_slice(), width: vectors.cols(), views, cache: None };
+//! let trained = run(&job, &NoProgress)?;
+//! println!("{}", trained.summary());
+//!
+//! // A code is two bytes.
+//! let codes = trained.model.encode(&vectors)?;
+//! assert_eq!(codes.len(), 200 * 2);
+//! # Ok::<(), engine::Error>(())
+//! ```
 
 pub mod config;
 pub mod dataset;
@@ -18,6 +48,7 @@ pub mod vectors;
 pub mod views;
 
 pub mod contrastive;
+pub mod objective;
 pub mod parameters;
 pub mod quantizer;
 pub mod step;

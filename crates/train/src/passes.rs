@@ -19,6 +19,7 @@ const MASK_SEED: u64 = 1;
 pub struct Passes<'a> {
     embedder: &'a Embedder,
     tokens: Vec<Vec<u32>>,
+    cut: Vec<bool>,
     dropout: f64,
     masks: u64,
     // Without the masks.
@@ -40,7 +41,7 @@ impl<'a> Passes<'a> {
             return Err(Error::config(format!("dropout is {rate}; it must be at least 0 and below 1")));
         }
         progress.stage("tokenising", None);
-        let tokens = embedder.tokens(texts)?;
+        let (tokens, cut) = embedder.tokens_and_cut(texts)?;
         let config = embedder.config();
         // Everything that decides a value, and nothing else: texts that clean to the same tokens share embeddings. GPU and
         // CPU embeddings agree to a few thousandths but not bit for bit, so each has its own cache and a run resumes with
@@ -59,7 +60,7 @@ impl<'a> Passes<'a> {
             VectorCache::open(dir.join(format!("vectors-{name}")), embedder.width())
         });
         let clean = clean_vectors(embedder, &tokens, &keys, cache.transpose()?, progress)?;
-        Ok(Passes { embedder, tokens, dropout: rate, masks: MASK_SEED, fingerprint, clean })
+        Ok(Passes { embedder, tokens, cut, dropout: rate, masks: MASK_SEED, fingerprint, clean })
     }
 
     /// The same with other dropout masks: every seed has views of its own. Seed 0 is the default.
@@ -77,9 +78,9 @@ impl<'a> Passes<'a> {
         self.clean
     }
 
-    /// Clean embeddings and token sequences.
-    pub fn into_parts(self) -> (Matrix, Vec<Vec<u32>>) {
-        (self.clean, self.tokens)
+    /// Clean embeddings, token sequences and which texts were cut.
+    pub fn into_parts(self) -> (Matrix, Vec<Vec<u32>>, Vec<bool>) {
+        (self.clean, self.tokens, self.cut)
     }
 }
 

@@ -69,7 +69,7 @@ impl Preset {
         }
     }
 
-    /// What keeps a run from being the published one.
+    /// Differences of a run from the published one.
     pub fn warnings(&self, documents: &Dataset, labelled_validation: bool) -> Vec<String> {
         let mut all = Vec::new();
         if !labelled_validation {

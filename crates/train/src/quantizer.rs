@@ -3,9 +3,9 @@
 //! Arrays are `[dim, n]` and `[codewords, n]`, with one column per view of a document. So sums over codewords run along whole
 //! registers, and the rows of one codebook are one contiguous slice.
 
+use crate::objective::{Information, Objective};
 use crate::product::{View, multiply, multiply_add};
 use crate::real::Real;
-use crate::step::{Information, Objective};
 
 /// Added inside the logarithms of the entropies, as in the authors' code.
 const ENTROPY_FLOOR: f64 = 1e-12;

@@ -4,7 +4,7 @@
 /// 2^64 over the golden ratio, odd: the step between the counters of neighbouring draws.
 const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// What a stream is used for. The numbers decide every trained model: never change one.
+/// The use of a stream. The numbers decide every trained model: never change one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
     /// Initial parameters.

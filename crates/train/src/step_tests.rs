@@ -6,6 +6,7 @@ use engine::model::{CodeShape, Codebooks, Distance};
 use safetensors::{Dtype, SafeTensors};
 
 use super::*;
+use crate::objective::Information;
 use crate::parameters::Sizes;
 
 /// One MICPQ training step in float64 autograd: inputs, losses, gradients, codes and distances.

@@ -3,7 +3,8 @@
 use std::path::Path;
 use std::time::Instant;
 
-use engine::model::{Codebooks, EmbeddingConfig, Model, ModelConfig, Projection};
+use engine::encoder::EmbeddingConfig;
+use engine::model::{Codebooks, Model, ModelConfig, Projection};
 use engine::{Error, Progress, Result};
 use serde::Serialize;
 

@@ -4,7 +4,8 @@
 //! documents approximately by angle; more bits give a better approximation. This is locality-sensitive hashing, the baseline
 //! that training has to beat.
 
-use engine::model::{CodeShape, Codebooks, Dense, Distance, EmbeddingConfig, Model, ModelConfig, Projection};
+use engine::encoder::EmbeddingConfig;
+use engine::model::{CodeShape, Codebooks, Dense, Distance, Model, ModelConfig, Projection};
 use engine::{Error, Result};
 
 use crate::random::{Purpose, Stream};

@@ -1,4 +1,4 @@
-//! What the page calls. It writes into memory that this module names, and reads from it: no pointer is followed here.
+//! The functions that the page calls. It writes into memory that this module names, and reads from it: no pointer is followed here.
 
 use std::cell::RefCell;
 

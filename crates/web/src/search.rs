@@ -8,7 +8,7 @@ use kernels::squares::squared_distances;
 
 use crate::bytes::{MAGIC, Reader, VERSION};
 
-/// What is wrong, for the page to show.
+/// A problem, for the page to show.
 #[derive(Debug)]
 pub struct Problem(pub String);
 

@@ -1,4 +1,4 @@
-//! What a fast query encoder loses and costs: `query_encoder INDEX QUERIES [LABEL_FIELD [QUERY_FIELD]]`.
+//! Losses and costs of a fast query encoder: `query_encoder INDEX QUERIES [LABEL_FIELD [QUERY_FIELD]]`.
 //!
 //! Prints JSON: P@100 by code of labelled queries, recall@10 against exact float search by the full encoder, with and without
 //! re-ranking, for the full and the fast query encoder, and the time of one query from its text to its distance table, on one

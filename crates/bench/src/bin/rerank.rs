@@ -36,7 +36,7 @@ fn main() -> Result<()> {
     let label = rest.first().filter(|name| !name.is_empty()).cloned();
     let most = rest.get(1).map_or(usize::MAX, |n| n.parse().expect("a number of documents"));
     let model = Model::load(Path::new(model))?;
-    let embedder = Embedder::for_model(&model, None, &NoProgress)?;
+    let embedder = model.embedder(None, &NoProgress)?;
     let mut names = LabelNames::default();
     let mut read = |path: &str| -> Result<(Dataset, Matrix)> {
         let config = CorpusConfig { label_field: label.clone(), unique_ids: false, ..CorpusConfig::default() };

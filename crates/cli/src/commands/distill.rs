@@ -6,10 +6,9 @@ use std::time::Instant;
 use anyhow::Result;
 use clap::Args;
 use engine::Error;
-use engine::encoder::FastEncoder;
 use engine::index::{Index, Store};
-use engine::model::Model;
-use micpq::pipeline::{distill_corpus, distill_index};
+use engine::model::{FastEncoder, Model};
+use micpq::pipeline::{DistillTarget, Source, distill_corpus, distill_index};
 use train::query_encoder::{DistillConfig, expect_encoder};
 
 use super::embedder_of;
@@ -92,7 +91,8 @@ pub fn run(args: Distill, json: bool, progress: &TerminalProgress) -> Result<()>
     let embedder = embedder_of(&model, args.computing, progress)?;
     let made = match (&index, &args.corpus) {
         (_, Some(corpus)) => {
-            distill_corpus(&model, &dir, (corpus, &args.source.config()), &embedder, &config, progress)?
+            let target = DistillTarget { model: &model, dir: &dir, embedder: &embedder };
+            distill_corpus(target, Source::Corpus(corpus, &args.source.config()), &config, progress)?
         }
         (Some(index), None) => distill_index(index, &embedder, &config, progress)?,
         (None, None) => unreachable!("refused above"),

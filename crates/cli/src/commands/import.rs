@@ -11,7 +11,7 @@ use engine::formats::vectors::{VectorFile, is_vectors};
 use engine::index::{Claim, Index, IndexConfig, RerankVectors, Store};
 use engine::model::Model;
 use engine::{Error, Matrix, Progress};
-use micpq::vectors::train_on_vectors;
+use micpq::vectors::{UserVectors, train_on_vectors};
 use train::vectors::VectorViews;
 
 use super::index::metrics_of;
@@ -158,16 +158,11 @@ fn train(args: &Import, file: &VectorFile, progress: &TerminalProgress) -> Resul
         }
     }
     let cache = micpq::pipeline::cache_dir(args.training.cache.as_deref())?;
-    let views = Some(VectorViews::Noise(args.noise));
-    let trained =
-        train_on_vectors(&training, sample.as_slice(), file.width(), views, &cache, progress).map_err(|error| {
-            match error {
-                Error::Interrupted => {
-                    anyhow::Error::new(error).context("run the same command to continue the training")
-                }
-                error => error.into(),
-            }
-        })?;
+    let vectors = UserVectors::from(&sample).views(VectorViews::Noise(args.noise));
+    let trained = train_on_vectors(&training, vectors, &cache, progress).map_err(|error| match error {
+        Error::Interrupted => anyhow::Error::new(error).context("run the same command to continue the training"),
+        error => error.into(),
+    })?;
     Ok(trained.model)
 }
 

@@ -9,7 +9,7 @@ use engine::language::LanguageChoice;
 use engine::model::Model;
 use engine::query::{RecallConfig, RecallReport, Searcher};
 use engine::{Error, Progress};
-use micpq::pipeline::{Embeddings, fill, report_skipped};
+use micpq::pipeline::{Embeddings, FillConfig, fill, report_skipped};
 
 use super::embedder_of;
 use crate::args;
@@ -307,7 +307,8 @@ fn add(
     let embedder = embedder_of(index.model(), computing, progress)?;
     let mut corpus = Corpus::open(corpus, &source.config())?;
     progress.stage("indexing", None);
-    let filled = fill(index, corpus.by_ref(), &Embeddings::Encode(&embedder), commit_every, progress)?;
+    let config = FillConfig { commit_every, ..FillConfig::default() };
+    let filled = fill(index, corpus.by_ref(), &Embeddings::Encode(&embedder), config, progress)?;
     report_skipped(&corpus, progress);
     filled.report_cut(index, progress);
     progress.finish();

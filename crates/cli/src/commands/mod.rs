@@ -29,7 +29,7 @@ use engine::corpus::{Corpus, Document};
 use engine::encoder::{Device, Embedder};
 use engine::model::Model;
 use engine::{Error, Progress};
-use micpq::pipeline::CHUNK;
+use micpq::pipeline::FillConfig;
 
 use crate::args::{Args, Command, ComputingArgs};
 use crate::progress::TerminalProgress;
@@ -88,9 +88,10 @@ pub fn set_threads(threads: usize) -> Result<()> {
     Ok(())
 }
 
-/// Documents of a corpus in chunks of [`CHUNK`].
+/// Documents of a corpus in groups of the size that an index takes at once.
 fn chunks(corpus: &mut Corpus) -> impl Iterator<Item = engine::Result<Vec<Document>>> + '_ {
-    let next = |corpus: &mut Corpus| corpus.by_ref().take(CHUNK).collect::<engine::Result<Vec<Document>>>();
+    let at_once = FillConfig::default().at_once;
+    let next = move |corpus: &mut Corpus| corpus.by_ref().take(at_once).collect::<engine::Result<Vec<Document>>>();
     std::iter::from_fn(move || match next(corpus) {
         Ok(documents) if documents.is_empty() => None,
         chunk => Some(chunk),
@@ -99,11 +100,11 @@ fn chunks(corpus: &mut Corpus) -> impl Iterator<Item = engine::Result<Vec<Docume
 
 /// The embedder of a model, for many texts. Downloads a registered encoder that is missing.
 fn embedder_of(model: &Model, computing: ComputingArgs, progress: &dyn Progress) -> Result<Embedder> {
-    Ok(Embedder::for_model(model, computing.precision, progress)?.on(device(), progress)?)
+    Ok(model.embedder(computing.precision, progress)?.on(device(), progress)?)
 }
 
 /// The embedder of a model, for single queries. A GPU takes seconds to start, so it is used only if it is named.
 fn embedder_for_queries(model: &Model, computing: ComputingArgs, progress: &dyn Progress) -> Result<Embedder> {
     let device = if device() == Device::Auto { Device::Cpu } else { device() };
-    Ok(Embedder::for_model(model, computing.precision, progress)?.on(device, progress)?)
+    Ok(model.embedder(computing.precision, progress)?.on(device, progress)?)
 }

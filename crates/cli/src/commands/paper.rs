@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use anyhow::Result;
 use engine::Error;
 use engine::encoder::{Device, pull};
-use paper::{Board, Paper, Plan, State, Task};
+use paper::{Board, Missing, Paper, Plan, State, Task};
 use parking_lot::Mutex;
 
 use crate::args;
@@ -60,13 +60,16 @@ pub fn run(args: args::Paper, json: bool, quiet: bool, progress: &TerminalProgre
         return Err(Error::Interrupted.into());
     }
     if json {
-        let missing: Vec<_> =
-            results.missing.iter().map(|(task, why)| serde_json::json!({ "cell": task, "why": why })).collect();
+        let missing: Vec<_> = results
+            .missing
+            .iter()
+            .map(|(task, why)| serde_json::json!({ "cell": task, "why": why.to_string() }))
+            .collect();
         return output::json(&serde_json::json!({
             "report": report, "cells": results.cells.len(), "missing": missing,
         }));
     }
-    for (task, why) in results.missing.iter().filter(|(_, why)| !why.contains("corpus is not there")) {
+    for (task, why) in results.missing.iter().filter(|(_, why)| *why != Missing::Corpus) {
         output::line(format!("missing: {task}: {why}"))?;
     }
     output::line(format!("{} cells; open {}", results.cells.len(), report.display()))

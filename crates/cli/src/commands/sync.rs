@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use engine::index::Index;
 use engine::{Error, Progress};
-use micpq::pipeline::{Synced, sync};
+use micpq::pipeline::{SyncConfig, Synced, sync};
 
 use super::embedder_of;
 use crate::args::Sync;
@@ -36,10 +36,11 @@ pub fn run(args: Sync, json: bool, progress: &TerminalProgress) -> Result<()> {
     }
     let index = Index::open(&args.index, progress)?;
     let embedder = embedder_of(index.model(), args.computing, progress)?;
-    let config = args.source.config();
+    let mut config = SyncConfig { corpus: args.source.config(), ..SyncConfig::default() };
+    config.fill.commit_every = args.commit_every;
     let mut first = true;
     loop {
-        let synced = sync(&index, &embedder, &args.folder, &config, args.commit_every, progress)?;
+        let synced = sync(&index, &embedder, &args.folder, &config, progress)?;
         progress.finish();
         if first || synced.is_changed() || synced.filled.interrupted {
             report(&index, &synced, json, progress)?;

@@ -1,19 +1,19 @@
-//! The forward pass of one batch: the buffers of a lane, and the kernels of one view.
+//! Batches on a GPU: the buffers of a lane, its uploads, and its views in flight. `pass.rs` has the kernels of one view.
+
+mod pass;
 
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use cudarc::driver::result;
-
 use crate::driver::batch::{Capacity, Packed, pack};
-use crate::driver::compile::{Kernels, arguments};
-use crate::driver::device::{Device, driver_result};
-use crate::driver::gemm::{Linear, Products, WORKSPACE_BYTES};
+use crate::driver::compile::Kernels;
+use crate::driver::device::Device;
+use crate::driver::gemm::{Products, WORKSPACE_BYTES};
 use crate::driver::hopper::Map;
 use crate::driver::memory::{Buffer, Event, Pinned, Stream};
-use crate::driver::weights::{Norm, Weights};
-use crate::shape::Rate;
+use crate::driver::weights::Weights;
 use crate::{Dropout, Error, Pooling, Precision, Result, Shape};
+use pass::Pass;
 
 /// The encoder, shared by all lanes.
 pub(crate) struct Model {
@@ -170,7 +170,7 @@ impl Lane {
         let (numbers, embeddings) = (numbers.at(), embeddings.at());
         // SAFETY: the buffers have the capacity's sizes, the batch is within the capacity, and all of them live until
         // the stream is waited for when the lane is dropped.
-        unsafe { self.forward(model, packed, pooling, dropout, numbers, embeddings, mark)? };
+        unsafe { Pass { lane: self, model, packed, pooling, dropout, numbers, embeddings }.run(mark)? };
         let values = HEADER_VALUES + packed.documents * model.shape.hidden;
         let Slot { host, done, .. } = &mut self.slots[slot];
         self.stream.download(&mut host.as_mut_slice()[..values], embeddings)?;
@@ -208,167 +208,5 @@ impl Lane {
     pub fn abandon(&mut self) {
         self.pending.clear();
         let _ = self.stream.wait();
-    }
-
-    /// # Safety
-    /// See `launch`.
-    #[allow(clippy::too_many_arguments)]
-    unsafe fn forward(
-        &self,
-        model: &Model,
-        packed: Packed,
-        pooling: Pooling,
-        dropout: Option<Dropout>,
-        numbers: u64,
-        embeddings: u64,
-        mark: Mark,
-    ) -> Result<()> {
-        let Model { shape, weights, kernels, products, .. } = model;
-        let Packed { tokens, documents, shorts, items, sections } = packed;
-        let stream = &self.stream;
-        let section = |start: usize| self.batch.at() + 4 * start as u64;
-        let (ids, positions, starts, all_items) =
-            (section(sections.ids), section(sections.positions), section(sections.starts), section(sections.items));
-        let (states, wide, narrow, context) = (self.states.at(), self.wide.at(), self.narrow.at(), self.context.at());
-        let drops = |layer: Option<usize>| dropout.is_some_and(|d| d.in_layer(layer, shape.layers));
-        let rate = dropout.map_or(Rate::default(), |d| d.rate());
-        let (count, rows_of_documents) = (tokens as i32, documents as i32);
-        // Keys of the sites that drop states: site 0 is the embeddings, then two sites per layer.
-        let row_keys = |site: usize| self.row_keys.at() + 8 * (site * tokens) as u64;
-        let attention_keys = |layer: usize| self.attention_keys.at() + 8 * (layer * documents) as u64;
-
-        // SAFETY: the arguments of every launch below are those of its kernel, in order and type; addresses are of this
-        // lane's or the model's buffers, whose sizes cover `tokens` and `documents`.
-        unsafe {
-            if let Some(view) = dropout {
-                let layers = shape.layers as i32;
-                kernels.keys.launch(
-                    stream,
-                    tokens.div_ceil(128),
-                    128,
-                    arguments![
-                        positions,
-                        count,
-                        rows_of_documents,
-                        layers,
-                        view.key,
-                        numbers,
-                        row_keys(0),
-                        attention_keys(0)
-                    ],
-                )?;
-            }
-            mark(stream, "keys")?;
-            let Norm { scale, shift } = &weights.norm;
-            kernels.embed.pick(drops(None)).launch(
-                stream,
-                tokens.div_ceil(8),
-                256,
-                arguments![
-                    ids,
-                    positions,
-                    weights.tokens.at(),
-                    weights.positions.at(),
-                    scale.at(),
-                    shift.at(),
-                    states,
-                    count,
-                    row_keys(0),
-                    rate
-                ],
-            )?;
-            mark(stream, "embeddings")?;
-            for (l, layer) in weights.layers.iter().enumerate() {
-                let drop = drops(Some(l));
-                let linear = |linear: &Linear, x: u64, y: u64, rows: usize| {
-                    linear.multiply(products, x, y, rows, &self.workspace, stream)
-                };
-                let add_norm = |from: u64, at: u64, to: u64, norm: &Norm, rows: usize, site: usize, key_at: u64| {
-                    let count = rows as i32;
-                    kernels.add_norm.pick(drop).launch(
-                        stream,
-                        rows.div_ceil(8),
-                        256,
-                        arguments![
-                            from,
-                            at,
-                            narrow,
-                            to,
-                            norm.scale.at(),
-                            norm.shift.at(),
-                            count,
-                            row_keys(site),
-                            key_at,
-                            rate
-                        ],
-                    )
-                };
-                linear(&layer.attention_in, states, wide, tokens)?;
-                mark(stream, "product, attention in")?;
-                // CLS pooling needs only the first tokens of the last layer, so only these are computed.
-                let first_only = pooling == Pooling::Cls && l + 1 == shape.layers;
-                let (rows, first_at, to) =
-                    if first_only { (documents, starts, self.compact.at()) } else { (tokens, 0u64, states) };
-                if first_only {
-                    kernels.attend_first.pick(drop).launch(
-                        stream,
-                        (documents * shape.heads).div_ceil(4),
-                        128,
-                        arguments![wide, context, starts, rows_of_documents, attention_keys(l), rate],
-                    )?;
-                } else {
-                    let (units, at) = (shorts * shape.heads, section(sections.shorts));
-                    let count = units as i32;
-                    kernels.attend_short.pick(drop).launch(
-                        stream,
-                        units.div_ceil(4),
-                        128,
-                        arguments![wide, context, at, count, attention_keys(l), rate],
-                    )?;
-                    kernels.attend.pick(drop).launch(
-                        stream,
-                        items * shape.heads,
-                        128,
-                        arguments![wide, context, all_items, attention_keys(l), rate],
-                    )?;
-                }
-                mark(stream, "attention")?;
-                linear(&layer.attention_out, context, narrow, rows)?;
-                mark(stream, "product, attention out")?;
-                add_norm(states, first_at, to, &layer.attention_norm, rows, 1 + 2 * l, first_at)?;
-                mark(stream, "residual and norm")?;
-                match (layer.feed_in.own_product().filter(|_| model.use_own_product), &self.maps) {
-                    (Some(own), Some((all, first))) => {
-                        own.launch(if first_only { first } else { all }, wide, rows, stream)?;
-                        mark(stream, "product, feed in")?;
-                    }
-                    _ => {
-                        linear(&layer.feed_in, to, wide, rows)?;
-                        mark(stream, "product, feed in")?;
-                        if !weights.activated {
-                            let vectors = (rows * shape.intermediate / 8) as u64;
-                            let blocks = vectors.div_ceil(256) as usize;
-                            kernels.activation.launch(stream, blocks, 256, arguments![wide, vectors])?;
-                            mark(stream, "activation")?;
-                        }
-                    }
-                }
-                linear(&layer.feed_out, wide, narrow, rows)?;
-                mark(stream, "product, feed out")?;
-                add_norm(to, 0, to, &layer.feed_norm, rows, 2 + 2 * l, first_at)?;
-                mark(stream, "residual and norm")?;
-            }
-            driver_result(
-                "clearing a flag",
-                result::memset_d8_async(embeddings, 0, 4 * HEADER_VALUES, stream.handle()),
-            )?;
-            let (from, first_rows) = match pooling {
-                Pooling::Cls => (self.compact.at(), 0u64),
-                Pooling::Mean => (states, starts),
-            };
-            let to = embeddings + 4 * HEADER_VALUES as u64;
-            kernels.pool.launch(stream, documents, 128, arguments![from, first_rows, to, embeddings])?;
-            mark(stream, "pooling")
-        }
     }
 }

@@ -52,6 +52,11 @@ struct Workspace {
 
 const BLOCK: usize = 256;
 
+/// Blocks of threads, a thread for each of `count`.
+fn blocks(count: usize) -> usize {
+    count.div_ceil(BLOCK)
+}
+
 impl Workspace {
     fn new(device: &Device, windows: usize, texts: usize, width: usize, bits: usize) -> Result<Self> {
         let floats = |count: usize| Buffer::new(device, 4 * count, "training");
@@ -116,133 +121,17 @@ impl InfoMax {
             // A quarter more: batches of texts differ in length.
             _ => Workspace::new(&self.layer.device, windows * 5 / 4, n, width, bits)?,
         };
-        let buffers = self.workspace.insert(workspace);
-        let (layer, head) = (&self.layer, &self.head);
-        let (stream, k) = (&layer.stream, &layer.kernels);
-        // (text, token number) of every window; windows without a token have no text.
-        let mut tokens = vec![[u32::MAX, 0]; windows];
-        let mut count = 0u32;
-        for (text, windows) in step.texts.windows.iter().enumerate() {
-            for token in &mut tokens[windows.clone()] {
-                *token = [text as u32, count];
-                count += 1;
-            }
-        }
-        let ranges = text_ranges(step.texts.windows);
-        stream.upload(buffers.tokens.at(), &tokens)?;
-        stream.upload(buffers.text_ranges.at(), &ranges)?;
-        let row = |buffer: &Buffer, row: usize, columns: usize| buffer.at() + 4 * (row * columns) as u64;
-        stream.upload(row(&buffers.values, windows + n, width), step.firsts)?;
-
-        layer.forward(buffers.values.at())?;
-        layer.mean(buffers.values.at(), row(&buffers.values, windows, width), &buffers.text_ranges, n)?;
-        let rows = windows + 2 * n;
-        let (map, bias) = (View::rows(head.values.at(), bits), head.values.at() + 4 * (width * bits) as u64);
-        let pairs_offset = 4 * (width * bits + bits) as u64;
-        let pairs = View::rows(head.values.at() + pairs_offset, 2 * bits);
-        let pairs_bias_offset = pairs_offset + 4 * (2 * bits * bits) as u64;
-        let values = View::rows(buffers.values.at(), width);
-        layer.multiply((buffers.logits.at(), bits), values, map, [rows, bits, width], bias)?;
-        let [key_text, key_token, key_first] = step.keys;
-        let each = |count: usize| count.div_ceil(BLOCK);
-        let (windows32, n32, bits32, width32) = (windows as u32, n as u32, bits as u32, width as u32);
-        // SAFETY: every argument has the type of the kernel's parameter, and `Workspace` has the sizes for these windows and texts.
-        unsafe {
-            k.draw_codes.launch(
-                stream,
-                each(rows * bits),
-                BLOCK as u32,
-                arguments![
-                    buffers.logits.at(),
-                    buffers.codes.at(),
-                    buffers.steepness.at(),
-                    buffers.tokens.at(),
-                    key_text,
-                    key_token,
-                    key_first,
-                    windows32,
-                    n32,
-                    bits32,
-                    self.sharpness
-                ],
-            )?;
-        }
-        let code = |from: usize| View::rows(row(&buffers.codes, from, bits), bits);
-        let pairs_bias = head.values.at() + pairs_bias_offset;
-        layer.multiply((buffers.queries.at(), 2 * bits), code(windows), pairs, [n, 2 * bits, bits], pairs_bias)?;
-        // For each half of `queries`: its first column, the first row and the number of the codes it is compared with, the owners
-        // of these codes, and the weight of one text.
-        let sides = [
-            (0, 0, windows, buffers.tokens.at(), 1.0 / n as f32),
-            (bits, windows + n, n, 0u64, self.whole_weight / n as f32),
-        ];
-        let text_ranges = buffers.text_ranges.at();
-        let (mut scores, mut block) = (buffers.scores.at(), 1);
-        for (half, from, others, owners, share) in sides {
-            let query = View::rows(buffers.queries.at() + 4 * half as u64, 2 * bits);
-            layer.multiply((scores, others), query, code(from).transposed(), [n, others, bits], 0)?;
-            let losses = buffers.losses.at() + 8 * block as u64;
-            // SAFETY: as above.
-            unsafe {
-                k.agree.launch(
-                    stream,
-                    each(n * others),
-                    BLOCK as u32,
-                    arguments![scores, losses, owners, text_ranges, n32, others as u32, share],
-                )?;
-            }
-            let slope = View::rows(scores, others);
-            let dquery = buffers.dqueries.at() + 4 * half as u64;
-            layer.multiply((dquery, 2 * bits), slope, code(from), [n, bits, others], 0)?;
-            layer.multiply(
-                (row(&buffers.dcodes, from, bits), bits),
-                slope.transposed(),
-                query,
-                [others, bits, n],
-                0,
-            )?;
-            scores += 4 * (n * others) as u64;
-            block += each(n * others);
-        }
-        let (to, dqueries) = (head.gradient.at(), View::rows(buffers.dqueries.at(), 2 * bits));
-        layer.multiply((to + pairs_offset, 2 * bits), code(windows).transposed(), dqueries, [bits, 2 * bits, n], 0)?;
-        layer.sums(buffers.dqueries.at(), to + pairs_bias_offset, n, 2 * bits)?;
-        layer.multiply(
-            (row(&buffers.dcodes, windows, bits), bits),
-            dqueries,
-            pairs.transposed(),
-            [n, bits, 2 * bits],
-            0,
-        )?;
-        let (blocks, losses) = ((block - 1) as u32, buffers.losses.at());
-        // SAFETY: as above.
-        unsafe {
-            k.sum_losses.launch(stream, 1, BLOCK as u32, arguments![losses + 8, losses, blocks])?;
-            // From here on `dcodes` is the gradient of the logits.
-            let (x, y) = (buffers.dcodes.at(), buffers.steepness.at());
-            k.scale_by.launch(stream, each(rows * bits), BLOCK as u32, arguments![x, y, (rows * bits) as u32])?;
-        }
-        let dlogits = View::rows(buffers.dcodes.at(), bits);
-        layer.multiply((to, bits), values.transposed(), dlogits, [width, bits, rows], 0)?;
-        layer.sums(buffers.dcodes.at(), to + 4 * (width * bits) as u64, rows, bits)?;
-        layer.multiply((buffers.slopes.at(), width), dlogits, map.transposed(), [windows + n, width, bits], 0)?;
-        // SAFETY: as above.
-        unsafe {
-            k.filter_slopes.launch(
-                stream,
-                each(windows * width),
-                BLOCK as u32,
-                arguments![
-                    buffers.slopes.at(),
-                    buffers.values.at(),
-                    buffers.tokens.at(),
-                    buffers.text_ranges.at(),
-                    windows32,
-                    width32
-                ],
-            )?;
-        }
-        layer.backward(buffers.slopes.at())?;
+        let buffers = &*self.workspace.insert(workspace);
+        let (sharpness, whole_weight) = (self.sharpness, self.whole_weight);
+        let pass =
+            Pass { layer: &self.layer, head: &self.head, buffers, windows, n, width, bits, sharpness, whole_weight };
+        pass.upload(step)?;
+        pass.draw_codes(step.keys)?;
+        let blocks = pass.agree()?;
+        pass.query_gradient()?;
+        pass.code_gradient(blocks)?;
+        pass.filter_gradient()?;
+        let stream = &self.layer.stream;
         let mut loss = [0.0f64];
         stream.download(&mut loss, buffers.losses.at())?;
         stream.wait()?;
@@ -284,5 +173,194 @@ impl InfoMax {
         let [parts, whole] = [0, bits].map(|from| [half(&pairs, from), half(&pairs_bias, from)]);
         let ([v_parts, d_parts], [v_whole, d_whole]) = (parts, whole);
         [values, bias, v_parts, d_parts, v_whole, d_whole]
+    }
+}
+
+/// A step under way. Its launches are sound because every argument has the type of the kernel's parameter, and [`Workspace`]
+/// has the sizes for these windows and texts.
+struct Pass<'a> {
+    layer: &'a Layer,
+    head: &'a Learned,
+    buffers: &'a Workspace,
+    windows: usize,
+    // Texts.
+    n: usize,
+    width: usize,
+    bits: usize,
+    sharpness: f32,
+    whole_weight: f32,
+}
+
+/// Address of a row of a buffer of f32.
+fn row(buffer: &Buffer, row: usize, columns: usize) -> u64 {
+    buffer.at() + 4 * (row * columns) as u64
+}
+
+impl Pass<'_> {
+    fn rows(&self) -> usize {
+        self.windows + 2 * self.n
+    }
+
+    /// Offsets in bytes of V and d in the parameters of the head.
+    fn pairs_offsets(&self) -> (u64, u64) {
+        let (width, bits) = (self.width, self.bits);
+        let pairs = 4 * (width * bits + bits) as u64;
+        (pairs, pairs + 4 * (2 * bits * bits) as u64)
+    }
+
+    fn map(&self) -> View {
+        View::rows(self.head.values.at(), self.bits)
+    }
+
+    fn pairs(&self) -> View {
+        View::rows(self.head.values.at() + self.pairs_offsets().0, 2 * self.bits)
+    }
+
+    /// The codes from a row on.
+    fn code(&self, from: usize) -> View {
+        View::rows(row(&self.buffers.codes, from, self.bits), self.bits)
+    }
+
+    /// Windows, texts and first states of the step.
+    fn upload(&self, step: &InfoMaxStep) -> Result<()> {
+        // (text, token number) of every window; windows without a token have no text.
+        let mut tokens = vec![[u32::MAX, 0]; self.windows];
+        let mut count = 0u32;
+        for (text, windows) in step.texts.windows.iter().enumerate() {
+            for token in &mut tokens[windows.clone()] {
+                *token = [text as u32, count];
+                count += 1;
+            }
+        }
+        let (stream, buffers) = (&self.layer.stream, self.buffers);
+        let ranges = text_ranges(step.texts.windows);
+        stream.upload(buffers.tokens.at(), &tokens)?;
+        stream.upload(buffers.text_ranges.at(), &ranges)?;
+        stream.upload(row(&buffers.values, self.windows + self.n, self.width), step.firsts)
+    }
+
+    /// Filters, their logits and the codes drawn by them.
+    fn draw_codes(&self, keys: [u64; 3]) -> Result<()> {
+        let Pass { layer, head, buffers, windows, n, width, bits, .. } = *self;
+        layer.forward(buffers.values.at())?;
+        layer.mean(buffers.values.at(), row(&buffers.values, windows, width), &buffers.text_ranges, n)?;
+        let (values, bias) = (View::rows(buffers.values.at(), width), head.values.at() + 4 * (width * bits) as u64);
+        layer.multiply((buffers.logits.at(), bits), values, self.map(), [self.rows(), bits, width], bias)?;
+        let [key_text, key_token, key_first] = keys;
+        let (windows32, n32, bits32) = (windows as u32, n as u32, bits as u32);
+        // SAFETY: see `Pass`.
+        unsafe {
+            layer.kernels.draw_codes.launch(
+                &layer.stream,
+                blocks(self.rows() * bits),
+                BLOCK as u32,
+                arguments![
+                    buffers.logits.at(),
+                    buffers.codes.at(),
+                    buffers.steepness.at(),
+                    buffers.tokens.at(),
+                    key_text,
+                    key_token,
+                    key_first,
+                    windows32,
+                    n32,
+                    bits32,
+                    self.sharpness
+                ],
+            )
+        }
+    }
+
+    /// The scores of queries against codes, their losses, and the gradients of queries and codes. Gives the number of blocks
+    /// that losses are summed over.
+    fn agree(&self) -> Result<usize> {
+        let Pass { layer, head, buffers, windows, n, bits, .. } = *self;
+        let pairs_bias = head.values.at() + self.pairs_offsets().1;
+        let queries = (buffers.queries.at(), 2 * bits);
+        layer.multiply(queries, self.code(windows), self.pairs(), [n, 2 * bits, bits], pairs_bias)?;
+        // For each half of `queries`: its first column, the first row and the number of the codes it is compared with, the owners
+        // of these codes, and the weight of one text.
+        let sides = [
+            (0, 0, windows, buffers.tokens.at(), 1.0 / n as f32),
+            (bits, windows + n, n, 0u64, self.whole_weight / n as f32),
+        ];
+        let (text_ranges, n32) = (buffers.text_ranges.at(), n as u32);
+        let (mut scores, mut block) = (buffers.scores.at(), 1);
+        for (half, from, others, owners, share) in sides {
+            let query = View::rows(buffers.queries.at() + 4 * half as u64, 2 * bits);
+            layer.multiply((scores, others), query, self.code(from).transposed(), [n, others, bits], 0)?;
+            let losses = buffers.losses.at() + 8 * block as u64;
+            // SAFETY: see `Pass`.
+            unsafe {
+                layer.kernels.agree.launch(
+                    &layer.stream,
+                    blocks(n * others),
+                    BLOCK as u32,
+                    arguments![scores, losses, owners, text_ranges, n32, others as u32, share],
+                )?;
+            }
+            let slope = View::rows(scores, others);
+            let dquery = buffers.dqueries.at() + 4 * half as u64;
+            layer.multiply((dquery, 2 * bits), slope, self.code(from), [n, bits, others], 0)?;
+            let dcodes = (row(&buffers.dcodes, from, bits), bits);
+            layer.multiply(dcodes, slope.transposed(), query, [others, bits, n], 0)?;
+            scores += 4 * (n * others) as u64;
+            block += blocks(n * others);
+        }
+        Ok(block - 1)
+    }
+
+    /// The gradients of V, d and the codes of texts.
+    fn query_gradient(&self) -> Result<()> {
+        let Pass { layer, buffers, windows, n, bits, .. } = *self;
+        let (pairs, pairs_bias) = self.pairs_offsets();
+        let (to, dqueries) = (self.head.gradient.at(), View::rows(buffers.dqueries.at(), 2 * bits));
+        layer.multiply((to + pairs, 2 * bits), self.code(windows).transposed(), dqueries, [bits, 2 * bits, n], 0)?;
+        layer.sums(buffers.dqueries.at(), to + pairs_bias, n, 2 * bits)?;
+        let dcodes = (row(&buffers.dcodes, windows, bits), bits);
+        layer.multiply(dcodes, dqueries, self.pairs().transposed(), [n, bits, 2 * bits], 0)
+    }
+
+    /// The total loss, and the gradients of W and b.
+    fn code_gradient(&self, loss_blocks: usize) -> Result<()> {
+        let Pass { layer, buffers, width, bits, .. } = *self;
+        let (k, stream, rows) = (&layer.kernels, &layer.stream, self.rows());
+        let (count, losses) = (loss_blocks as u32, buffers.losses.at());
+        // SAFETY: see `Pass`.
+        unsafe {
+            k.sum_losses.launch(stream, 1, BLOCK as u32, arguments![losses + 8, losses, count])?;
+            // From here on `dcodes` is the gradient of the logits.
+            let (x, y) = (buffers.dcodes.at(), buffers.steepness.at());
+            k.scale_by.launch(stream, blocks(rows * bits), BLOCK as u32, arguments![x, y, (rows * bits) as u32])?;
+        }
+        let (to, values) = (self.head.gradient.at(), View::rows(buffers.values.at(), width));
+        let dlogits = View::rows(buffers.dcodes.at(), bits);
+        layer.multiply((to, bits), values.transposed(), dlogits, [width, bits, rows], 0)?;
+        layer.sums(buffers.dcodes.at(), to + 4 * (width * bits) as u64, rows, bits)
+    }
+
+    /// The gradient of the filters.
+    fn filter_gradient(&self) -> Result<()> {
+        let Pass { layer, buffers, windows, n, width, bits, .. } = *self;
+        let (slopes, dlogits) = (buffers.slopes.at(), View::rows(buffers.dcodes.at(), bits));
+        layer.multiply((slopes, width), dlogits, self.map().transposed(), [windows + n, width, bits], 0)?;
+        let (windows32, width32) = (windows as u32, width as u32);
+        // SAFETY: see `Pass`.
+        unsafe {
+            layer.kernels.filter_slopes.launch(
+                &layer.stream,
+                blocks(windows * width),
+                BLOCK as u32,
+                arguments![
+                    slopes,
+                    buffers.values.at(),
+                    buffers.tokens.at(),
+                    buffers.text_ranges.at(),
+                    windows32,
+                    width32
+                ],
+            )?;
+        }
+        layer.backward(slopes)
     }
 }

@@ -1,4 +1,4 @@
-//! What talks to the GPU, in the order the data travels: libraries, device, compiled kernels, weights, batches, training.
+//! Calls of the GPU, in the order the data travels: libraries, device, compiled kernels, weights, batches, training.
 
 mod library;
 

@@ -1,7 +1,11 @@
 //! Training steps on a GPU: parameters and moments stay there, batches go in, losses and codes come out.
 //!
 //! `training.cu` has the kernels. Its formulas and its draws of the Gumbel noise equal the CPU's. All arithmetic is f32. Each
-//! model queues its steps on its own stream, so that several models share a GPU.
+//! model queues its steps on its own stream, so that several models share a GPU. `step.rs` has the kernels of a step,
+//! `products.rs` its matrix products.
+
+mod products;
+mod step;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,6 +17,8 @@ use crate::driver::library::guarded;
 use crate::driver::memory::{Buffer, Event, Pinned, Stream};
 use crate::{Error, Result, TrainingAdam, TrainingLosses, TrainingObjective, TrainingShape};
 use parking_lot::Mutex;
+pub(crate) use products::View;
+use step::Code;
 
 // One program of two files: the second uses the draws and the update of the first.
 const SOURCE: &str = concat!(include_str!("training.cu"), include_str!("layer.cu"));
@@ -67,15 +73,6 @@ impl TrainingShape {
         }
         Ok(())
     }
-}
-
-#[derive(Clone, Copy)]
-#[repr(C)]
-struct Code {
-    num_codebooks: u32,
-    codebook_size: u32,
-    dim: u32,
-    n: u32,
 }
 
 struct Kernels {
@@ -181,34 +178,6 @@ pub struct Trainer {
     codes: Buffer,
 }
 
-/// A matrix on the GPU with strides: element (i, j) lies at `i * row + j * column`.
-#[derive(Clone, Copy)]
-pub(crate) struct View {
-    pub at: u64,
-    pub row: u32,
-    pub column: u32,
-}
-
-impl View {
-    /// Row-major, with a row stride of `columns`.
-    pub fn rows(at: u64, columns: usize) -> Self {
-        View { at, row: columns as u32, column: 1 }
-    }
-
-    pub fn transposed(self) -> Self {
-        View { row: self.column, column: self.row, ..self }
-    }
-}
-
-/// Operations on the values of a product: a bias per row, a ReLU, and zeros where `mask` is not positive. Null addresses mean
-/// none.
-#[derive(Clone, Copy, Default)]
-struct Epilogue {
-    bias: u64,
-    mask: u64,
-    relu: bool,
-}
-
 impl Trainer {
     /// Allocates the buffers of a model and its batches.
     pub fn new(device: &Device, shape: TrainingShape, objective: TrainingObjective) -> Result<Self> {
@@ -292,161 +261,6 @@ impl Trainer {
         self.stream.wait()
     }
 
-    /// Queues the losses and the gradient of a batch. `embeddings` is `[n, inputs]`: one view of the documents in the first half
-    /// of the rows, the other view in the second. `keys` are the keys of the Gumbel noise, one per codebook. The losses are
-    /// weighted by `share`, and `number` is reported if the loss is not finite.
-    pub fn step(&mut self, embeddings: &[f32], keys: &[u64], share: f64, number: u64) -> Result<()> {
-        let TrainingShape { inputs, hidden, num_codebooks, codebook_size, dim, batch } = self.shape;
-        let n = embeddings.len() / inputs;
-        if n < 2 || !n.is_multiple_of(2) || n > 2 * batch {
-            return Err(Error::Input(format!("a step got {n} vectors; it takes two views of 1 to {batch} documents")));
-        }
-        self.check_len("embeddings", embeddings.len(), n * inputs)?;
-        self.check_len("keys", keys.len(), num_codebooks)?;
-        self.device.bind()?;
-        let slot = &mut self.slots[self.next];
-        self.next = (self.next + 1) % MAX_QUEUED_BATCHES;
-        slot.uploaded.wait()?;
-        slot.embeddings.as_mut_slice()[..embeddings.len()].copy_from_slice(embeddings);
-        slot.keys.as_mut_slice().copy_from_slice(keys);
-        let stream = &self.stream;
-        stream.upload(self.embeddings.at(), &slot.embeddings.as_slice()[..embeddings.len()])?;
-        stream.upload(self.keys.at(), slot.keys.as_slice())?;
-        slot.uploaded.record(stream)?;
-
-        let (k, width, o) = (&self.kernels, num_codebooks * dim, self.objective);
-        let s = Code {
-            num_codebooks: num_codebooks as u32,
-            codebook_size: codebook_size as u32,
-            dim: dim as u32,
-            n: n as u32,
-        };
-        let (width32, n32) = (width as u32, n as u32);
-        let [w1, b1, w2, b2, codewords_offset, _] = self.shape.offsets().map(|p| 4 * p as u64);
-        let (at, to) = (self.learned.values.at(), self.learned.gradient.at());
-        let x = View::rows(self.embeddings.at(), inputs);
-        let columns = |buffer: &Buffer| View::rows(buffer.at(), n);
-        self.project(n)?;
-        let codewords = at + codewords_offset;
-        let each = |count: usize| count.div_ceil(128);
-        // SAFETY: every argument has the type of the kernel's parameter, and every buffer has the size that `new` allocates for
-        // n of at most two batches, which was checked above.
-        unsafe {
-            k.quantize.launch(
-                stream,
-                each(num_codebooks * n),
-                128,
-                arguments![
-                    self.projected.at(),
-                    codewords,
-                    self.keys.at(),
-                    self.posterior.at(),
-                    self.code.at(),
-                    self.logs.at(),
-                    self.decoded.at(),
-                    self.squares.at(),
-                    s,
-                    o
-                ],
-            )?;
-            k.inform.launch(
-                stream,
-                num_codebooks * codebook_size,
-                64,
-                arguments![
-                    self.posterior.at(),
-                    self.code.at(),
-                    self.logs.at(),
-                    self.mean_slope.at(),
-                    self.information.at(),
-                    s,
-                    o
-                ],
-            )?;
-            k.unitize.launch(
-                stream,
-                each(n) * width.div_ceil(16),
-                128,
-                arguments![self.decoded.at(), self.squares.at(), self.unit.at(), self.scale.at(), s],
-            )?;
-        }
-        let inverse_temperature = 1.0 / o.contrast_temperature;
-        let unit = columns(&self.unit);
-        self.product(
-            self.similar.at(),
-            unit.transposed(),
-            unit,
-            [n, n, width],
-            inverse_temperature,
-            Epilogue::default(),
-        )?;
-        // SAFETY: as above.
-        unsafe {
-            k.contrast.launch(stream, n, 128, arguments![self.similar.at(), self.losses.at(), n32, o.code_weight])?;
-            k.symmetrize.launch(stream, each(n * n), 128, arguments![self.similar.at(), self.both.at(), n32])?;
-        }
-        self.product(
-            self.slope.at(),
-            unit,
-            columns(&self.both),
-            [width, n, n],
-            inverse_temperature,
-            Epilogue::default(),
-        )?;
-        // SAFETY: as above.
-        unsafe {
-            k.tangent.launch(
-                stream,
-                n.div_ceil(8),
-                256,
-                arguments![self.slope.at(), self.unit.at(), self.scale.at(), width32, n32],
-            )?;
-            k.dequantize.launch(
-                stream,
-                each(num_codebooks * n),
-                128,
-                arguments![
-                    self.slope.at(),
-                    codewords,
-                    self.posterior.at(),
-                    self.code.at(),
-                    self.logs.at(),
-                    self.mean_slope.at(),
-                    self.error.at(),
-                    self.dprojected.at(),
-                    s,
-                    o
-                ],
-            )?;
-            k.word_gradient.launch(
-                stream,
-                each(width * codebook_size),
-                128,
-                arguments![
-                    self.slope.at(),
-                    self.projected.at(),
-                    codewords,
-                    self.code.at(),
-                    self.error.at(),
-                    to + codewords_offset,
-                    s
-                ],
-            )?;
-        }
-        let (dz, u, du) = (columns(&self.dprojected), columns(&self.hidden), columns(&self.dhidden));
-        self.product(to + w2, dz, u.transposed(), [width, hidden, n], 1.0, Epilogue::default())?;
-        self.sums(self.dprojected.at(), to + b2, width, n)?;
-        let masked = Epilogue { mask: self.hidden.at(), ..Epilogue::default() };
-        self.product(du.at, View::rows(at + w2, hidden).transposed(), dz, [hidden, n, width], 1.0, masked)?;
-        self.product(to + w1, du, x, [hidden, inputs, n], 1.0, Epilogue::default())?;
-        self.sums(du.at, to + b1, hidden, n)?;
-        // SAFETY: as above.
-        unsafe {
-            let (losses, information, totals) = (self.losses.at(), self.information.at(), self.totals.at());
-            k.tally.launch(stream, 1, 256, arguments![losses, information, totals, share, number, s, o])
-        }
-    }
-
     /// Queues an update by the last step's gradient.
     pub fn update(&mut self, by: TrainingAdam) -> Result<()> {
         self.device.bind()?;
@@ -477,7 +291,7 @@ impl Trainer {
 
     /// The nearest codeword of every codebook for vectors `[n, inputs]`: `[n, codebooks]`.
     pub fn codes(&mut self, embeddings: &[f32]) -> Result<Vec<u8>> {
-        let TrainingShape { inputs, num_codebooks, codebook_size, dim, .. } = self.shape;
+        let TrainingShape { inputs, num_codebooks, .. } = self.shape;
         if !embeddings.len().is_multiple_of(inputs) {
             let found = embeddings.len();
             return Err(Error::Input(format!(
@@ -493,12 +307,7 @@ impl Trainer {
             self.stream.upload(self.embeddings.at(), rows)?;
             self.project(n)?;
             let codewords = self.learned.values.at() + 4 * self.shape.offsets()[4] as u64;
-            let s = Code {
-                num_codebooks: num_codebooks as u32,
-                codebook_size: codebook_size as u32,
-                dim: dim as u32,
-                n: n as u32,
-            };
+            let s = Code::new(self.shape, n);
             // SAFETY: `projected` and `codes` have room for `MAX_CODED_VECTORS` columns.
             unsafe {
                 self.kernels.assign.launch(
@@ -512,55 +321,6 @@ impl Trainer {
             self.stream.wait()?;
         }
         Ok(codes)
-    }
-
-    /// Queues `u = ReLU(W1 x + b1)` and `z = W2 u + b2` of `n` vectors.
-    fn project(&self, n: usize) -> Result<()> {
-        let TrainingShape { inputs, hidden, .. } = self.shape;
-        let [w1, b1, w2, b2, ..] = self.shape.offsets().map(|p| self.learned.values.at() + 4 * p as u64);
-        let x = View::rows(self.embeddings.at(), inputs).transposed();
-        let first = Epilogue { bias: b1, relu: true, ..Epilogue::default() };
-        self.product(self.hidden.at(), View::rows(w1, inputs), x, [hidden, n, inputs], 1.0, first)?;
-        let (u, second) = (View::rows(self.hidden.at(), n), Epilogue { bias: b2, ..Epilogue::default() });
-        self.product(self.projected.at(), View::rows(w2, hidden), u, [self.shape.width(), n, hidden], 1.0, second)
-    }
-
-    /// Queues `c = epilogue(scale a b)` of `size` `[rows, columns, depth]`.
-    fn product(&self, c: u64, a: View, b: View, size: [usize; 3], scale: f32, epilogue: Epilogue) -> Result<()> {
-        let [rows, columns, depth] = size.map(|n| n as u32);
-        let blocks = size[0].div_ceil(32) * size[1].div_ceil(32);
-        // SAFETY: callers pass views of buffers that hold matrices of these sizes; a null address means none.
-        unsafe {
-            self.kernels.product.launch(
-                &self.stream,
-                blocks,
-                256,
-                arguments![
-                    c,
-                    a.at,
-                    b.at,
-                    rows,
-                    columns,
-                    depth,
-                    a.row,
-                    a.column,
-                    b.row,
-                    b.column,
-                    scale,
-                    epilogue.bias,
-                    epilogue.mask,
-                    u32::from(epilogue.relu)
-                ],
-            )
-        }
-    }
-
-    fn sums(&self, rows: u64, to: u64, count: usize, n: usize) -> Result<()> {
-        let (count32, n32) = (count as u32, n as u32);
-        // SAFETY: callers pass `[count, n]` and room for `count` sums.
-        unsafe {
-            self.kernels.row_sums.launch(&self.stream, count.div_ceil(64), 64, arguments![rows, to, count32, n32])
-        }
     }
 
     fn check_len(&self, what: &str, found: usize, expected: usize) -> Result<()> {

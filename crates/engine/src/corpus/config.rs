@@ -1,13 +1,14 @@
 //! Options for reading a corpus.
 
-use std::fmt;
 use std::path::Path;
-use std::str::FromStr;
+
+use strum::{Display, EnumString, VariantArray};
 
 use super::extract::Extract;
 use crate::{Error, Result};
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Display, EnumString, VariantArray)]
+#[strum(serialize_all = "lowercase", parse_err_ty = Error, parse_err_fn = unknown_format)]
 pub enum Format {
     /// A JSON object per line.
     Jsonl,
@@ -32,21 +33,11 @@ pub enum Format {
 
 impl Format {
     /// Every format, in the order shown to users.
-    pub const ALL: [Format; 9] = [
-        Format::Jsonl,
-        Format::Json,
-        Format::Csv,
-        Format::Tsv,
-        Format::Parquet,
-        Format::Arrow,
-        Format::Beir,
-        Format::Text,
-        Format::Folder,
-    ];
+    pub const ALL: &[Format] = <Format as VariantArray>::VARIANTS;
 
     /// The names of all formats, for messages.
     pub(super) fn known() -> String {
-        Format::ALL.map(|format| format.to_string()).join(", ")
+        Format::ALL.iter().map(Format::to_string).collect::<Vec<_>>().join(", ")
     }
 
     /// The format that a file name implies. An ending of a compression (`.gz`) is ignored.
@@ -83,35 +74,13 @@ impl Format {
     }
 }
 
-impl fmt::Display for Format {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Format::Jsonl => "jsonl",
-            Format::Json => "json",
-            Format::Csv => "csv",
-            Format::Tsv => "tsv",
-            Format::Parquet => "parquet",
-            Format::Arrow => "arrow",
-            Format::Beir => "beir",
-            Format::Text => "text",
-            Format::Folder => "folder",
-        })
-    }
-}
-
-impl FromStr for Format {
-    type Err = Error;
-
-    fn from_str(name: &str) -> Result<Self> {
-        Format::ALL
-            .into_iter()
-            .find(|format| format.to_string() == name)
-            .ok_or_else(|| Error::config(format!("unknown format \"{name}\": it is one of {}", Format::known())))
-    }
+fn unknown_format(name: &str) -> Error {
+    Error::config(format!("unknown format \"{name}\": it is one of {}", Format::known()))
 }
 
 /// How to treat a row that cannot be used.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Display, EnumString)]
+#[strum(serialize_all = "lowercase", parse_err_ty = Error, parse_err_fn = unknown_treatment)]
 pub enum OnError {
     /// Skip the files of a folder, which may hold anything; stop at a row, which should be like the others.
     #[default]
@@ -122,27 +91,8 @@ pub enum OnError {
     Stop,
 }
 
-impl fmt::Display for OnError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            OnError::Auto => "auto",
-            OnError::Skip => "skip",
-            OnError::Stop => "stop",
-        })
-    }
-}
-
-impl FromStr for OnError {
-    type Err = Error;
-
-    fn from_str(name: &str) -> Result<Self> {
-        match name {
-            "auto" => Ok(OnError::Auto),
-            "skip" => Ok(OnError::Skip),
-            "stop" => Ok(OnError::Stop),
-            _ => Err(Error::config(format!("unknown treatment of bad rows \"{name}\": it is auto, skip or stop"))),
-        }
-    }
+fn unknown_treatment(name: &str) -> Error {
+    Error::config(format!("unknown treatment of bad rows \"{name}\": it is auto, skip or stop"))
 }
 
 /// Options for reading a corpus. The default reads every documented layout.
@@ -268,7 +218,7 @@ mod tests {
     #[test]
     fn names_round_trip_and_an_unknown_name_lists_the_known_ones() {
         for format in Format::ALL {
-            assert_eq!(format.to_string().parse::<Format>().unwrap(), format);
+            assert_eq!(format.to_string().parse::<Format>().unwrap(), *format);
         }
         let error = "xml".parse::<Format>().unwrap_err().to_string();
         assert!(error.contains("\"xml\"") && error.contains("jsonl, json, csv, tsv, parquet, arrow, beir"), "{error}");

@@ -50,7 +50,7 @@ impl Extract {
         self.endings.iter().any(|own| own == ending)
     }
 
-    /// What the command prints for a file. The error is a message.
+    /// The output of the command for a file. The error is a message.
     pub(super) fn run(&self, path: &Path, max_bytes: usize) -> std::result::Result<Vec<u8>, String> {
         let program = &self.command[0];
         // A path that begins with a dash would be taken for an option.
@@ -139,7 +139,7 @@ pub(super) fn ending(path: &Path) -> String {
     path.extension().and_then(|ending| ending.to_str()).unwrap_or_default().to_ascii_lowercase()
 }
 
-/// What to do with a file that needs a command.
+/// How a file that needs a command is treated.
 pub(super) fn foreign(path: &Path) -> String {
     let ending = ending(path);
     let command =

@@ -1,4 +1,4 @@
-//! What is done with duplicates: they are deleted, or marked by an attribute.
+//! Changes to duplicates: they are deleted, or marked by an attribute.
 
 use std::collections::HashMap;
 
@@ -9,7 +9,7 @@ use crate::corpus::{DocId, Value};
 use crate::index::Index;
 use crate::{Error, Progress, Result};
 
-/// What [`delete`] did.
+/// The result of [`delete`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Deleted {
     pub deleted: usize,

@@ -12,7 +12,7 @@ mod shingles;
 use std::collections::HashMap;
 
 use rayon::prelude::*;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use strum::{EnumString, VariantNames};
 
@@ -29,7 +29,7 @@ const CHUNK: usize = 4096;
 /// How duplicates are found.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DuplicatesConfig {
-    /// What decides. `None`: words, or vectors in an index that stores no texts.
+    /// The measure. `None`: words, or vectors in an index that stores no texts.
     pub by: Option<Measure>,
     /// The least similarity of two duplicates, 0 to 1. `None`: [`Measure::threshold`]. Equal texts need none.
     pub threshold: Option<f32>,
@@ -57,8 +57,8 @@ impl DuplicatesConfig {
     }
 }
 
-/// What decides whether two documents are alike.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, EnumString, VariantNames)]
+/// The measure of likeness of two documents.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, EnumString, VariantNames)]
 #[serde(rename_all = "lowercase")]
 #[strum(serialize_all = "lowercase", parse_err_ty = Error, parse_err_fn = unknown_measure)]
 pub enum Measure {
@@ -131,7 +131,7 @@ pub struct DuplicateGroup {
     pub(crate) sequence: u64,
 }
 
-/// What [`find`] found.
+/// The result of [`find`].
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Duplicates {
     /// Documents of the index.

@@ -4,7 +4,7 @@
 const WORDS: usize = 2;
 /// Shingles kept per text, those with the smallest hashes. Texts with fewer are compared exactly; the standard error of a
 /// longer one is at most sqrt(0.25 / 128) = 0.044.
-const MOST: usize = 128;
+const MAX_HASHES: usize = 128;
 
 /// The smallest hashes of a text's shingles, rising.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -18,7 +18,7 @@ impl Shingles {
         let mut hashes: Vec<u32> = words.windows(WORDS.min(words.len()).max(1)).map(hash).collect();
         hashes.sort_unstable();
         hashes.dedup();
-        hashes.truncate(MOST);
+        hashes.truncate(MAX_HASHES);
         Shingles(hashes.into())
     }
 
@@ -31,10 +31,10 @@ impl Shingles {
     pub fn jaccard(&self, other: &Shingles) -> f32 {
         let (mut a, mut b) = (self.0.iter().peekable(), other.0.iter().peekable());
         let (mut both, mut seen) = (0, 0);
-        // Beyond the smallest MOST hashes of the union, a list that was cut says nothing.
-        while seen < MOST {
+        // Beyond the smallest MAX_HASHES hashes of the union, a list that was cut says nothing.
+        while seen < MAX_HASHES {
             let (Some(x), Some(y)) = (a.peek(), b.peek()) else {
-                seen = MOST.min(seen + a.count() + b.count());
+                seen = MAX_HASHES.min(seen + a.count() + b.count());
                 break;
             };
             let (least, equal) = (x.min(y).to_owned(), x == y);

@@ -6,8 +6,9 @@ use super::address::{self, ServiceConfig};
 use super::head::Head;
 use super::recipe::Recipe;
 use super::service::Service;
-use super::{Convolution, Device, Dropout, Encoder, Pool, Pooling, PoolingChoice, Precision, Step, Terms, pull};
-use crate::model::{EmbeddingConfig, Model};
+use super::{
+    Convolution, Device, Dropout, EmbeddingConfig, Encoder, Pool, Pooling, PoolingChoice, Precision, Step, Terms, pull,
+};
 use crate::parallel;
 use crate::progress::{NoProgress, Progress};
 use crate::text::Clean;
@@ -85,7 +86,7 @@ impl EmbedderConfig {
         }
     }
 
-    /// What a model records of it, with `encoder` loaded.
+    /// The record of it in a model, with `encoder` loaded.
     fn recorded(&self, encoder: &Encoder) -> EmbeddingConfig {
         let given = |prompt: &Option<String>, own: &Option<String>| {
             prompt.clone().or_else(|| own.clone()).filter(|prompt| !prompt.is_empty())
@@ -125,7 +126,7 @@ pub struct Embedder {
     config: EmbeddingConfig,
 }
 
-/// What a text is: prompts differ.
+/// The role of a text: prompts differ.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Role {
     #[default]
@@ -265,19 +266,6 @@ impl Embedder {
         }
         self.config.convolution = convolution;
         self
-    }
-
-    /// Loads the encoder of a model, and fetches a registered one that is missing. Default: the model's own precision.
-    pub fn for_model(model: &Model, precision: Option<Precision>, progress: &dyn Progress) -> Result<Self> {
-        let Some(config) = &model.config.embedding else {
-            return Err(Error::config(
-                "this model was trained on user vectors and cannot encode text; give vectors instead",
-            ));
-        };
-        if config.terms.is_none() && config.service.is_none() {
-            pull::locate_or_pull(&config.encoder, progress)?;
-        }
-        Embedder::of_model_in(config, precision.unwrap_or(config.precision))
     }
 
     /// Moves the encoder to where `device` says.

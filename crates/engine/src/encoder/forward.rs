@@ -275,7 +275,7 @@ impl Transformer {
         self.tiled.filter(|_| team.is_alone())
     }
 
-    /// What the architecture changes in the scores of a layer.
+    /// Changes of the architecture to the scores of a layer.
     fn scores(&self, layer: &Layer) -> Scores<'_> {
         match layer.window {
             Some(window) => Scores::Window(window),

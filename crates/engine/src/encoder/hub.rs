@@ -47,7 +47,7 @@ pub struct Hub<'a> {
     progress: &'a dyn Progress,
 }
 
-/// What the hub says about a file.
+/// The hub's record of a file.
 struct Meta {
     commit: String,
     etag: String,

@@ -3,18 +3,20 @@
 //! [`pull`] puts a Hugging Face directory where [`Encoder::load`] finds it, [`recipe`] reads how its makers meant it,
 //! [`config`] its sizes, [`weights`] reads and checks its tensors, [`transformer`] packs its layers, [`forward`] runs them over
 //! packed sequences, [`statics`] does without layers, [`device`] moves them to a GPU, [`pooling`] and [`head`] turn token states into one vector, and [`Embedder`] turns raw text into
-//! embeddings for every surface. [`FastEncoder`] is a copy of all of it for queries, distilled into a table.
+//! embeddings for every surface. [`crate::model::FastEncoder`] is a copy of all of it for
+//! queries, distilled into a table.
 
 mod address;
 #[cfg(feature = "hub")]
 mod agent;
+mod choice;
 mod config;
 mod convolution;
 mod device;
 #[cfg(feature = "hub")]
 mod download;
 mod embedder;
-mod fast;
+mod embedding;
 mod forward;
 mod head;
 #[cfg(feature = "hub")]
@@ -47,11 +49,12 @@ use kernels::{Backend, bf16};
 use rayon::prelude::*;
 
 pub use address::ServiceConfig;
+pub use choice::QueryEncoder;
 pub use config::{Architecture, EncoderConfig};
 pub use convolution::{Convolution, WINDOW, windows};
 pub use device::Device;
 pub use embedder::{Embedder, EmbedderConfig, Role};
-pub use fast::{FastEncoder, FastInfo, FastParts, QueryEncoder};
+pub use embedding::EmbeddingConfig;
 pub use forward::Dropout;
 pub use head::Step;
 #[cfg(not(feature = "hub"))]
@@ -187,7 +190,7 @@ impl Encoder {
         &self.config
     }
 
-    /// What its directory says about embeddings.
+    /// The description of embeddings in its directory.
     pub fn recipe(&self) -> &Recipe {
         &self.recipe
     }

@@ -95,7 +95,7 @@ impl From<Pooling> for Pool {
 /// The pooling that the user chooses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PoolingChoice {
-    /// What the encoder's directory says: its pooling, dense layers, normalisation and prompts.
+    /// As the encoder's directory says: its pooling, dense layers, normalisation and prompts.
     #[default]
     Auto,
     /// Pooled token states as they are, without the dense layers, normalisation and prompts of the directory.

@@ -1,11 +1,9 @@
 //! Number formats of the encoder's matrix products.
 
-use std::fmt;
-use std::str::FromStr;
-
 use serde::{Deserialize, Serialize};
+use strum::{Display, EnumString, VariantNames};
 
-use crate::{Error, Result};
+use crate::Error;
 
 /// Number format of the matrix products. Attention is `f32` with `f32` and `bf16` with the others. The other steps
 /// (LayerNorm, activations, pooling) are `f32`.
@@ -13,8 +11,9 @@ use crate::{Error, Result};
 /// Each gives the same bits on every CPU, whatever instructions it has, so the precision identifies a vector and the machine
 /// does not matter. (One exception: `bf16` on CPUs with `vdpbf16ps` and no AMX, whose embeddings are cached under another
 /// name.)
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, Display, EnumString, VariantNames)]
 #[serde(rename_all = "lowercase")]
+#[strum(serialize_all = "lowercase", parse_err_ty = Error, parse_err_fn = unknown_precision)]
 pub enum Precision {
     /// Single precision throughout.
     F32,
@@ -23,7 +22,8 @@ pub enum Precision {
     Bf16,
     /// Bytes: weights of eight bits with a scale per output, states of seven bits with a step and a floor per token, outliers
     /// stored separately. On the golden texts the largest error relative to a vector's length was 0.1 for MiniLM and 0.3 for
-    /// bert-base.
+    /// bert-base. `auto` is read as this one, see [`Precision::AUTO`].
+    #[strum(to_string = "int8", serialize = "auto")]
     Int8,
 }
 
@@ -32,33 +32,24 @@ impl Precision {
     /// `benchmarks/encode/README.md`). It is the same for all CPUs, because vectors must not depend on the machine. With AMX
     /// `bf16` is a fifth faster with MiniLM and a quarter slower with bert-base.
     pub const AUTO: Precision = Precision::Int8;
-
-    /// Name in flags and records.
-    pub fn name(self) -> &'static str {
-        match self {
-            Precision::F32 => "f32",
-            Precision::Bf16 => "bf16",
-            Precision::Int8 => "int8",
-        }
-    }
 }
 
-impl fmt::Display for Precision {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
+fn unknown_precision(name: &str) -> Error {
+    Error::config(format!("unknown precision '{name}'; known: {}, auto", Precision::VARIANTS.join(", ")))
 }
 
-impl FromStr for Precision {
-    type Err = Error;
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-    fn from_str(name: &str) -> Result<Self> {
-        match name {
-            "f32" => Ok(Precision::F32),
-            "bf16" => Ok(Precision::Bf16),
-            "int8" => Ok(Precision::Int8),
-            "auto" => Ok(Precision::AUTO),
-            _ => Err(Error::config(format!("unknown precision '{name}'; known: f32, bf16, int8, auto"))),
+    #[test]
+    fn names_round_trip_auto_is_int8_and_an_unknown_name_lists_the_known_ones() {
+        for name in Precision::VARIANTS {
+            assert_eq!(name.parse::<Precision>().unwrap().to_string(), *name);
         }
+        assert_eq!("auto".parse::<Precision>().unwrap(), Precision::AUTO);
+        assert_eq!(Precision::AUTO.to_string(), "int8");
+        let message = "f16".parse::<Precision>().unwrap_err().to_string();
+        assert!(message.contains("unknown precision 'f16'; known: f32, bf16, int8, auto"), "{message}");
     }
 }

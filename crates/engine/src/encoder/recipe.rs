@@ -1,4 +1,4 @@
-//! What a sentence-transformers directory says about its embeddings, read whole: `modules.json`, pooling, dense layers,
+//! The description of embeddings in a sentence-transformers directory, read whole: `modules.json`, pooling, dense layers,
 //! normalisation, maximum length and prompts. What is not understood is refused by name.
 
 use std::path::{Path, PathBuf};

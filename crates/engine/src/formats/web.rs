@@ -7,13 +7,12 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use crate::disk::{Replaces, StagedDirectory};
-use crate::encoder::FastEncoder;
 use crate::index::{Index, Record};
-use crate::model::Distance;
+use crate::model::{Distance, FastEncoder};
 use crate::text::Clean;
 use crate::{Error, Progress, Result};
 
-/// What a web export did.
+/// The result of a web export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WebExport {
     pub documents: u64,
@@ -128,7 +127,7 @@ fn search(index: &Index, fast: &FastEncoder, codes: &[u8]) -> Vec<u8> {
     out
 }
 
-/// What the page must know of the tokenizer. It has the word pieces of BERT and nothing else.
+/// The tokenizer, for the page. It has the word pieces of BERT and nothing else.
 fn tokenizer(fast: &FastEncoder) -> Result<Value> {
     let config = fast.config();
     if config.clean != Clean::None {

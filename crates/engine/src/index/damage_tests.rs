@@ -260,7 +260,7 @@ fn verify_finds_an_id_that_two_documents_have() {
     let again = index.inner.fields.document(&second, chunk, &code(index.model(), 9), &[], 5).unwrap();
     raw.add_document(again).unwrap();
     let mut prepared = raw.prepare_commit().unwrap();
-    let payload = super::writer::Payload { next: 6, opstamp: prepared.opstamp() };
+    let payload = super::payload::Payload { next: 6, opstamp: prepared.opstamp() };
     prepared.set_payload(&payload.to_json());
     prepared.commit().unwrap();
     raw.wait_merging_threads().unwrap();

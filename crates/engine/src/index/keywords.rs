@@ -26,7 +26,7 @@ pub(crate) struct Keywords {
     stems: Vec<String>,
 }
 
-/// What BM25 knows of the living documents. Those of several shards add up.
+/// Statistics of the living documents for BM25. Those of several shards add up.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct KeywordStatistics {
     pub documents: u64,

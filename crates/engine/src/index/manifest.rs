@@ -11,10 +11,12 @@ use super::files::RESTORE;
 use super::schema::Layout;
 use super::{MODEL, RerankVectors};
 use crate::chunk::ChunkSizes;
-use crate::encoder::FastEncoder;
 use crate::language::Language;
-use crate::model::Model;
+use crate::model::{FastEncoder, Model};
 use crate::{Error, Result};
+
+/// The list of shards, in a folder of them ([`crate::shards`]).
+pub(crate) const SHARDS: &str = "manifest.json";
 
 /// Format version of the index directory. 1: no rerank vectors. 2: `keep` says how rerank vectors are stored. 3: `keep`
 /// is renamed to `rerank_vectors`, and a unique `id` is added. 4: `language` says how texts become terms, and `chunk` how
@@ -118,7 +120,7 @@ impl Manifest {
     pub fn read(dir: &Path) -> Result<Manifest> {
         let path = Manifest::path(dir);
         let text = std::fs::read_to_string(&path).map_err(|source| match source.kind() {
-            std::io::ErrorKind::NotFound if crate::shards::ShardManifest::is_at(dir) => Error::format(
+            std::io::ErrorKind::NotFound if dir.join(SHARDS).is_file() => Error::format(
                 dir,
                 "is a folder of shards, not one index; \"micpq search\" and micpq.ray read it, other commands take one shard",
             ),

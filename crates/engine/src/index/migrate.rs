@@ -5,10 +5,11 @@ use std::path::Path;
 
 use tantivy::DocAddress;
 
+use super::payload::Payload;
 use super::schema::Stored;
 use super::snapshot::{Record, Snapshot};
 use super::walk::in_order;
-use super::writer::{self, Payload};
+use super::writer;
 use super::{Index, IndexConfig, STORE, Store, tantivy_error};
 use crate::corpus::Document;
 use crate::disk::{self, Replaces, StagedDirectory};
@@ -272,7 +273,8 @@ mod tests {
     use super::super::tests::{clean, document, embeddings, model, scratch};
     use super::*;
     use crate::NoProgress;
-    use crate::model::{CodeShape, EmbeddingConfig};
+    use crate::encoder::EmbeddingConfig;
+    use crate::model::CodeShape;
 
     /// An embedding that depends only on the text, not on the model.
     fn embeddings_of_text(texts: &[&str]) -> Matrix {

@@ -21,8 +21,10 @@ mod info;
 mod keywords;
 mod kinship;
 mod manifest;
+mod merges;
 mod migrate;
 mod nesting;
+mod payload;
 #[cfg(all(test, unix))]
 mod power_tests;
 mod reader;
@@ -53,6 +55,7 @@ pub use facets::Facet;
 pub(crate) use filter::{Bitmap, Filter};
 pub use info::{Bytes, Info};
 pub(crate) use keywords::{KeywordStatistics, Keywords};
+pub(crate) use manifest::SHARDS;
 pub use manifest::{FORMAT, OLDEST_FORMAT, Store};
 pub use migrate::{MigrateConfig, Migrated, migrate};
 pub use nesting::{MAX_FILTER_BYTES, MAX_FILTER_DEPTH};
@@ -136,8 +139,6 @@ pub(crate) const STORE: &str = "store";
 pub(crate) const SEGMENTS: &str = "meta.json";
 pub(crate) const MODEL: &str = "model";
 pub(crate) const CODES: &str = "codes";
-/// Everything that belongs in an index directory. A directory with any other entry is not replaced.
-pub(crate) const PARTS: &[&str] = &["index.json", STORE, MODEL, CODES];
 
 impl Index {
     /// Creates an empty index. It appears whole or not at all.

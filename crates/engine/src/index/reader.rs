@@ -95,7 +95,7 @@ impl Reader {
         })
     }
 
-    /// What BM25 needs to know of these stems; nothing if the index stores no texts.
+    /// Statistics of these stems for BM25; empty if the index stores no texts.
     pub fn statistics<'a>(&self, stems: impl Iterator<Item = &'a String> + Clone) -> Result<KeywordStatistics> {
         let Some(fields) = self.inner.fields.documents else { return Ok(KeywordStatistics::default()) };
         self.snapshot.require(Part::Terms)?;

@@ -20,7 +20,7 @@ use crate::{Error, Result};
 /// Max bytes of an id. tantivy silently does not index a term of 65,530 bytes.
 const LONGEST_ID: usize = 1024;
 
-/// What decides the fields of an index, as its manifest records it.
+/// The options that decide the fields of an index, as its manifest records them.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Layout {
     pub store: Store,

@@ -16,7 +16,7 @@ use crate::Result;
 use crate::search::Selection;
 
 /// Max bytes of the cache of one index: 500 filters that each match half of a million documents.
-const MOST: usize = 64 << 20;
+const MAX_BYTES: usize = 64 << 20;
 
 /// Overhead of an entry, in bytes.
 const ENTRY: usize = 256;
@@ -50,7 +50,7 @@ impl Entry {
 
 impl Default for Selections {
     fn default() -> Selections {
-        Selections::with_memory(MOST)
+        Selections::with_memory(MAX_BYTES)
     }
 }
 

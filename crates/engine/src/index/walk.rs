@@ -12,7 +12,7 @@ use super::files::Part;
 use super::reader::Reader;
 use super::snapshot::{Record, Snapshot};
 use super::{Index, Inner, RerankVectors, STORE, guarded_ours, tantivy_error};
-use crate::corpus::DocId;
+use crate::corpus::{DocId, Document};
 use crate::{Error, Result};
 
 /// The documents of one commit in the order of insertion, without deleted ones. Later commits are not seen.
@@ -211,6 +211,13 @@ impl Inner {
         let mut vector = vec![0.0; self.model.inputs()];
         guarded_ours(&self.dir.join(STORE), || snapshot.rerank_vector(address, &mut Vec::new(), &mut vector))?;
         Ok(Some(vector))
+    }
+}
+
+impl From<Record> for Document {
+    fn from(record: Record) -> Document {
+        let Record { id, text, labels, attributes, .. } = record;
+        Document { id, text: text.unwrap_or_default(), labels, attributes }
     }
 }
 

@@ -8,12 +8,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use tantivy::directory::{Directory, DirectoryLock, INDEX_WRITER_LOCK};
-use tantivy::index::{SegmentId, SegmentMeta};
 use tantivy::indexer::UserOperation;
-use tantivy::merge_policy::{LogMergePolicy, MergeCandidate, MergePolicy};
 
-use super::directory::{StoreDirectory, segment_of};
+use super::directory::segment_of;
 use super::filter::Filter;
+use super::merges::{SoundMerges, groups, most_documents};
+use super::payload::Payload;
 use super::schema::id_text;
 use super::segment::codes_path;
 use super::snapshot::Snapshot;
@@ -24,10 +24,7 @@ use crate::disk::{self, TEMPORARY};
 use crate::{Error, Matrix, Progress, Result};
 
 /// Bytes per indexing thread before it writes a segment.
-const MEMORY: usize = 64 << 20;
-
-/// Share of deleted documents above which a segment is rewritten.
-const DELETED: f32 = 0.3;
+const MAX_BUFFER_BYTES: usize = 64 << 20;
 
 /// The one writer of an index. Changes become visible with [`IndexWriter::commit`]; without it they are discarded.
 pub struct IndexWriter {
@@ -552,8 +549,10 @@ fn start_again(inner: &Inner) -> Result<tantivy::IndexWriter> {
 fn start(inner: &Inner) -> Result<tantivy::IndexWriter> {
     let store = inner.dir.join(STORE);
     let threads = std::thread::available_parallelism().map_or(1, usize::from).min(8);
-    let writer =
-        inner.tantivy.writer_with_num_threads(threads, threads * MEMORY).map_err(|e| tantivy_error(&store, e))?;
+    let writer = inner
+        .tantivy
+        .writer_with_num_threads(threads, threads * MAX_BUFFER_BYTES)
+        .map_err(|e| tantivy_error(&store, e))?;
     prepare(inner, &writer)?;
     Ok(writer)
 }
@@ -574,75 +573,12 @@ fn next_sequence(inner: &Inner) -> Result<u64> {
 
 /// Configures a tantivy writer that was just started.
 fn prepare(inner: &Inner, writer: &tantivy::IndexWriter) -> Result<()> {
-    let mut policy = merge_policy();
-    // A merge takes eight segments or more of similar size. Its result must fit the column of rerank vectors.
-    policy.set_max_docs_before_merge((most_documents(inner) / 16).min(10_000_000));
-    writer.set_merge_policy(Box::new(SoundMerges { policy, directory: inner.directory.clone() }));
+    writer.set_merge_policy(Box::new(SoundMerges::new(inner)));
     // tantivy numbers changes and commits, and a new writer starts with the number of the last commit. A merge would
     // take a change with that number for committed, and apply it to some segments only. This empty run uses the number
     // up.
     writer.run([]).map_err(|e| tantivy_error(&inner.dir.join(STORE), e))?;
     Ok(())
-}
-
-/// Max documents per segment.
-fn most_documents(inner: &Inner) -> usize {
-    inner.manifest.rerank_vectors().most_documents(inner.model.inputs())
-}
-
-/// Groups of segments to merge, each of at most `most` documents if possible: one group, unless the segments are huge.
-fn groups(metas: &[SegmentMeta], most: usize) -> Vec<Vec<SegmentId>> {
-    let (mut groups, mut documents) = (vec![Vec::new()], 0);
-    for meta in metas {
-        let more = meta.num_docs() as usize;
-        if documents + more > most && documents > 0 {
-            groups.push(Vec::new());
-            documents = 0;
-        }
-        documents += more;
-        groups.last_mut().expect("begun with one").push(meta.id());
-    }
-    groups
-}
-
-/// Merge policy. A level holds segments up to eight times as large as its smallest; the first level holds all segments
-/// up to a thousand documents. A level is merged when it has eight segments, so at most seven remain in each. 10
-/// million documents lie in about 30 segments however small the commits were, and each document is rewritten once per
-/// level.
-fn merge_policy() -> LogMergePolicy {
-    let mut policy = LogMergePolicy::default();
-    policy.set_min_num_segments(8);
-    policy.set_min_layer_size(1000);
-    policy.set_level_log_size(3.0);
-    policy.set_del_docs_ratio_before_merge(DELETED);
-    policy
-}
-
-/// Merges only sound segments: merged damage would get a valid checksum and could not be found any more.
-struct SoundMerges {
-    policy: LogMergePolicy,
-    directory: StoreDirectory,
-}
-
-impl MergePolicy for SoundMerges {
-    fn compute_merge_candidates(&self, segments: &[SegmentMeta]) -> Vec<MergeCandidate> {
-        let mut left = segments.to_vec();
-        loop {
-            let merges = self.policy.compute_merge_candidates(&left);
-            let due = merges.iter().flat_map(|merge| &merge.0);
-            let unsound: HashSet<SegmentId> = due.copied().filter(|id| !self.directory.is_sound(*id)).collect();
-            if unsound.is_empty() {
-                return merges;
-            }
-            left.retain(|segment| !unsound.contains(&segment.id()));
-        }
-    }
-}
-
-impl std::fmt::Debug for SoundMerges {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "SoundMerges({:?})", self.policy)
-    }
 }
 
 /// The writer lock of an index, without a writer.
@@ -651,34 +587,6 @@ pub(super) fn lock(index: &tantivy::Index, dir: &Path) -> Result<DirectoryLock> 
         .directory()
         .acquire_lock(&INDEX_WRITER_LOCK)
         .map_err(|e| tantivy_error(&dir.join(STORE), tantivy::TantivyError::LockFailure(e, None)))
-}
-
-/// Data that micpq adds to each commit.
-#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Payload {
-    /// Sequence number of the next document.
-    pub next: u64,
-    /// tantivy's number of the commit, which `meta.json` also stores itself.
-    pub opstamp: u64,
-}
-
-impl Payload {
-    pub fn to_json(self) -> String {
-        let text = serde_json::to_string(&self).expect("plain data has a JSON form");
-        format!("{text} {:08x}", crc32fast::hash(text.as_bytes()))
-    }
-
-    pub fn read(store: &Path, text: &str) -> Result<Payload> {
-        let parsed =
-            text.rsplit_once(' ').filter(|(json, crc)| format!("{:08x}", crc32fast::hash(json.as_bytes())) == *crc);
-        parsed.and_then(|(json, _)| serde_json::from_str(json).ok()).ok_or_else(|| {
-            Error::format(
-                store.join(SEGMENTS),
-                "is damaged: the commit's own record does not fit its checksum; restore the index from a copy",
-            )
-        })
-    }
 }
 
 #[cfg(test)]

@@ -2,23 +2,26 @@
 //!
 //! Every method ends in the same three parts, which is why one index and one search serve them all: dense layers with
 //! ReLU between them (MICPQ two, a rotation one, a hash one or more), `M` codebooks of `K` codewords, and a [`Distance`].
-//! A binary hash is `K = 2` with the codewords -1 and +1 of one dimension: the nearest codeword is the sign.
+//! A binary hash is `K = 2` with the codewords -1 and +1 of one dimension: the nearest codeword is the sign. A [`FastEncoder`]
+//! may lie beside them: encoder and projection, distilled for queries.
 
 mod card;
 mod cells;
 mod codebooks;
 mod directory;
+mod fast;
 mod projection;
 mod shape;
 
 pub use cells::Cells;
 pub use codebooks::{Codebooks, Distance, DistanceTable};
-pub use directory::{EmbeddingConfig, FORMAT, ModelConfig, OLDEST_READABLE};
-pub(crate) use directory::{FILES, is_config};
+pub use directory::{FORMAT, ModelConfig, OLDEST_READABLE};
+pub use fast::{FastEncoder, FastInfo, FastParts};
 pub use projection::{Dense, Projection};
 pub use shape::CodeShape;
 
-use crate::{Error, Matrix, Result};
+use crate::encoder::{Embedder, Precision, pull};
+use crate::{Error, Matrix, Progress, Result};
 
 /// A model in memory: it turns embeddings into codes and queries into distance tables.
 ///
@@ -75,6 +78,19 @@ impl Model {
     /// model with another fingerprint.
     pub fn fingerprint(&self) -> &str {
         &self.fingerprint
+    }
+
+    /// Loads the encoder it was trained with, and fetches a registered one that is missing. Default: the precision of its training.
+    pub fn embedder(&self, precision: Option<Precision>, progress: &dyn Progress) -> Result<Embedder> {
+        let Some(config) = &self.config.embedding else {
+            return Err(Error::config(
+                "this model was trained on user vectors and cannot encode text; give vectors instead",
+            ));
+        };
+        if config.terms.is_none() && config.service.is_none() {
+            pull::locate_or_pull(&config.encoder, progress)?;
+        }
+        Embedder::of_model_in(config, precision.unwrap_or(config.precision))
     }
 
     /// Embeddings `[n, inputs]` to packed codes `[n, code_bytes]`.

@@ -6,7 +6,7 @@ use crate::corpus::DocId;
 use crate::encoder::QueryEncoder;
 use crate::{Error, Result};
 
-/// What hits should be like.
+/// An example of the hits.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Like {
     /// A text, encoded as the documents were.

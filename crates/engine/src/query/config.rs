@@ -8,7 +8,7 @@ use crate::model::Distance;
 use crate::{Error, Result};
 
 /// Maximum number of hits of one page.
-pub const MOST: usize = 10_000;
+pub const MAX_HITS: usize = 10_000;
 
 /// Re-ranking: the first candidates by code are ordered by the cosine of their rerank vectors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -46,7 +46,9 @@ impl std::str::FromStr for Rerank {
             "auto" => Ok(Rerank::Auto),
             "off" => Ok(Rerank::Off),
             _ => text.parse().map(Rerank::First).map_err(|_| {
-                Error::config(format!("rerank '{text}' is not a number of candidates; give auto, off or 1 to {MOST}"))
+                Error::config(format!(
+                    "rerank '{text}' is not a number of candidates; give auto, off or 1 to {MAX_HITS}"
+                ))
             }),
         }
     }
@@ -79,7 +81,7 @@ fn unknown_group(name: &str) -> Error {
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct SearchConfig {
-    /// Hits per query, 1 to [`MOST`].
+    /// Hits per query, 1 to [`MAX_HITS`].
     pub k: usize,
     /// Only documents that match, in tantivy's query language: `places:japan AND year:[1987 TO 1988]`. Terms without a
     /// field are searched in the text; parts without an operator must all match.
@@ -127,9 +129,9 @@ impl SearchConfig {
         if self.k == 0 {
             return Err(Error::config("k is 0; request at least one neighbour"));
         }
-        if self.k > MOST {
+        if self.k > MAX_HITS {
             return Err(Error::config(format!(
-                "k is {}; a page has at most {MOST} hits, request the next page with the cursor of this one",
+                "k is {}; a page has at most {MAX_HITS} hits, request the next page with the cursor of this one",
                 self.k
             )));
         }
@@ -143,9 +145,11 @@ impl SearchConfig {
             )));
         }
         if let Rerank::First(n) = self.rerank
-            && !(1..=MOST).contains(&n)
+            && !(1..=MAX_HITS).contains(&n)
         {
-            return Err(Error::config(format!("rerank is {n}; 1 to {MOST} candidates can be re-ranked, or \"off\"")));
+            return Err(Error::config(format!(
+                "rerank is {n}; 1 to {MAX_HITS} candidates can be re-ranked, or \"off\""
+            )));
         }
         Ok(())
     }

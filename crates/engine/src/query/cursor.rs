@@ -2,7 +2,7 @@
 
 use sha2::{Digest, Sha256};
 
-use super::config::{MOST, SearchConfig};
+use super::config::{MAX_HITS, SearchConfig};
 use crate::model::DistanceTable;
 use crate::{Error, Result};
 
@@ -29,7 +29,7 @@ pub(super) enum Place {
 }
 
 /// Hits before a page of one commit's list at most. A page costs as much as all before it.
-const MAX_GIVEN: usize = 100 * MOST;
+const MAX_GIVEN: usize = 100 * MAX_HITS;
 
 const BYTES: usize = 1 + 8 + 16 + 4;
 
@@ -75,7 +75,7 @@ impl std::str::FromStr for Cursor {
         let distance = f32::from_bits(number(17));
         let place = match bytes[0] {
             kind @ (1 | 2) if distance.is_finite() => Place::Code { distance, sequence: long(9), tail: kind == 2 },
-            3 if number(17) as usize <= MAX_GIVEN && number(21) as usize <= MOST => {
+            3 if number(17) as usize <= MAX_GIVEN && number(21) as usize <= MAX_HITS => {
                 Place::List { commit: long(9), given: number(17), depth: number(21) }
             }
             _ => return Err(refuse()),

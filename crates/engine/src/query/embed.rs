@@ -5,8 +5,8 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use super::ask::{Embedded, Like, Point, Query};
-use crate::encoder::{Embedder, FastEncoder, QueryEncoder, Role};
-use crate::model::{EmbeddingConfig, Model};
+use crate::encoder::{Embedder, EmbeddingConfig, QueryEncoder, Role};
+use crate::model::{FastEncoder, Model};
 use crate::{Error, Matrix, Progress, Result};
 use parking_lot::Mutex;
 
@@ -41,7 +41,7 @@ impl LazyEmbedder {
         if self.embedder.get().is_none() {
             let _exclusive = self.loading.lock();
             if self.embedder.get().is_none() {
-                let _ = self.embedder.set(Arc::new(Embedder::for_model(model, None, progress)?));
+                let _ = self.embedder.set(Arc::new(model.embedder(None, progress)?));
             }
         }
         Ok(self.embedder.get().expect("set above"))

@@ -171,7 +171,7 @@ fn is_after(chunk: &Candidate, after: Option<(f32, u64)>) -> bool {
     })
 }
 
-/// What a chunk at this distance adds to its document's sum.
+/// The part of a chunk at this distance in its document's sum.
 fn weight(distance: f32) -> f32 {
     1.0 / (1.0 + distance)
 }

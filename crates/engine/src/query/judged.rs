@@ -8,7 +8,7 @@ use std::time::Instant;
 use serde::Serialize;
 
 use super::ask::{Embedded, Point, Query};
-use super::config::{MOST, Rerank, SearchConfig};
+use super::config::{MAX_HITS, Rerank, SearchConfig};
 use super::recall::nearest_by_vectors;
 use super::searcher::Searcher;
 use crate::formats::trec::{Qrels, Run, Scored};
@@ -45,7 +45,7 @@ pub struct JudgedWay {
     pub milliseconds_per_query: f64,
 }
 
-/// What [`Searcher::judge`] measured.
+/// The result of [`Searcher::judge`].
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct JudgedReport {
     pub documents: usize,
@@ -113,7 +113,7 @@ impl Searcher {
         if self.index().rerank_vectors() == RerankVectors::None {
             missing.push("re-ranked and exact float: the index stores no rerank vectors".into());
         } else {
-            best.rerank = Rerank::First(rerank.clamp(1, MOST));
+            best.rerank = Rerank::First(rerank.clamp(1, MAX_HITS));
             ways.push((format!("codes, {rerank} re-ranked"), best.clone()));
         }
         if self.index().store() == Store::All {

@@ -34,7 +34,7 @@ mod wire;
 
 pub use answer::{Answer, Explanation, Hit, HitChunk, SegmentPlan, Snippet, Timings};
 pub use ask::{Embedded, Like, Query};
-pub use config::{Group, MOST, Rerank, SearchConfig};
+pub use config::{Group, MAX_HITS, Rerank, SearchConfig};
 pub use cursor::Cursor;
 pub use judged::{JudgedConfig, JudgedReport, JudgedWay};
 pub use recall::{DepthRecall, RecallConfig, RecallReport, WindowRecall};

@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 use std::collections::HashMap;
 
 use super::group::BEST_CHUNKS;
-use super::shard::{Aim, Near};
+use super::shard::{Aim, ShardCandidate};
 use crate::Result;
 use crate::index::{Candidate, Reader};
 
@@ -12,11 +12,11 @@ use crate::index::{Candidate, Reader};
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Placed {
     pub shard: usize,
-    pub near: Near,
+    pub near: ShardCandidate,
     /// The sum over its best chunks, where documents are ordered by it.
     pub sum: Option<f32>,
     /// Its score, and the chunk with the highest cosine, where it was among the first of its shard, which are re-ranked.
-    pub reranked: Option<(f32, Near)>,
+    pub reranked: Option<(f32, ShardCandidate)>,
 }
 
 impl Placed {
@@ -133,7 +133,8 @@ mod tests {
     use super::*;
 
     fn near(document: u32, distance: f32) -> Placed {
-        let near = Near { segment: 0, row: document, first: document, distance, sequence: u64::from(document) };
+        let near =
+            ShardCandidate { segment: 0, row: document, first: document, distance, sequence: u64::from(document) };
         Placed { shard: 0, near, sum: None, reranked: None }
     }
 

@@ -9,7 +9,7 @@ use kernels::scan::{Neighbour, TopK};
 use rayon::prelude::*;
 use serde::Serialize;
 
-use super::config::{MOST, Rerank};
+use super::config::{MAX_HITS, Rerank};
 use super::searcher::Searcher;
 use crate::index::{RerankVectors, Walk};
 use crate::search::TopKRequest;
@@ -18,7 +18,7 @@ use crate::{Error, Matrix, Progress, Result};
 /// Documents compared with the queries at a time.
 const BLOCK: usize = 1024;
 /// Numbers of candidates that are reported, and that a target chooses from.
-const DEPTHS: [usize; 9] = [50, 100, 200, 400, 800, 1600, 3200, 6400, MOST];
+const DEPTHS: [usize; 9] = [50, 100, 200, 400, 800, 1600, 3200, 6400, MAX_HITS];
 /// With fewer documents recall says nothing: the candidates are most of the index.
 const MIN_DOCUMENTS: usize = 1000;
 /// A window this much below the first one has drifted.
@@ -53,7 +53,7 @@ impl RecallConfig {
         check("queries", self.queries, 100_000)?;
         check("k", self.k, 1000)?;
         check("windows", self.windows, 1000)?;
-        check("rerank", self.rerank, MOST)
+        check("rerank", self.rerank, MAX_HITS)
     }
 }
 
@@ -74,7 +74,7 @@ pub struct WindowRecall {
     pub recall: f64,
 }
 
-/// What [`Searcher::recall`] measured. Recalls are shares, 0 to 1.
+/// The result of [`Searcher::recall`]. Recalls are shares, 0 to 1.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RecallReport {
     pub k: usize,
@@ -87,7 +87,6 @@ pub struct RecallReport {
     pub standard_error: f64,
     pub depths: Vec<DepthRecall>,
     pub windows: Vec<WindowRecall>,
-    /// What to do about it.
     pub advice: String,
 }
 
@@ -142,17 +141,17 @@ impl Searcher {
         report.rerank_for(target).ok_or_else(|| {
             let best = report.depths.last().map_or(0.0, |depth| depth.recall);
             Error::config(format!(
-                "target_recall is {target}, and with {MOST} candidates re-ranked recall@{k} of this index is {best:.3}; build it \
+                "target_recall is {target}, and with {MAX_HITS} candidates re-ranked recall@{k} of this index is {best:.3}; build it \
                  with more bits, or with the method opq"
             ))
         })
     }
 
-    /// For every query the places of its true neighbours in the order by code, counted from 0; [`MOST`] where it is beyond.
+    /// For every query the places of its true neighbours in the order by code, counted from 0; [`MAX_HITS`] where it is beyond.
     fn ranks(&self, walk: &Walk, queries: &Matrix, asked: &[usize], exact: &[Vec<usize>]) -> Result<Vec<Vec<usize>>> {
         let (model, reader) = (self.index().model(), walk.reader());
         let projected = model.projection().apply(queries)?;
-        let request = TopKRequest { k: MOST, radius: None, after: None };
+        let request = TopKRequest { k: MAX_HITS, radius: None, after: None };
         let mut ranks = Vec::with_capacity(asked.len());
         // One query at a time bounds the memory of the lists.
         for (i, exact) in exact.iter().enumerate() {
@@ -161,7 +160,7 @@ impl Searcher {
             let own = walk.address(asked[i]);
             let order: std::collections::HashMap<_, usize> =
                 near.iter().map(|c| c.address).filter(|address| *address != own).zip(0..).collect();
-            ranks.push(exact.iter().map(|&n| order.get(&walk.address(n)).copied().unwrap_or(MOST)).collect());
+            ranks.push(exact.iter().map(|&n| order.get(&walk.address(n)).copied().unwrap_or(MAX_HITS)).collect());
         }
         Ok(ranks)
     }

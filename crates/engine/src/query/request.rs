@@ -12,7 +12,7 @@ use super::cursor::{Cursor, Place};
 use super::rank::{self, Placed, Ranked};
 use super::shard::{
     Aim, Example, Fetch, FetchQuery, FilterText, Find, FindKeywords, FindQuery, Found, FoundQuery, Gather, Gathered,
-    Near, Shards,
+    ShardCandidate, Shards,
 };
 use crate::corpus::DocId;
 use crate::index::{KeywordStatistics, Keywords, RerankVectors, Store};
@@ -24,7 +24,7 @@ use crate::{Error, Matrix, Result};
 /// A hybrid search fuses at least this many of each list. A deeper document adds less than 1 / 1,060.
 const MIN_FUSED: usize = 1000;
 
-/// What all shards of an index have in common.
+/// Properties that all shards of an index share.
 #[derive(Clone, Copy)]
 pub(crate) struct Common<'a> {
     pub model: &'a Model,
@@ -215,7 +215,7 @@ impl<'a> Request<'a> {
         for (shard, found) in found {
             for (q, found) in found.queries.into_iter().enumerate() {
                 let FoundQuery { near, sums, cosines, passages, .. } = &found;
-                let placed = |(i, &near): (usize, &Near)| {
+                let placed = |(i, &near): (usize, &ShardCandidate)| {
                     let passage = passages.get(i).copied().unwrap_or(near);
                     let reranked = cosines.get(i).map(|&score| (score, passage));
                     Placed { shard, near, sum: sums.get(i).copied(), reranked }
@@ -329,7 +329,7 @@ fn commit_number<'a>(commits: impl ExactSizeIterator<Item = &'a u64>) -> u64 {
     u64::from_le_bytes(hash.finalize()[..8].try_into().expect("32 bytes"))
 }
 
-/// What all shards together know.
+/// Facts gathered from all shards.
 #[derive(Default)]
 struct Known {
     commit: u64,

@@ -23,7 +23,7 @@ use crate::model::DistanceTable;
 use crate::search::TopKRequest;
 use crate::{Error, Result};
 
-/// What a request must know before it can be stated.
+/// Facts of all shards that a request depends on.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Gather {
     /// Documents that are examples of a query.
@@ -135,7 +135,7 @@ pub(crate) struct Found {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct FoundQuery {
     /// In the order of codes.
-    pub near: Vec<Near>,
+    pub near: Vec<ShardCandidate>,
     /// The sums of `near`, where they decide the order.
     #[serde(with = "all_bits")]
     pub sums: Vec<f32>,
@@ -143,9 +143,9 @@ pub(crate) struct FoundQuery {
     #[serde(with = "all_bits")]
     pub cosines: Vec<f32>,
     /// In an index with chunks, the chunk with the highest cosine of each of the first of `near`.
-    pub passages: Vec<Near>,
+    pub passages: Vec<ShardCandidate>,
     /// In the order of BM25. The radius is applied to the merged list, in an index with chunks to every chunk.
-    pub keywords: Vec<Near>,
+    pub keywords: Vec<ShardCandidate>,
     /// The scores of `keywords`.
     #[serde(with = "all_bits")]
     pub scores: Vec<f32>,
@@ -155,7 +155,7 @@ pub(crate) struct FoundQuery {
 
 /// A candidate of a shard: a document, or the chunk by which it was found.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Near {
+pub(crate) struct ShardCandidate {
     pub segment: u32,
     pub row: u32,
     /// The first row of its document.
@@ -165,11 +165,11 @@ pub(crate) struct Near {
     pub sequence: u64,
 }
 
-impl Near {
-    fn new(reader: &Reader, candidate: Candidate) -> Near {
+impl ShardCandidate {
+    fn new(reader: &Reader, candidate: Candidate) -> ShardCandidate {
         let Candidate { address, distance, sequence } = candidate;
         let first = reader.first(address).doc_id;
-        Near { segment: address.segment_ord, row: address.doc_id, first, distance, sequence }
+        ShardCandidate { segment: address.segment_ord, row: address.doc_id, first, distance, sequence }
     }
 
     fn candidate(self) -> Candidate {
@@ -192,7 +192,7 @@ pub(crate) struct Fetch {
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct FetchQuery {
-    pub near: Vec<Near>,
+    pub near: Vec<ShardCandidate>,
     pub keywords: Option<Keywords>,
     /// The distance table where hits have codebook distances, otherwise empty.
     #[serde(with = "all_bits")]
@@ -288,7 +288,7 @@ impl ShardView {
             let near: Vec<Grouped> = near.iter().filter(|document| !is_example(document)).copied().collect();
             let (cosines, passages) = self.rerank(call, query, table, grouping.as_ref(), &near)?;
             Ok(FoundQuery {
-                near: near.iter().map(|document| Near::new(reader, document.chunk)).collect(),
+                near: near.iter().map(|document| ShardCandidate::new(reader, document.chunk)).collect(),
                 sums: near.iter().filter_map(|document| document.sum).collect(),
                 cosines,
                 passages,
@@ -313,7 +313,7 @@ impl ShardView {
         query: &FindQuery,
         table: &DistanceTable,
         filter: Option<&Filter>,
-    ) -> Result<(Vec<f32>, Vec<Near>)> {
+    ) -> Result<(Vec<f32>, Vec<ShardCandidate>)> {
         let (Some(FindKeywords { depth, statistics }), Some(keywords)) = (&call.keywords, &query.keywords) else {
             return Ok((Vec::new(), Vec::new()));
         };
@@ -330,8 +330,8 @@ impl ShardView {
                 is_near && !examples.contains(&document) && seen.insert(document)
             };
             let found = found.into_iter().filter(|(_, near)| is_new(near)).take(*depth);
-            let (scores, near): (Vec<f32>, Vec<Near>) =
-                found.map(|(score, near)| (score, Near::new(reader, near))).unzip();
+            let (scores, near): (Vec<f32>, Vec<ShardCandidate>) =
+                found.map(|(score, near)| (score, ShardCandidate::new(reader, near))).unzip();
             if is_all || near.len() == *depth {
                 return Ok((scores, near));
             }
@@ -348,12 +348,12 @@ impl ShardView {
         table: &DistanceTable,
         grouping: Option<&Grouping>,
         near: &[Grouped],
-    ) -> Result<(Vec<f32>, Vec<Near>)> {
+    ) -> Result<(Vec<f32>, Vec<ShardCandidate>)> {
         let head = &near[..call.first.min(near.len())];
         match grouping {
             Some(grouping) => {
                 let ranked = grouping.rerank(table, head, &query.aims)?.into_iter();
-                Ok(ranked.map(|(score, chunk)| (score, Near::new(&self.reader, chunk))).unzip())
+                Ok(ranked.map(|(score, chunk)| (score, ShardCandidate::new(&self.reader, chunk))).unzip())
             }
             None => {
                 let head: Vec<Candidate> = head.iter().map(|document| document.chunk).collect();
@@ -375,7 +375,7 @@ impl ShardView {
                 (Some(keywords), Some(statistics)) => self.reader.snippets(keywords, statistics, fetch::SNIPPET)?,
                 _ => None,
             };
-            let hit = |near: &Near| {
+            let hit = |near: &ShardCandidate| {
                 fetch::hit(&self.reader, near.candidate(), table.as_ref(), snippets.as_ref(), call.documents)
             };
             query.near.iter().map(hit).collect()

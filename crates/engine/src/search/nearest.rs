@@ -85,7 +85,7 @@ const MIN_COST_OF_DEEP_SAMPLE: f64 = 0.6;
 /// Up to this many codes one thread does all the work: about a fifth of a millisecond.
 const MAX_SERIAL_CODES: usize = 1 << 20;
 
-/// What the threads know of one query together.
+/// State of one query that its threads share.
 struct QueryState {
     /// Bits of a distance that at least `k` documents do not exceed. Distances are not negative, so their bits compare alike.
     ceiling: AtomicU32,
@@ -345,7 +345,7 @@ impl<'a> Scan<'a> {
     }
 }
 
-/// What is left to do for a query in a segment.
+/// The rest of the work for a query in a segment.
 enum Choice<'a> {
     Done,
     Prefixes(Box<scan::Prefixes<'a>>),

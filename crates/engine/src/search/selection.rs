@@ -25,7 +25,7 @@ enum Kind<'a> {
     Many(Cow<'a, [u64]>),
 }
 
-/// What the scan reads.
+/// The blocks that the scan reads.
 #[derive(Clone, Copy)]
 pub(super) enum Only<'a> {
     /// Only these documents. Keys are the segment's ranks.

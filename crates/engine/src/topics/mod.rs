@@ -109,7 +109,7 @@ pub struct Assignment {
     pub outlier: bool,
 }
 
-/// What [`find`] found.
+/// The result of [`find`].
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Topics {
     pub documents: u64,

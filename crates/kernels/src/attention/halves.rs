@@ -216,6 +216,54 @@ mod x86 {
         rows
     }
 
+    /// Keys as pairs of values, transposed: sixteen keys in a panel. Keys beyond the sequence are zero.
+    ///
+    /// # Safety
+    /// AVX-512 F, BW and VL.
+    #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512vl")]
+    #[inline]
+    unsafe fn pack_keys<'a>(key: impl Fn(usize) -> &'a [u16], length: usize, width: usize, keys: &mut [u32]) {
+        for (p, panel) in keys.chunks_exact_mut(LANES * width / 2).enumerate() {
+            for (c, transposed) in panel.chunks_exact_mut(LANES * LANES).enumerate() {
+                // SAFETY: sixteen pairs of a key can be read, and there is space for those of sixteen keys.
+                unsafe {
+                    let pairs = |j: usize| match p * LANES + j {
+                        j if j < length => _mm512_loadu_si512(key(j)[2 * c * LANES..][..2 * LANES].as_ptr().cast()),
+                        _ => _mm512_setzero_si512(),
+                    };
+                    for (to, row) in transposed.chunks_exact_mut(LANES).zip(transpose(std::array::from_fn(pairs))) {
+                        _mm512_storeu_si512(to.as_mut_ptr().cast(), row);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Values in pairs of rows, sixteen columns in a panel.
+    ///
+    /// # Safety
+    /// AVX-512 F, BW and VL.
+    #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512vl")]
+    #[inline]
+    unsafe fn pack_values<'a>(value: impl Fn(usize) -> &'a [u16], length: usize, padded: usize, values: &mut [u32]) {
+        for j in (0..length).step_by(2) {
+            // The last value of an odd sequence is paired with zeros, which get a weight of zero.
+            let (even, odd) = (value(j), value((j + 1).min(length - 1)));
+            let odd_mask = if j + 1 < length { u16::MAX } else { 0 };
+            for (c, panel) in values.chunks_exact_mut(padded / 2 * LANES).enumerate() {
+                let (even, odd) = (&even[c * LANES..][..LANES], &odd[c * LANES..][..LANES]);
+                let to = &mut panel[j / 2 * LANES..][..LANES];
+                // SAFETY: sixteen values of each can be read, and there is space for as many pairs.
+                unsafe {
+                    let even = _mm512_cvtepu16_epi32(_mm256_loadu_si256(even.as_ptr().cast()));
+                    let odd = _mm512_maskz_cvtepu16_epi32(odd_mask, _mm256_loadu_si256(odd.as_ptr().cast()));
+                    let pairs = _mm512_or_si512(even, _mm512_slli_epi32::<16>(odd));
+                    _mm512_storeu_si512(to.as_mut_ptr().cast(), pairs);
+                }
+            }
+        }
+    }
+
     /// # Safety
     /// AMX tiles of `bf16`, AVX-512 F, BW and VL; the lengths `attend_as` checks.
     #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512vl")]
@@ -246,37 +294,10 @@ mod x86 {
         let tiled = unsafe { Configured::new() };
         for head in 0..heads {
             let part = |j: usize, which: usize| &rows[(j * 3 + which) * hidden + head * width..][..width];
-            for (p, panel) in keys.chunks_exact_mut(LANES * width / 2).enumerate() {
-                for (c, transposed) in panel.chunks_exact_mut(LANES * LANES).enumerate() {
-                    // SAFETY: sixteen pairs of a key can be read, and there is space for those of sixteen keys.
-                    unsafe {
-                        let pairs = |j: usize| match p * LANES + j {
-                            j if j < length => {
-                                _mm512_loadu_si512(part(j, 1)[2 * c * LANES..][..2 * LANES].as_ptr().cast())
-                            }
-                            _ => _mm512_setzero_si512(),
-                        };
-                        for (to, row) in transposed.chunks_exact_mut(LANES).zip(transpose(std::array::from_fn(pairs))) {
-                            _mm512_storeu_si512(to.as_mut_ptr().cast(), row);
-                        }
-                    }
-                }
-            }
-            for j in (0..length).step_by(2) {
-                // The last value of an odd sequence is paired with zeros, which get a weight of zero.
-                let (even, odd) = (part(j, 2), part((j + 1).min(length - 1), 2));
-                let odd_mask = if j + 1 < length { u16::MAX } else { 0 };
-                for (c, panel) in values.chunks_exact_mut(padded / 2 * LANES).enumerate() {
-                    let (even, odd) = (&even[c * LANES..][..LANES], &odd[c * LANES..][..LANES]);
-                    let to = &mut panel[j / 2 * LANES..][..LANES];
-                    // SAFETY: sixteen values of each can be read, and there is space for as many pairs.
-                    unsafe {
-                        let even = _mm512_cvtepu16_epi32(_mm256_loadu_si256(even.as_ptr().cast()));
-                        let odd = _mm512_maskz_cvtepu16_epi32(odd_mask, _mm256_loadu_si256(odd.as_ptr().cast()));
-                        let pairs = _mm512_or_si512(even, _mm512_slli_epi32::<16>(odd));
-                        _mm512_storeu_si512(to.as_mut_ptr().cast(), pairs);
-                    }
-                }
+            // SAFETY: the CPU has AVX-512.
+            unsafe {
+                pack_keys(|j| part(j, 1), length, width, keys);
+                pack_values(|j| part(j, 2), length, padded, values);
             }
             let mask = dropout.map(|dropout| Mask::new(dropout, head, length));
             for block in (0..length).step_by(QUERY_BLOCK) {

@@ -19,7 +19,7 @@ pub struct Shape {
     pub width: usize,
 }
 
-/// What an architecture changes in the scores of a sequence.
+/// Changes of an architecture to the scores of a sequence.
 #[derive(Clone, Copy, Debug, Default)]
 pub enum Scores<'a> {
     #[default]

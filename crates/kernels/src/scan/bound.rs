@@ -64,7 +64,7 @@ impl Query {
         self.hamming.as_deref()
     }
 
-    /// What byte `row` of the code adds beyond its minimum, for each value of the byte.
+    /// The excess of byte `row` of the code over its minimum, for each value of the byte.
     pub(super) fn byte_excess(&self, row: usize) -> [f64; 256] {
         let size = self.shape.table_row();
         let parts = &self.excess[row * size..(row + 1) * size];

@@ -9,6 +9,8 @@ use engine::language::LanguageChoice;
 use engine::{Error, Result};
 use methods::Training;
 
+use super::fill::FillConfig;
+
 /// How an index is built from a corpus.
 pub struct BuildConfig {
     pub embedding: EmbedderConfig,
@@ -25,8 +27,7 @@ pub struct BuildConfig {
     pub language: LanguageChoice,
     /// Split long texts; it takes the place of `index.chunk`. Default: they are cut at what the encoder takes.
     pub chunk: Option<ChunkConfig>,
-    /// Documents per commit.
-    pub commit_every: usize,
+    pub fill: FillConfig,
     /// Where the best model so far is saved when training is interrupted.
     pub interrupted_model: Option<PathBuf>,
     /// Recall@10 against exact float search that searches should have, 0 to 1. The bits of the method are then chosen on a
@@ -43,8 +44,8 @@ impl BuildConfig {
     pub const METHOD: &str = "micpq";
     pub const BITS: usize = 64;
     pub const DROPOUT: f64 = 0.3;
+    pub const RERANK_VECTORS: RerankVectors = RerankVectors::Int8;
     pub const SAMPLE: usize = 200_000;
-    pub const COMMIT_EVERY: usize = 200_000;
 
     pub fn new(training: Training) -> BuildConfig {
         BuildConfig {
@@ -53,10 +54,10 @@ impl BuildConfig {
             dropout: BuildConfig::DROPOUT,
             sample: BuildConfig::SAMPLE,
             cache: None,
-            index: IndexConfig { rerank_vectors: RerankVectors::Int8, ..IndexConfig::default() },
+            index: IndexConfig { rerank_vectors: BuildConfig::RERANK_VECTORS, ..IndexConfig::default() },
             language: LanguageChoice::Auto,
             chunk: None,
-            commit_every: BuildConfig::COMMIT_EVERY,
+            fill: FillConfig::default(),
             interrupted_model: None,
             target_recall: None,
             query_encoder: QueryEncoder::Full,
@@ -65,9 +66,7 @@ impl BuildConfig {
     }
 
     pub fn validate(&self) -> Result<()> {
-        if self.commit_every == 0 {
-            return Err(Error::config("commit_every is 0; take at least one document per commit"));
-        }
+        self.fill.validate()?;
         if self.sample == 0 {
             return Err(Error::config("sample is 0; training needs documents"));
         }

@@ -7,9 +7,38 @@ use engine::corpus::Document;
 use engine::encoder::Embedder;
 use engine::index::{Index, IndexWriter};
 use engine::{Error, Matrix, Progress, Result};
+use train::job::Vectors;
 
-/// Documents or chunks embedded and added at a time: enough to keep every core busy, small beside any memory.
-pub const CHUNK: usize = 4096;
+/// How documents are added.
+#[derive(Clone, Copy, Debug)]
+pub struct FillConfig {
+    /// Documents per commit.
+    pub commit_every: usize,
+    /// Documents or chunks embedded and added at a time. The default keeps every core busy and is small beside any memory; a
+    /// server takes fewer, so that queries in between do not wait long.
+    pub at_once: usize,
+}
+
+impl Default for FillConfig {
+    fn default() -> Self {
+        FillConfig { commit_every: 200_000, at_once: 4096 }
+    }
+}
+
+impl FillConfig {
+    /// Documents per commit where a running index is updated: a crash loses less.
+    pub const UPDATES: usize = 20_000;
+
+    pub fn validate(&self) -> Result<()> {
+        if self.commit_every == 0 {
+            return Err(Error::config("commit_every is 0; take at least one document per commit"));
+        }
+        if self.at_once == 0 {
+            return Err(Error::config("at_once is 0; add at least one document at a time"));
+        }
+        Ok(())
+    }
+}
 
 /// Documents split at a time.
 const SPLIT: usize = 64;
@@ -18,17 +47,27 @@ const SPLIT: usize = 64;
 pub enum Embeddings<'a> {
     /// The encoder gives them.
     Encode(&'a Embedder),
-    /// The encoder gives those of documents that training did not see; `rows` holds the others, by position. In an index
-    /// with chunks, a position is that of a chunk.
-    Trained { embedder: &'a Embedder, positions: &'a [usize], rows: &'a Matrix },
+    /// The encoder gives those of documents that training did not see.
+    Trained(Sampled<'a>),
     /// The user gives one per document, in order.
     Given(&'a Matrix),
 }
 
+/// The sample that a model was trained on, and the encoder of everything else.
+pub struct Sampled<'a> {
+    pub embedder: &'a Embedder,
+    /// Positions of the sample among all documents, ascending. In an index with chunks, a position is that of a chunk.
+    pub positions: &'a [usize],
+    /// The sample as training read it, in the order of `positions`.
+    pub vectors: &'a Vectors,
+    /// The stored vector of the document at a position, for documents without text. `None`: every text is encoded.
+    pub stored: Option<&'a dyn Fn(usize) -> Result<Vec<f32>>>,
+}
+
 impl Embeddings<'_> {
-    fn embedder(&self) -> Option<&Embedder> {
+    pub(super) fn embedder(&self) -> Option<&Embedder> {
         match self {
-            Embeddings::Encode(embedder) | Embeddings::Trained { embedder, .. } => Some(embedder),
+            Embeddings::Encode(embedder) | Embeddings::Trained(Sampled { embedder, .. }) => Some(embedder),
             Embeddings::Given(_) => None,
         }
     }
@@ -49,27 +88,38 @@ impl Embeddings<'_> {
                 }
                 Ok((rows.select(&(start..start + texts.len()).collect::<Vec<_>>()), 0))
             }
-            Embeddings::Trained { embedder, positions, rows } => {
-                let known = |i: usize| positions.binary_search(&(start + i)).ok();
-                // Texts that training encoded are tokenised again to count those that were cut.
-                let (tokens, cut) = embedder.tokens_and_cut(texts)?;
-                let new: Vec<&Vec<u32>> =
-                    (0..texts.len()).filter(|i| known(*i).is_none()).map(|i| &tokens[i]).collect();
-                let encoded =
-                    if new.is_empty() { Matrix::default() } else { embedder.encode_tokens(&new, None, progress)? };
-                progress.advance((texts.len() - new.len()) as u64);
-                let mut encoded = encoded.iter();
-                let mut all = Matrix::zeros(texts.len(), rows.cols());
-                for i in 0..texts.len() {
-                    let row = match known(i) {
-                        Some(row) => rows.row(row),
-                        None => encoded.next().expect("an embedding for every new document"),
-                    };
+            Embeddings::Trained(sampled) => sampled.of(start, texts, progress),
+        }
+    }
+}
+
+impl Sampled<'_> {
+    fn of(&self, start: usize, texts: &[&str], progress: &dyn Progress) -> Result<(Matrix, usize)> {
+        let known = |i: usize| self.positions.binary_search(&(start + i)).ok();
+        let is_stored = |i: usize| self.stored.is_some() && texts[i].trim().is_empty();
+        let new: Vec<&str> =
+            (0..texts.len()).filter(|&i| known(i).is_none() && !is_stored(i)).map(|i| texts[i]).collect();
+        let (encoded, mut cut) = match new.is_empty() {
+            true => (Matrix::default(), 0),
+            false => Embeddings::Encode(self.embedder).of(start, &new, progress)?,
+        };
+        progress.advance((texts.len() - new.len()) as u64);
+        let (mut encoded, vectors) = (encoded.iter(), self.vectors);
+        let mut all = Matrix::zeros(texts.len(), vectors.rows.cols());
+        for i in 0..texts.len() {
+            match (known(i), self.stored.filter(|_| is_stored(i))) {
+                (Some(row), _) => {
+                    cut += usize::from(vectors.cut[row]);
+                    all.row_mut(i).copy_from_slice(vectors.rows.row(row));
+                }
+                (None, Some(stored)) => all.row_mut(i).copy_from_slice(&stored(start + i)?),
+                (None, None) => {
+                    let row = encoded.next().expect("an embedding for every new document");
                     all.row_mut(i).copy_from_slice(row);
                 }
-                Ok((all, count(&cut)))
             }
         }
+        Ok((all, cut))
     }
 }
 
@@ -77,7 +127,7 @@ fn count(cut: &[bool]) -> usize {
     cut.iter().filter(|cut| **cut).count()
 }
 
-/// What [`fill`] did.
+/// The result of [`fill`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Filled {
     /// Documents added and committed.
@@ -119,15 +169,16 @@ pub(super) type Split = (Document, Vec<Range<usize>>);
 /// Documents in groups that are embedded together, each with its chunks.
 struct Groups<'a, I> {
     documents: I,
+    at_once: usize,
     chunker: Option<Chunker<'a>>,
 }
 
 impl<I: Iterator<Item = Result<Document>>> Groups<'_, I> {
-    /// At most `most` documents, and about [`CHUNK`] chunks. Empty at the end.
+    /// At most `most` documents, and about `at_once` chunks. Empty at the end.
     fn next(&mut self, most: usize) -> Result<Vec<Split>> {
         let (mut group, mut chunks) = (Vec::new(), 0);
-        while chunks < CHUNK && group.len() < most {
-            let some = self.documents.by_ref().take(SPLIT.min(most - group.len()).min(CHUNK - chunks));
+        while chunks < self.at_once && group.len() < most {
+            let some = self.documents.by_ref().take(SPLIT.min(most - group.len()).min(self.at_once - chunks));
             let some: Vec<Document> = some.collect::<Result<_>>()?;
             if some.is_empty() {
                 break;
@@ -181,15 +232,17 @@ pub(super) fn split(chunker: Option<&Chunker>, documents: Vec<Document>) -> Vec<
     documents.into_iter().zip(ranges).collect()
 }
 
-/// Adds documents and commits every `commit_every` of them and at the end. Interrupted, it commits what it has.
+/// Adds documents, and commits now and then and at the end. Interrupted, it commits what it has.
 pub fn fill(
     index: &Index,
     documents: impl Iterator<Item = Result<Document>>,
     embeddings: &Embeddings,
-    commit_every: usize,
+    config: FillConfig,
     progress: &dyn Progress,
 ) -> Result<Filled> {
-    let mut groups = Groups { documents, chunker: chunker(index, embeddings.embedder())? };
+    config.validate()?;
+    let FillConfig { commit_every, at_once } = config;
+    let mut groups = Groups { documents, at_once, chunker: chunker(index, embeddings.embedder())? };
     let mut writer = index.writer()?;
     let (mut filled, mut pending) = (Filled::default(), 0);
     loop {

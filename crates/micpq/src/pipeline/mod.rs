@@ -1,4 +1,4 @@
-//! From a corpus to a searchable index: the one pipeline that the command line and Python call.
+//! From a corpus to a searchable index: the one pipeline that the command line, Python and the server call.
 //!
 //! [`build`] reads the corpus once, trains a model on a sample of it, embeds what training did not, and puts the finished
 //! index in its place in one step. With a model given it streams: nothing is held but a chunk.
@@ -6,53 +6,47 @@
 mod config;
 mod distill;
 mod fill;
+mod source;
 mod spool;
 mod sync;
+mod training;
 
-use std::ops::Range;
 use std::path::Path;
 use std::time::Instant;
 
-use engine::chunk::Chunker;
-use engine::corpus::{Corpus, CorpusConfig, Document};
+use engine::corpus::Document;
 use engine::encoder::{Embedder, QueryEncoder};
 use engine::index::{Claim, Index, IndexConfig};
-use engine::language::{Language, LanguageChoice};
+use engine::language::LanguageChoice;
 use engine::model::Model;
 use engine::query::{DepthRecall, Searcher};
 use engine::{Error, Matrix, Progress, Result};
-use methods::Training;
-use methods::recall::{FloatRecall, LengthChoice, MIN_DOCUMENTS};
-use methods::training::Task;
-use train::dataset::{Dataset, LabelNames};
-use train::passes::Passes;
+use methods::recall::FloatRecall;
 use train::query_encoder::DistillConfig;
 
 pub use config::{BuildConfig, cache_dir};
-pub use distill::{distill_corpus, distill_index};
-pub use fill::{CHUNK, Embeddings, Filled, cut_note, fill};
-use spool::Spool;
-pub use sync::{Synced, sync};
+pub use distill::{DistillTarget, distill_corpus, distill_index};
+pub use fill::{Embeddings, FillConfig, Filled, Sampled, cut_note, fill};
+use source::Reader;
+pub use source::{Source, report_skipped};
+pub use sync::{SyncConfig, Synced, sync};
 
 /// Neighbours that `target_recall` counts.
 const TARGET_K: usize = 10;
-
-/// What an index is built from.
-pub enum Source<'a> {
-    /// A file or folder; `-` is standard input.
-    Corpus(&'a Path, &'a CorpusConfig),
-    Documents(Box<dyn Iterator<Item = Result<Document>> + 'a>),
-}
 
 /// Where the model comes from.
 pub enum ModelSource<'a> {
     /// Trained on the documents.
     Train,
+    /// Trained on the documents, with an encoder that is loaded already.
+    TrainWith(&'a Embedder),
     /// A finished model, with its metrics, and its encoder where that is loaded already.
     Given { model: &'a Model, metrics: serde_json::Value, embedder: Option<&'a Embedder> },
+    /// A finished model of user vectors, with its metrics, and one vector per document in order.
+    Vectors { model: &'a Model, metrics: serde_json::Value, vectors: &'a Matrix },
 }
 
-/// What a build did.
+/// The result of a build.
 pub struct Built {
     pub index: Index,
     pub documents: usize,
@@ -86,213 +80,123 @@ pub fn build(
     config.validate()?;
     // What can be refused is refused before an hour is spent on encoding.
     let claim = Claim::new(output, config.index.replace)?;
+    let staged = build_staged(source, &claim.path(), model, config, progress)?;
+    claim.finish()?;
+    let index = Index::open(output, progress)?;
+    staged.filled.report_cut(&index, progress);
+    let rerank = config.target_recall.and_then(|target| reranked_for(&index, target, progress));
+    Ok(Built {
+        rerank,
+        index,
+        documents: staged.filled.documents,
+        texts: staged.filled.texts,
+        cut: staged.filled.cut,
+        metrics: staged.metrics,
+        training_seconds: staged.training_seconds,
+        seconds: begun.elapsed().as_secs_f64(),
+        recall: staged.recall,
+        embedder: staged.embedder,
+        skipped: staged.skipped,
+    })
+}
+
+/// A whole index that is not in its place yet.
+#[derive(Default)]
+pub struct Staged {
+    pub filled: Filled,
+    pub metrics: serde_json::Value,
+    /// Documents the model was trained on; 0 where it was given.
+    pub trained_on: usize,
+    /// See [`Built`].
+    pub training_seconds: f64,
+    pub recall: Option<FloatRecall>,
+    pub embedder: Option<Embedder>,
+    pub skipped: Vec<String>,
+}
+
+/// [`build`] without the last step: a whole index at `to`, where nothing is yet. The caller puts it in its place. Temporary
+/// files go beside it.
+pub fn build_staged(
+    source: Source,
+    to: &Path,
+    model: ModelSource,
+    config: &BuildConfig,
+    progress: &dyn Progress,
+) -> Result<Staged> {
+    let begun = Instant::now();
+    config.validate()?;
     let mut reader = Reader::open(source)?;
-    let mut built = match model {
+    let mut staged = match model {
+        ModelSource::Train => training::train_and_index(&mut reader, to, None, config, progress)?,
+        ModelSource::TrainWith(embedder) => {
+            training::train_and_index(&mut reader, to, Some(embedder), config, progress)?
+        }
         ModelSource::Given { model, metrics, embedder } => {
             let loaded = match embedder {
                 Some(_) => None,
-                None => Some(Embedder::for_model(model, None, progress)?.on(config.embedding.device, progress)?),
+                None => Some(model.embedder(None, progress)?.on(config.embedding.device, progress)?),
             };
             let embedder = embedder.or(loaded.as_ref()).expect("one of them is there");
             let training_seconds = begun.elapsed().as_secs_f64();
-            let embeddings = Embeddings::Encode(embedder);
-            let head: Vec<Document> = reader.by_ref().take(LanguageChoice::SAMPLE).collect::<Result<_>>()?;
-            let language = config.language.of(head.iter().map(|document| document.text.as_str()));
-            let settings = settings(config, embedder, language)?;
-            let mut documents = head.into_iter().map(Ok).chain(reader.by_ref());
-            let filled =
-                index(&claim.path(), model, &metrics, &mut documents, &embeddings, settings, config, progress)?;
-            distill_new(&claim, embedder, config, progress)?;
-            Outcome { filled, metrics, training_seconds, recall: None, embedder: loaded }
+            let parts = Parts { model, metrics: &metrics, embeddings: Embeddings::Encode(embedder), total: None };
+            let filled = index(to, reader.by_ref(), &parts, config, progress)?;
+            distill_new(to, embedder, config, progress)?;
+            Staged { filled, metrics, training_seconds, embedder: loaded, ..Staged::default() }
         }
-        ModelSource::Train => train_and_index(&claim, &mut reader, config, progress)?,
+        ModelSource::Vectors { model, metrics, vectors } => {
+            if config.chunk.is_some() {
+                return Err(Error::config(
+                    "chunk needs an encoder: a user vector is of a whole document; leave chunk out",
+                ));
+            }
+            let parts = Parts { model, metrics: &metrics, embeddings: Embeddings::Given(vectors), total: None };
+            let filled = index(to, reader.by_ref(), &parts, config, progress)?;
+            Staged { filled, metrics, ..Staged::default() }
+        }
     };
-    claim.finish()?;
-    let opened = Index::open(output, progress)?;
-    built.filled.report_cut(&opened, progress);
-    let rerank = config.target_recall.and_then(|target| reranked_for(&opened, target, progress));
-    Ok(Built {
-        rerank,
-        index: opened,
-        documents: built.filled.documents,
-        texts: built.filled.texts,
-        cut: built.filled.cut,
-        metrics: std::mem::take(&mut built.metrics),
-        training_seconds: built.training_seconds,
-        seconds: begun.elapsed().as_secs_f64(),
-        recall: built.recall,
-        embedder: built.embedder,
-        skipped: reader.skipped(progress),
-    })
+    staged.skipped = reader.skipped(progress);
+    Ok(staged)
 }
 
-/// Builds an index from documents whose embeddings the user gives, one per document in order.
-pub fn build_from_vectors(
-    source: Source,
-    vectors: &Matrix,
-    output: &Path,
-    model: &Model,
-    metrics: &serde_json::Value,
+/// The parts of a new index beside its documents.
+struct Parts<'a> {
+    model: &'a Model,
+    metrics: &'a serde_json::Value,
+    embeddings: Embeddings<'a>,
+    /// Number of the documents, where it is known.
+    total: Option<u64>,
+}
+
+fn index(
+    to: &Path,
+    mut documents: impl Iterator<Item = Result<Document>>,
+    parts: &Parts,
     config: &BuildConfig,
     progress: &dyn Progress,
-) -> Result<Index> {
-    config.validate()?;
-    if config.chunk.is_some() {
-        return Err(Error::config("chunk needs an encoder: a user vector is of a whole document; leave chunk out"));
-    }
-    let claim = Claim::new(output, config.index.replace)?;
-    let mut reader = Reader::open(source)?;
-    let head: Vec<Document> = reader.by_ref().take(LanguageChoice::SAMPLE).collect::<Result<_>>()?;
+) -> Result<Filled> {
+    let head: Vec<Document> = documents.by_ref().take(LanguageChoice::SAMPLE).collect::<Result<_>>()?;
     let language = config.language.of(head.iter().map(|document| document.text.as_str()));
-    let settings = IndexConfig { language, ..config.index.clone() };
-    let mut documents = head.into_iter().map(Ok).chain(reader.by_ref());
-    let embeddings = Embeddings::Given(vectors);
-    index(&claim.path(), model, metrics, &mut documents, &embeddings, settings, config, progress)?;
-    claim.finish()?;
-    reader.skipped(progress);
-    Index::open(output, progress)
-}
-
-struct Outcome {
-    filled: Filled,
-    metrics: serde_json::Value,
-    training_seconds: f64,
-    recall: Option<FloatRecall>,
-    embedder: Option<Embedder>,
-}
-
-fn train_and_index(
-    claim: &Claim,
-    reader: &mut Reader,
-    config: &BuildConfig,
-    progress: &dyn Progress,
-) -> Result<Outcome> {
-    let begun = Instant::now();
-    let encoder = match config.training.needs_encoder() {
-        true => Some(Embedder::load(&config.embedding, progress)?),
-        false => None,
+    let chunk = match (config.chunk, parts.embeddings.embedder()) {
+        (Some(chunk), Some(embedder)) => Some(chunk.sizes(embedder)?),
+        _ => None,
     };
-    let spool = Spool::read(reader.by_ref(), claim.folder(), progress)?;
-    let seed = config.training.seed();
-    let chunker = match (config.chunk, &encoder) {
-        (None, _) => None,
-        (Some(chunk), Some(encoder)) => Some(Chunker::new(chunk.sizes(encoder)?, encoder)?),
-        (Some(_), None) => {
-            return Err(Error::config("this method takes keywords and cuts no text; leave chunk out"));
-        }
-    };
-    // A model is trained on what it will encode: documents, or their chunks.
-    let (texts, what): (Box<dyn Iterator<Item = _>>, _) = match &chunker {
-        None => (spool.iter()?, "documents"),
-        Some(chunker) => (Box::new(chunks(spool.iter()?, chunker)), "chunks"),
-    };
-    let sample = Dataset::sample_of(texts, config.sample, seed, &mut LabelNames::default(), progress)?;
-    if sample.seen > sample.texts.len() {
-        progress.note(&format!("training on {} of {} {what}", sample.texts.len(), sample.seen));
-    }
-    let cache = config.cache_dir()?;
-    let task = Task {
-        embedder: encoder.as_ref(),
-        clean: config.embedding.clean,
-        dropout: config.dropout,
-        corpus: &sample,
-        validation: None,
-        test: None,
-        cache: &cache,
-    };
-    let training = match (config.target_recall, &encoder) {
-        (Some(target), Some(encoder)) => {
-            let passes = Passes::new(encoder, &sample.texts, config.dropout, Some(&cache), progress)?;
-            of_length(target, passes.clean(), sample.seen, &config.training, progress)?
-        }
-        _ => config.training.clone(),
-    };
-    let (mut trained, (rows, _)) = task.fit(&training, progress)?;
-    if trained.interrupted {
-        if let Some(path) = &config.interrupted_model {
-            trained.model.save(path, &trained.metrics)?;
-        }
-        return Err(Error::Interrupted);
-    }
-    progress.note(&trained.summary());
-    let recall = match config.measure_recall {
-        true => measure(&trained.model, &rows, seed, progress)?,
-        false => None,
-    };
-    if let Some(recall) = recall {
-        progress.note(&recall.summary(&trained.model.config.method, trained.model.shape().bits()));
-        trained.metrics["float_recall"] = serde_json::to_value(recall).expect("plain data has a JSON form");
-    }
-    let embedder = match encoder {
-        Some(embedder) if trained.model.config.embedding.as_ref() == Some(embedder.config()) => embedder,
-        // Terms, or a pooling that was learned: the model holds them.
-        _ => Embedder::for_model(&trained.model, Some(config.embedding.precision), progress)?
-            .on(config.embedding.device, progress)?,
-    };
-    let training_seconds = begun.elapsed().as_secs_f64();
-    let embeddings = Embeddings::Trained { embedder: &embedder, positions: &sample.positions, rows: &rows };
-    let (model, metrics) = (&trained.model, &trained.metrics);
-    let head: Vec<Document> = spool.iter()?.take(LanguageChoice::SAMPLE).collect::<Result<_>>()?;
-    let language = config.language.of(head.iter().map(|document| document.text.as_str()));
-    let settings = settings(config, &embedder, language)?;
-    let mut documents = spool.iter()?;
-    let filled = index(&claim.path(), model, metrics, &mut documents, &embeddings, settings, config, progress)?;
-    distill_new(claim, &embedder, config, progress)?;
-    Ok(Outcome { filled, metrics: trained.metrics, training_seconds, recall, embedder: Some(embedder) })
+    let metrics = parts.metrics.clone();
+    let settings = IndexConfig { language, chunk, metrics, replace: false, ..config.index.clone() };
+    let index = Index::create(to, parts.model, settings)?;
+    progress.stage("indexing", parts.total);
+    let documents = head.into_iter().map(Ok).chain(documents);
+    let filled = fill(&index, documents, &parts.embeddings, config.fill, progress)?;
+    // Half an index never takes its place.
+    if filled.interrupted { Err(Error::Interrupted) } else { Ok(filled) }
 }
 
 /// Gives a new index its fast query encoder, where the build asks for one.
-fn distill_new(claim: &Claim, embedder: &Embedder, config: &BuildConfig, progress: &dyn Progress) -> Result<()> {
+fn distill_new(to: &Path, embedder: &Embedder, config: &BuildConfig, progress: &dyn Progress) -> Result<()> {
     if config.query_encoder == QueryEncoder::Fast {
         let distilling = DistillConfig { seed: config.training.seed(), ..DistillConfig::default() };
-        distill_index(&Index::open(&claim.path(), progress)?, embedder, &distilling, progress)?;
+        distill_index(&Index::open(to, progress)?, embedder, &distilling, progress)?;
     }
     Ok(())
-}
-
-/// The chunks of documents, each as a document of its own.
-fn chunks<'a>(
-    documents: impl Iterator<Item = Result<Document>> + 'a,
-    chunker: &'a Chunker,
-) -> impl Iterator<Item = Result<Document>> + 'a {
-    documents.flat_map(move |document| match document {
-        Err(error) => vec![Err(error)],
-        Ok(document) => {
-            let chunk = |range: Range<usize>| Document { text: document.text[range].to_owned(), ..document.clone() };
-            chunker.split(&document.text).into_iter().map(|range| Ok(chunk(range))).collect()
-        }
-    })
-}
-
-/// The settings of the index of a build.
-fn settings(config: &BuildConfig, embedder: &Embedder, language: Language) -> Result<IndexConfig> {
-    let chunk = config.chunk.map(|chunk| chunk.sizes(embedder)).transpose()?;
-    Ok(IndexConfig { language, chunk, ..config.index.clone() })
-}
-
-/// The training with as many bits as a recall needs, chosen on embeddings of a corpus of `documents`.
-fn of_length(
-    target: f64,
-    embeddings: &Matrix,
-    documents: usize,
-    training: &Training,
-    progress: &dyn Progress,
-) -> Result<Training> {
-    if embeddings.rows() < MIN_DOCUMENTS {
-        progress.note(&format!(
-            "{} documents are too few to choose bits for a recall; {} bits it is",
-            embeddings.rows(),
-            training.bits()
-        ));
-        return Ok(training.clone());
-    }
-    let chosen = LengthChoice::reaching(target, embeddings, documents, training.seed(), progress)?;
-    let LengthChoice { bits, rerank, recall } = chosen;
-    progress.note(&format!(
-        "{bits} bits for a recall@10 of {target}: {} bytes per document in memory; OPQ of this length has {recall:.3} on a sample with {rerank} candidates re-ranked",
-        bits / 8
-    ));
-    training.clone().with_option("bits", bits.into())
 }
 
 /// Measures the finished index. It is whole either way, so what goes wrong here is a note.
@@ -309,76 +213,5 @@ fn reranked_for(index: &Index, target: f64, progress: &dyn Progress) -> Option<D
             progress.note(&problem.to_string());
             None
         }
-    }
-}
-
-/// Terms have no float vectors to compare with.
-fn measure(model: &Model, rows: &Matrix, seed: u64, progress: &dyn Progress) -> Result<Option<FloatRecall>> {
-    if model.config.embedding.as_ref().is_some_and(|embedding| embedding.terms.is_some()) {
-        return Ok(None);
-    }
-    FloatRecall::measure(model, rows, seed, progress)
-}
-
-#[allow(clippy::too_many_arguments)] // The parts of a build, each used once.
-fn index(
-    path: &Path,
-    model: &Model,
-    metrics: &serde_json::Value,
-    documents: &mut dyn Iterator<Item = Result<Document>>,
-    embeddings: &Embeddings,
-    settings: IndexConfig,
-    config: &BuildConfig,
-    progress: &dyn Progress,
-) -> Result<Filled> {
-    let settings = IndexConfig { metrics: metrics.clone(), replace: false, ..settings };
-    let index = Index::create(path, model, settings)?;
-    progress.stage("indexing", None);
-    let filled = fill(&index, documents, embeddings, config.commit_every, progress)?;
-    // Half an index never takes its place.
-    if filled.interrupted { Err(Error::Interrupted) } else { Ok(filled) }
-}
-
-/// The documents of a source, read once.
-enum Reader<'a> {
-    Corpus(Box<Corpus>),
-    Documents(Box<dyn Iterator<Item = Result<Document>> + 'a>),
-}
-
-impl<'a> Reader<'a> {
-    fn open(source: Source<'a>) -> Result<Reader<'a>> {
-        Ok(match source {
-            Source::Corpus(path, config) => Reader::Corpus(Box::new(Corpus::open(path, config)?)),
-            Source::Documents(documents) => Reader::Documents(documents),
-        })
-    }
-
-    /// Reports rows that were skipped, and gives the first reasons.
-    fn skipped(&self, progress: &dyn Progress) -> Vec<String> {
-        let Reader::Corpus(corpus) = self else { return Vec::new() };
-        report_skipped(corpus, progress);
-        corpus.skipped().reasons().to_vec()
-    }
-}
-
-impl Iterator for Reader<'_> {
-    type Item = Result<Document>;
-
-    fn next(&mut self) -> Option<Result<Document>> {
-        match self {
-            Reader::Corpus(corpus) => corpus.next(),
-            Reader::Documents(documents) => documents.next(),
-        }
-    }
-}
-
-/// Notes rows of a corpus that were skipped, with the first reasons.
-pub fn report_skipped(corpus: &Corpus, progress: &dyn Progress) {
-    let skipped = corpus.skipped();
-    if skipped.count() > 0 {
-        for reason in skipped.reasons() {
-            progress.note(&format!("skipped: {reason}"));
-        }
-        progress.note(&format!("{} rows skipped in all", skipped.count()));
     }
 }

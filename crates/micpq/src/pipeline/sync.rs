@@ -12,9 +12,23 @@ use engine::encoder::Embedder;
 use engine::index::{Index, IndexWriter};
 use engine::{Error, Progress, Result};
 
-use super::fill::{self, CHUNK, Embeddings, Filled};
+use super::fill::{self, Embeddings, FillConfig, Filled};
 
-/// What [`sync`] did.
+/// How [`sync`] reads and adds files. Hashes, skipping and ids are its own affair.
+#[derive(Clone, Debug)]
+pub struct SyncConfig {
+    pub corpus: CorpusConfig,
+    pub fill: FillConfig,
+}
+
+impl Default for SyncConfig {
+    fn default() -> Self {
+        let fill = FillConfig { commit_every: FillConfig::UPDATES, ..FillConfig::default() };
+        SyncConfig { corpus: CorpusConfig::default(), fill }
+    }
+}
+
+/// The result of [`sync`].
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Synced {
     /// Files that were not in the index.
@@ -37,7 +51,7 @@ impl Synced {
     }
 }
 
-/// What the index has of a file.
+/// A file as the index has it.
 #[derive(Default)]
 struct Known {
     hash: Option<String>,
@@ -50,11 +64,13 @@ pub fn sync(
     index: &Index,
     embedder: &Embedder,
     folder: &Path,
-    config: &CorpusConfig,
-    commit_every: usize,
+    config: &SyncConfig,
     progress: &dyn Progress,
 ) -> Result<Synced> {
-    let config = CorpusConfig { file_hashes: true, on_error: OnError::Skip, unique_ids: false, ..config.clone() };
+    config.fill.validate()?;
+    let fill = config.fill;
+    let config =
+        CorpusConfig { file_hashes: true, on_error: OnError::Skip, unique_ids: false, ..config.corpus.clone() };
     progress.stage("looking at files", None);
     let (files, skipped) = files_below(folder, &config)?;
     // The writer follows the last commit, which nobody else changes from here on.
@@ -69,7 +85,7 @@ pub fn sync(
         synced: Synced { skipped, ..Synced::default() },
         waiting: Vec::new(),
         pending: 0,
-        commit_every,
+        fill,
         progress,
     };
     progress.stage("indexing", None);
@@ -116,7 +132,7 @@ struct Work<'a> {
     waiting: Vec<Document>,
     /// Documents since the last commit.
     pending: usize,
-    commit_every: usize,
+    fill: FillConfig,
     progress: &'a dyn Progress,
 }
 
@@ -139,7 +155,7 @@ impl Work<'_> {
         let gone: Vec<DocId> =
             had.map_or_else(BTreeSet::new, |had| had.ids).into_iter().filter(|id| !new.contains(id)).collect();
         self.waiting.extend(documents);
-        if self.waiting.len() >= CHUNK.min(self.commit_every) || !gone.is_empty() {
+        if self.waiting.len() >= self.fill.at_once.min(self.fill.commit_every) || !gone.is_empty() {
             self.flush()?;
         }
         for id in gone {
@@ -162,7 +178,7 @@ impl Work<'_> {
         let waiting = std::mem::take(&mut self.waiting);
         let count = waiting.len();
         let group = fill::split(self.chunker.as_ref(), waiting);
-        for some in group.chunks(CHUNK) {
+        for some in group.chunks(self.fill.at_once) {
             fill::add(&mut self.writer, some, &self.embeddings, &mut self.synced.filled, self.progress)?;
         }
         self.pending += count;
@@ -171,7 +187,7 @@ impl Work<'_> {
 
     /// Never between two documents of a file.
     fn commit_if_due(&mut self) -> Result<()> {
-        if self.pending >= self.commit_every {
+        if self.pending >= self.fill.commit_every {
             self.writer.commit(self.progress)?;
             self.pending = 0;
         }

@@ -2,9 +2,7 @@
 
 use std::sync::Arc;
 
-use axum::Json;
 use axum::extract::State;
-use axum::http::StatusCode;
 use engine::duplicates::{self, Duplicates, DuplicatesConfig, Measure};
 use engine::index::Index;
 use engine::topics::{self, TopicsConfig};
@@ -13,44 +11,25 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::Refusals;
-use crate::extract::{MayAdmin, NamedIndex, OptionalBody, some_whole};
+use super::jobs::{Started, bad_option, start};
+use crate::extract::{MayAdmin, NamedIndex, OptionalBody};
 use crate::hosted::Hosted;
 use crate::jobs::{Job, JobView};
-use crate::problem::{Answer, Problem};
+use crate::problem::Answer;
+use crate::schema;
 use crate::server::Server;
+use crate::whole::some_whole;
 
 /// Groups in the result of a job.
 const GROUPS: usize = 1000;
-
-/// What decides whether two documents are alike.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "lowercase")]
-#[schema(as = DuplicatesBy)]
-pub enum By {
-    /// The texts are equal.
-    Text,
-    /// The Jaccard similarity of word pairs: copies that were edited.
-    Words,
-    /// The cosine of the stored vectors: also other words for the same.
-    Vectors,
-}
-
-impl From<By> for Measure {
-    fn from(by: By) -> Measure {
-        match by {
-            By::Text => Measure::Text,
-            By::Words => Measure::Words,
-            By::Vectors => Measure::Vectors,
-        }
-    }
-}
 
 /// Options of finding duplicates.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Dedup {
     /// What decides. Default: `words`, or `vectors` in an index without texts.
-    by: Option<By>,
+    #[schema(value_type = Option<schema::DuplicatesBy>)]
+    by: Option<Measure>,
     /// Least similarity of two duplicates. Default: 0.4 by words, 0.9 by vectors.
     #[schema(minimum = 0.01, maximum = 1.0)]
     threshold: Option<f32>,
@@ -82,17 +61,15 @@ pub async fn dedup(
     State(server): State<Arc<Server>>,
     NamedIndex(hosted): NamedIndex,
     OptionalBody(body): OptionalBody<Dedup>,
-) -> Answer<(StatusCode, Json<JobView>)> {
+) -> Answer<Started> {
     let defaults = DuplicatesConfig::default();
     let config = DuplicatesConfig {
-        by: body.by.map(Measure::from),
+        by: body.by,
         threshold: body.threshold,
         neighbours: body.neighbours.unwrap_or(defaults.neighbours),
     };
-    config.validate().map_err(|error| Problem::bad_request(error.to_string()))?;
-    let name = hosted.name().to_owned();
-    let job = server.jobs.start("dedup", &name, move |job| find_duplicates(&hosted, &config, body, job))?;
-    Ok((StatusCode::ACCEPTED, Json(job)))
+    config.validate().map_err(bad_option)?;
+    start("dedup", server, hosted, move |_, hosted, job| find_duplicates(hosted, &config, body, job))
 }
 
 fn find_duplicates(hosted: &Hosted, config: &DuplicatesConfig, options: Dedup, job: &Job) -> Result<serde_json::Value> {
@@ -179,7 +156,7 @@ pub async fn topics(
     State(server): State<Arc<Server>>,
     NamedIndex(hosted): NamedIndex,
     OptionalBody(body): OptionalBody<FindTopics>,
-) -> Answer<(StatusCode, Json<JobView>)> {
+) -> Answer<Started> {
     let defaults = TopicsConfig::default();
     let config = TopicsConfig {
         topics: body.topics,
@@ -188,17 +165,16 @@ pub async fn topics(
         typical: body.typical.unwrap_or(defaults.typical),
         over: body.over,
     };
-    config.validate().map_err(|error| Problem::bad_request(error.to_string()))?;
-    let (name, mark) = (hosted.name().to_owned(), body.mark);
-    let job = server.jobs.start("topics", &name, move |job| {
+    config.validate().map_err(bad_option)?;
+    let mark = body.mark;
+    start("topics", server, hosted, move |_, hosted, job| {
         let mut found = topics::find(&hosted.index(), &config, job)?;
         let mut result = serde_json::json!({});
         if let Some(name) = mark {
             let write = move |index: &Index, found: &topics::Topics| topics::mark(index, found, &name, &NoProgress);
-            let (marked, unchanged) = change(&hosted, found, write, job)?;
+            let (marked, unchanged) = change(hosted, found, write, job)?;
             (result["marked"], found) = (marked.into(), unchanged);
         }
         Ok(with(result, &found))
-    })?;
-    Ok((StatusCode::ACCEPTED, Json(job)))
+    })
 }

@@ -1,6 +1,5 @@
 //! Routes that add, get, count and delete documents.
 
-use std::fmt;
 use std::sync::Arc;
 
 use axum::Json;
@@ -8,66 +7,18 @@ use axum::extract::State;
 use engine::Progress;
 use engine::corpus::{DocId, Document, Value};
 use engine::index::{Record, Store};
-use serde::de::{Unexpected, Visitor};
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::Refusals;
 use super::vector::Vector;
 use crate::bounds;
-use crate::extract::{Body, MayRead, MayWrite, NamedIndex, NoBody, PathPart, whole};
+use crate::extract::{Body, MayRead, MayWrite, NamedIndex, NoBody, PathPart};
 use crate::hosted::Hosted;
+use crate::id::Id;
 use crate::problem::{Answer, Code, Problem};
 use crate::server::Server;
 use crate::writes::{Change, DocumentWithVector, Done};
-
-/// Maximum size of an id in bytes, as in the index.
-const MAX_ID_BYTES: usize = 1024;
-
-/// A document id: a whole number or a string. `5` and `"5"` are the same.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-#[serde(transparent)]
-pub struct Id(pub DocId);
-
-described!(Id, {
-    "description": "A whole number or a string. `5` and `\"5\"` are the same.",
-    "oneOf": [
-        { "type": "integer", "minimum": 0, "maximum": u64::MAX },
-        { "type": "string", "minLength": 1, "maxLength": MAX_ID_BYTES },
-    ],
-});
-
-impl<'de> Deserialize<'de> for Id {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Either;
-        impl Visitor<'_> for Either {
-            type Value = Id;
-
-            fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
-                write!(f, "an id: a whole number, 0 or more, or a string of 1 to {MAX_ID_BYTES} bytes")
-            }
-
-            fn visit_u64<E: serde::de::Error>(self, number: u64) -> Result<Id, E> {
-                Ok(Id(DocId::Int(number)))
-            }
-
-            fn visit_f64<E: serde::de::Error>(self, number: f64) -> Result<Id, E> {
-                let number = whole(number).ok_or_else(|| E::invalid_value(Unexpected::Float(number), &self))?;
-                Ok(Id(DocId::Int(number)))
-            }
-
-            fn visit_str<E: serde::de::Error>(self, name: &str) -> Result<Id, E> {
-                if name.is_empty() || name.len() > MAX_ID_BYTES {
-                    return Err(E::invalid_length(name.len(), &self));
-                }
-                // As in CSV and on the command line: "5" is 5.
-                let Ok(id) = name.parse();
-                Ok(Id(id))
-            }
-        }
-        deserializer.deserialize_any(Either)
-    }
-}
 
 /// The schema of [`Value`].
 pub enum Attribute {}

@@ -5,18 +5,21 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use base64::Engine;
-use engine::encoder::Role;
+use engine::encoder::{Embedder, Role};
+use engine::model::Model;
 use engine::{Error, Matrix, NoProgress, Progress};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::Refusals;
 use super::query::check_text;
-use crate::bounds::{Caller, slices};
-use crate::extract::{Body, MayRead, some_whole};
+use crate::bounds::{Caller, Cancel, slices};
+use crate::config::ServeConfig;
+use crate::extract::{Body, MayRead};
 use crate::keys::Access;
 use crate::problem::{Answer, Code, Problem};
 use crate::server::Server;
+use crate::whole::some_whole;
 
 /// One text or several, or their token ids.
 #[derive(Debug, Serialize, Deserialize)]
@@ -163,25 +166,7 @@ pub async fn embed(
     State(server): State<Arc<Server>>,
     Body(body): Body<Embed>,
 ) -> Answer<Json<Embedded>> {
-    let texts = match body.input {
-        Input::One(text) => Texts::Raw(vec![text]),
-        Input::Several(texts) => Texts::Raw(texts),
-        Input::Tokens(tokens) => Texts::Tokens(vec![ids(tokens)]),
-        Input::SeveralTokens(tokens) => Texts::Tokens(tokens.into_iter().map(ids).collect()),
-    };
-    let max_texts = server.config.max_queries;
-    let (count, empty) = match &texts {
-        Texts::Raw(texts) => (texts.len(), texts.iter().any(String::is_empty)),
-        Texts::Tokens(tokens) => (tokens.len(), tokens.iter().any(Vec::is_empty)),
-    };
-    if !(1..=max_texts).contains(&count) || empty {
-        return Err(Problem::bad_request(format!(
-            "input has {count} texts; send 1 to {max_texts}, none of them empty"
-        )));
-    }
-    if let Texts::Raw(texts) = &texts {
-        texts.iter().try_for_each(|text| check_text(text, server.config.max_text_bytes))?;
-    }
+    let texts = Texts::of(body.input, &server.config)?;
     let role = match body.input_type {
         InputType::Document => Role::Document,
         InputType::Query => Role::Query,
@@ -206,35 +191,9 @@ pub async fn embed(
     let (_caller, cancel) = Caller::new();
     let (data, tokens) = super::blocking(move || -> engine::Result<(Vec<Values>, usize)> {
         let _turn = turn;
-        let embedder = searcher.embedder(&NoProgress)?;
-        let (mut rows, mut count) = (Vec::new(), 0);
-        let mut encode = |tokens: &[Vec<u32>]| -> engine::Result<()> {
-            if cancel.interrupted() {
-                return Err(Error::Interrupted);
-            }
-            count += tokens.iter().map(Vec::len).sum::<usize>();
-            rows.extend_from_slice(embedder.encode_tokens_of(role, tokens, &cancel)?.as_slice());
-            Ok(())
-        };
-        match &texts {
-            Texts::Raw(texts) => {
-                slices(texts).try_for_each(|slice| encode(&embedder.tokens_of(role, slice)?))?;
-            }
-            Texts::Tokens(tokens) => tokens.chunks(TOKEN_SLICE).try_for_each(encode)?,
-        }
-        let vectors = Matrix::from_vec(embedder.width(), rows);
-        let base64 = |bytes: &[u8]| Values::Packed(base64::engine::general_purpose::STANDARD.encode(bytes));
-        let data = if code {
-            let codes = searcher.index().model().encode(&vectors)?;
-            let numbers = |code: &[u8]| {
-                Values::Numbers((0..shape.num_codebooks()).map(|m| shape.codeword(code, m) as f32).collect())
-            };
-            codes.chunks_exact(shape.code_bytes()).map(|c| if packed { base64(c) } else { numbers(c) }).collect()
-        } else {
-            let bytes = |row: &[f32]| base64(&row.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<u8>>());
-            vectors.iter().map(|row| if packed { bytes(row) } else { Values::Numbers(row.to_vec()) }).collect()
-        };
-        Ok((data, count))
+        let (vectors, tokens) = texts.encode(searcher.embedder(&NoProgress)?, role, &cancel)?;
+        let model = searcher.index().model();
+        Ok((if code { codes(model, &vectors, packed)? } else { embeddings(&vectors, packed) }, tokens))
     })
     .await?
     .map_err(Problem::of(Code::BadQuery))?;
@@ -245,6 +204,69 @@ pub async fn embed(
         model: body.model,
         usage: Usage { prompt_tokens: tokens, total_tokens: tokens },
     }))
+}
+
+impl Texts {
+    /// Refuses more texts than the server takes, empty ones and too long ones.
+    fn of(input: Input, config: &ServeConfig) -> Answer<Texts> {
+        let texts = match input {
+            Input::One(text) => Texts::Raw(vec![text]),
+            Input::Several(texts) => Texts::Raw(texts),
+            Input::Tokens(tokens) => Texts::Tokens(vec![ids(tokens)]),
+            Input::SeveralTokens(tokens) => Texts::Tokens(tokens.into_iter().map(ids).collect()),
+        };
+        let max_texts = config.max_queries;
+        let (count, empty) = match &texts {
+            Texts::Raw(texts) => (texts.len(), texts.iter().any(String::is_empty)),
+            Texts::Tokens(tokens) => (tokens.len(), tokens.iter().any(Vec::is_empty)),
+        };
+        if !(1..=max_texts).contains(&count) || empty {
+            return Err(Problem::bad_request(format!(
+                "input has {count} texts; send 1 to {max_texts}, none of them empty"
+            )));
+        }
+        if let Texts::Raw(texts) = &texts {
+            texts.iter().try_for_each(|text| check_text(text, config.max_text_bytes))?;
+        }
+        Ok(texts)
+    }
+
+    /// Embeddings, and the number of tokens.
+    fn encode(&self, embedder: &Embedder, role: Role, cancel: &Cancel) -> engine::Result<(Matrix, usize)> {
+        let (mut rows, mut count) = (Vec::new(), 0);
+        let mut encode = |tokens: &[Vec<u32>]| -> engine::Result<()> {
+            if cancel.interrupted() {
+                return Err(Error::Interrupted);
+            }
+            count += tokens.iter().map(Vec::len).sum::<usize>();
+            rows.extend_from_slice(embedder.encode_tokens_of(role, tokens, cancel)?.as_slice());
+            Ok(())
+        };
+        match self {
+            Texts::Raw(texts) => {
+                slices(texts).try_for_each(|slice| encode(&embedder.tokens_of(role, slice)?))?;
+            }
+            Texts::Tokens(tokens) => tokens.chunks(TOKEN_SLICE).try_for_each(encode)?,
+        }
+        Ok((Matrix::from_vec(embedder.width(), rows), count))
+    }
+}
+
+fn base64(bytes: &[u8]) -> Values {
+    Values::Packed(base64::engine::general_purpose::STANDARD.encode(bytes))
+}
+
+fn embeddings(vectors: &Matrix, packed: bool) -> Vec<Values> {
+    let bytes = |row: &[f32]| base64(&row.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<u8>>());
+    vectors.iter().map(|row| if packed { bytes(row) } else { Values::Numbers(row.to_vec()) }).collect()
+}
+
+fn codes(model: &Model, vectors: &Matrix, packed: bool) -> engine::Result<Vec<Values>> {
+    let (codes, shape) = (model.encode(vectors)?, model.shape());
+    let numbers =
+        |code: &[u8]| Values::Numbers((0..shape.num_codebooks()).map(|m| shape.codeword(code, m) as f32).collect());
+    let values = |code: &[u8]| if packed { base64(code) } else { numbers(code) };
+    Ok(codes.chunks_exact(shape.code_bytes()).map(values).collect())
 }
 
 /// A model for embeddings.

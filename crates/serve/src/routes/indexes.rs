@@ -11,58 +11,19 @@ use engine::encoder::{Embedder, EmbedderConfig, pull};
 use engine::index::{Bytes, CopyConfig, IndexConfig, RerankVectors, Store, backup as backup_of};
 use engine::language::Language;
 use engine::model::Model;
+use micpq::BuildConfig;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::Refusals;
 use crate::config::check_name;
-use crate::extract::{Body, MayAdmin, MayRead, NamedIndex, NoBody, PathPart, Whole};
+use crate::extract::{Body, MayAdmin, MayRead, NamedIndex, NoBody, PathPart};
 use crate::hosted::Hosted;
 use crate::keys::Access;
 use crate::problem::{Answer, Code, Problem};
+use crate::schema;
 use crate::server::{BACKUPS, Server, unknown_index};
-
-/// Schemas of the engine's types.
-mod schemas {
-    pub enum Store {}
-
-    described!(Store, {
-        "description": "What an index stores of a document: `all` (id, code, text, labels and attributes, with the terms of \
-                        texts) or `codes` (only id and code).",
-        "type": "string",
-        "enum": ["all", "codes"],
-    });
-
-    pub enum RerankVectors {}
-
-    described!(RerankVectors, {
-        "description": "How an index stores embeddings for re-ranking: `none`, `int8` (a byte per value) or `f16` (two bytes \
-                        per value).",
-        "type": "string",
-        "enum": ["none", "int8", "f16"],
-    });
-
-    pub enum Sizes {}
-
-    described!(Sizes, {
-        "description": "Bytes on disk by part.",
-        "type": "object",
-        "required": ["columns", "documents", "terms", "codes", "rerank_vectors", "model", "other"],
-        "properties": {
-            "columns": bytes("Columns of ids, codes and attributes."),
-            "documents": bytes("Texts, labels and attributes."),
-            "terms": bytes("The inverted index."),
-            "codes": bytes("Packed codes."),
-            "rerank_vectors": bytes("Rerank vectors."),
-            "model": bytes("The model."),
-            "other": bytes("Everything else."),
-        },
-    });
-
-    fn bytes(description: &str) -> serde_json::Value {
-        serde_json::json!({ "type": "integer", "format": "int64", "minimum": 0, "description": description })
-    }
-}
+use crate::whole::Whole;
 
 /// An index.
 #[derive(Debug, Serialize, ToSchema)]
@@ -94,10 +55,10 @@ pub struct IndexView {
     /// Number of values of an embedding.
     width: usize,
     /// What the index stores of a document.
-    #[schema(value_type = schemas::Store)]
+    #[schema(value_type = schema::Store)]
     store: Store,
     /// How the index stores embeddings for re-ranking.
-    #[schema(value_type = schemas::RerankVectors)]
+    #[schema(value_type = schema::RerankVectors)]
     rerank_vectors: RerankVectors,
     /// Fingerprint of the model.
     model: String,
@@ -110,7 +71,7 @@ pub struct IndexView {
     /// Version of the directory format.
     format: u32,
     /// Bytes on disk by part.
-    #[schema(value_type = schemas::Sizes)]
+    #[schema(value_type = schema::Sizes)]
     bytes: Bytes,
     /// Number of waiting queries.
     queries_waiting: usize,
@@ -172,11 +133,11 @@ pub struct ChunkSizesView {
 pub struct ChunkOption {
     /// Tokens of a chunk at most. Default: as many as the encoder takes.
     #[schema(minimum = 8, maximum = 100000)]
-    #[serde(deserialize_with = "crate::extract::some_whole")]
+    #[serde(deserialize_with = "crate::whole::some_whole")]
     tokens: Option<usize>,
     /// Tokens that a chunk repeats of the one before, at most half of `tokens`. Default: an eighth of them.
     #[schema(minimum = 0, maximum = 50000)]
-    #[serde(deserialize_with = "crate::extract::some_whole")]
+    #[serde(deserialize_with = "crate::whole::some_whole")]
     overlap: Option<usize>,
 }
 
@@ -256,10 +217,10 @@ pub struct Create {
     #[schema(example = 128)]
     bits: Option<Bits>,
     /// What the index stores of a document.
-    #[schema(value_type = schemas::Store)]
+    #[schema(value_type = schema::Store)]
     store: Store,
     /// How the index stores embeddings for re-ranking. Default: `int8`.
-    #[schema(value_type = schemas::RerankVectors)]
+    #[schema(value_type = schema::RerankVectors)]
     rerank_vectors: RerankVectors,
     /// Splits texts that are longer than the encoder takes into chunks, and searches all of them; hits are documents.
     /// Default: only the beginning of such a text is searched.
@@ -275,8 +236,8 @@ impl Default for Create {
             like: None,
             encoder: None,
             bits: None,
-            store: Store::All,
-            rerank_vectors: RerankVectors::Int8,
+            store: Store::default(),
+            rerank_vectors: BuildConfig::RERANK_VECTORS,
             chunk: None,
             language: None,
         }

@@ -10,9 +10,10 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use super::Refusals;
-use super::documents::{Attribute, Attributes, Id};
+use super::documents::{Attribute, Attributes};
 use crate::bounds::Cancel;
 use crate::extract::{MayRead, NamedIndex, PathPart, QueryString};
+use crate::id::Id;
 use crate::insight;
 use crate::problem::{Answer, Code, Problem};
 use crate::server::Server;

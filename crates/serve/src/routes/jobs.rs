@@ -13,12 +13,14 @@ use utoipa::ToSchema;
 
 use super::Refusals;
 use super::documents::expect_texts;
-use crate::extract::{MayAdmin, MayRead, NamedIndex, NoBody, OptionalBody, PathPart, some_whole};
-use crate::jobs::JobView;
+use crate::extract::{MayAdmin, MayRead, NamedIndex, NoBody, OptionalBody, PathPart};
+use crate::hosted::Hosted;
+use crate::jobs::{Job, JobView};
 use crate::keys::Access;
 use crate::problem::{Answer, Code, Problem};
 use crate::retrain;
 use crate::server::Server;
+use crate::whole::some_whole;
 
 /// Options of training.
 #[derive(Debug, Default, Deserialize, ToSchema)]
@@ -87,20 +89,38 @@ pub async fn train(
     State(server): State<Arc<Server>>,
     NamedIndex(hosted): NamedIndex,
     OptionalBody(body): OptionalBody<Train>,
-) -> Answer<(StatusCode, Json<JobView>)> {
+) -> Answer<Started> {
     expect_texts(&hosted)?;
     let bits = hosted.index().model().shape().bits();
     let bits = if [16, 32, 64, 128].contains(&bits) { bits } else { 64 };
     let cache = server.config.cache.clone();
-    let config = body.config(bits, cache).map_err(|error| Problem::bad_request(error.to_string()))?;
+    let config = body.config(bits, cache).map_err(bad_option)?;
     let checked = hosted.clone();
     super::blocking(move || retrain::check(&checked)).await?.map_err(|error| match error {
         Error::Config(text) => Problem::conflict(Code::Unsupported, text),
         error => Problem::of(Code::BadQuery)(error),
     })?;
+    start("train", server, hosted, move |server, hosted, job| retrain::run(server, hosted, config, job))
+}
+
+/// The answer to a request that starts a job.
+pub type Started = (StatusCode, Json<JobView>);
+
+/// Starts work on an index in the background.
+pub fn start(
+    kind: &str,
+    server: Arc<Server>,
+    hosted: Arc<Hosted>,
+    work: impl FnOnce(&Arc<Server>, &Arc<Hosted>, &Job) -> engine::Result<serde_json::Value> + Send + 'static,
+) -> Answer<Started> {
     let (own, name) = (server.clone(), hosted.name().to_owned());
-    let job = server.jobs.start("train", &name, move |job| retrain::run(&own, &hosted, config, job))?;
+    let job = server.jobs.start(kind, &name, move |job| work(&own, &hosted, job))?;
     Ok((StatusCode::ACCEPTED, Json(job)))
+}
+
+/// An option of a job is out of its documented range.
+pub fn bad_option(error: Error) -> Problem {
+    Problem::bad_request(error.to_string())
 }
 
 /// The jobs since the server started.
@@ -147,7 +167,7 @@ pub async fn cancel(
     _: NoBody,
     State(server): State<Arc<Server>>,
     PathPart(JobPath { job }): PathPart<JobPath>,
-) -> Answer<(StatusCode, Json<JobView>)> {
+) -> Answer<Started> {
     let job = server.jobs.get_for(&access, job)?;
     job.cancel();
     Ok((StatusCode::ACCEPTED, Json(job.view())))

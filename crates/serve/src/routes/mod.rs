@@ -1,18 +1,5 @@
 //! The routes of the API, and the middleware of every request.
 
-/// Gives a type a hand-written schema.
-macro_rules! described {
-    ($name:ty, $($json:tt)+) => {
-        impl utoipa::PartialSchema for $name {
-            fn schema() -> utoipa::openapi::RefOr<utoipa::openapi::Schema> {
-                serde_json::from_value(serde_json::json!($($json)+)).expect("a schema")
-            }
-        }
-
-        impl utoipa::ToSchema for $name {}
-    };
-}
-
 mod contents;
 mod documents;
 mod embeddings;
@@ -49,7 +36,6 @@ use crate::problem::{Code, Problem};
 use crate::server::Server;
 use crate::telemetry;
 
-pub use documents::Id;
 #[cfg(test)]
 pub use documents::NewDocument;
 

@@ -6,18 +6,21 @@ use axum::Json;
 use axum::extract::{FromRequest, Request, State};
 use engine::encoder::QueryEncoder;
 use engine::model::Distance;
-use engine::query::{self as queries, Group, Like, MOST, Rerank, SearchConfig};
+use engine::query::{self as queries, Group, Like, MAX_HITS, Rerank, SearchConfig};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::Refusals;
-use super::documents::{Attributes, Id, check_vector};
+use super::documents::{Attributes, check_vector};
 use super::vector::{Vector, VectorBytes};
-use crate::extract::{Body, MayRead, NamedIndex, Octets, QueryString, Whole, some_whole};
+use crate::extract::{Body, MayRead, NamedIndex, Octets, QueryString};
 use crate::hosted::Hosted;
+use crate::id::Id;
 use crate::problem::{Answer, Code, Problem};
 use crate::queries::Coming;
+use crate::schema;
 use crate::server::Server;
+use crate::whole::{Whole, some_whole};
 
 /// An example of what to find: one of `text`, `vector` and `document`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
@@ -52,34 +55,6 @@ described!(RerankOption, {
 pub enum RerankName {
     Auto,
     Off,
-}
-
-/// What gives a document its place in an index with chunks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum GroupName {
-    Best,
-    Sum,
-}
-
-/// Which encoder reads the texts of a query.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum QueryEncoderName {
-    Full,
-    Fast,
-}
-
-/// Schemas of the engine's types.
-mod schemas {
-    pub enum Distance {}
-
-    described!(Distance, {
-        "description": "Distance of codes: `norm` (sum of norms, as the paper's authors rank), `squared` (sum of squares) or \
-                        `hamming` (number of codebooks whose codewords differ).",
-        "type": "string",
-        "enum": ["norm", "squared", "hamming"],
-    });
 }
 
 /// Maximum of `radius`.
@@ -120,12 +95,14 @@ pub struct Search {
     rerank: Option<RerankOption>,
     /// In an index with chunks, what gives a document its place: its `best` chunk, or the `sum` of its best three. Default:
     /// `best`.
-    group: Option<GroupName>,
+    #[schema(value_type = Option<schema::GroupName>)]
+    group: Option<Group>,
     /// Encoder that reads the texts: `full` (that of the documents), or `fast` (its copy in microseconds, where the index has
     /// one). Default: `full`.
-    query_encoder: Option<QueryEncoderName>,
+    #[schema(value_type = Option<schema::QueryEncoderName>)]
+    query_encoder: Option<QueryEncoder>,
     /// Distance of codes. Default: that of the model.
-    #[schema(value_type = Option<schemas::Distance>)]
+    #[schema(value_type = Option<schema::Distance>)]
     distance: Option<Distance>,
     /// Whether hits have text, labels and attributes.
     #[schema(default = true)]
@@ -187,11 +164,7 @@ impl Search {
                 Some(RerankOption::Named(RerankName::Off)) => Rerank::Off,
                 Some(RerankOption::First(Whole(n))) => Rerank::First(usize::try_from(n).unwrap_or(usize::MAX)),
             },
-            group: match self.group {
-                None => defaults.group,
-                Some(GroupName::Best) => Group::Best,
-                Some(GroupName::Sum) => Group::Sum,
-            },
+            group: self.group.unwrap_or(defaults.group),
             distance: self.distance,
             documents: self.documents.unwrap_or(defaults.documents),
             snippets: self.snippets.unwrap_or(defaults.snippets),
@@ -199,11 +172,7 @@ impl Search {
         };
         // A value out of its documented range does not have the documented form.
         config.validate().map_err(|e| Problem::bad_request(e.to_string()))?;
-        let encoder = match self.query_encoder {
-            None => QueryEncoder::default(),
-            Some(QueryEncoderName::Full) => QueryEncoder::Full,
-            Some(QueryEncoderName::Fast) => QueryEncoder::Fast,
-        };
+        let encoder = self.query_encoder.unwrap_or_default();
         Ok((queries::Query { like, keywords: self.keywords, encoder }, config))
     }
 }
@@ -437,10 +406,10 @@ pub async fn batch(
     let converted = batch.queries.into_iter().map(|search| search.convert(&hosted, server.config.max_text_bytes));
     let converted = converted.collect::<Answer<Vec<_>>>()?;
     let total_hits: usize = converted.iter().map(|(_, config)| config.k).sum();
-    if total_hits > 10 * MOST {
+    if total_hits > 10 * MAX_HITS {
         return Err(Problem::refused(
             Code::BadQuery,
-            format!("the queries ask for {total_hits} hits together; ask for at most {}", 10 * MOST),
+            format!("the queries ask for {total_hits} hits together; ask for at most {}", 10 * MAX_HITS),
         ));
     }
     // Adjacent queries with equal options are one request to the queue.

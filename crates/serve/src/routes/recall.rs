@@ -4,17 +4,18 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
-use axum::http::StatusCode;
 use engine::Error;
 use engine::query::{RecallConfig, RecallReport};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::Refusals;
-use crate::extract::{MayAdmin, MayRead, NamedIndex, OptionalBody, some_whole};
+use super::jobs::{Started, bad_option, start};
+use crate::extract::{MayAdmin, MayRead, NamedIndex, OptionalBody};
 use crate::jobs::JobView;
-use crate::problem::{Answer, Problem};
+use crate::problem::Answer;
 use crate::server::Server;
+use crate::whole::some_whole;
 
 /// Options of a measurement.
 #[derive(Debug, Default, Deserialize, ToSchema)]
@@ -65,17 +66,15 @@ pub async fn measure(
     State(server): State<Arc<Server>>,
     NamedIndex(hosted): NamedIndex,
     OptionalBody(body): OptionalBody<MeasureRecall>,
-) -> Answer<(StatusCode, Json<JobView>)> {
-    let config = body.config().map_err(|error| Problem::bad_request(error.to_string()))?;
-    let (own, name) = (server.clone(), hosted.name().to_owned());
-    let job = server.jobs.start("recall", &name, move |job| {
+) -> Answer<Started> {
+    let config = body.config().map_err(bad_option)?;
+    start("recall", server, hosted, move |server, hosted, job| {
         let report = hosted.searcher().recall(&config, job)?;
-        own.metrics.recall(hosted.name(), &report);
+        server.metrics.recall(hosted.name(), &report);
         let result = serde_json::to_value(&report).map_err(|error| Error::config(error.to_string()))?;
         *hosted.recall.lock() = Some(Arc::new(report));
         Ok(result)
-    })?;
-    Ok((StatusCode::ACCEPTED, Json(job)))
+    })
 }
 
 /// The last measurement of recall.

@@ -6,8 +6,8 @@
 mod fit;
 mod texts;
 
-use engine::encoder::{Architecture, Embedder, FastEncoder, FastInfo, FastParts, Role};
-use engine::model::{Dense, Model};
+use engine::encoder::{Architecture, Embedder, Role};
+use engine::model::{Dense, FastEncoder, FastInfo, FastParts, Model};
 use engine::{Error, Matrix, Progress, Result};
 use rayon::prelude::*;
 

@@ -47,7 +47,7 @@ fn memory() -> Finding {
     }
 }
 
-/// What the system says a new program can have.
+/// Memory that the system gives a new program.
 pub fn available_memory() -> Option<u64> {
     let table = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = table.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;

@@ -39,7 +39,7 @@ enum Status {
 
 #[derive(Debug, Serialize)]
 struct Finding {
-    /// What was looked at.
+    /// The thing that was checked.
     check: String,
     status: Status,
     found: String,

@@ -301,7 +301,7 @@ proptest! {
         bytes in proptest::collection::vec(any::<u8>(), 0..200),
         text in "[\\[\\]{}\":,a\\\\ \n\r\t1.é-]{0,120}",
     ) {
-        for format in Format::ALL {
+        for format in Format::ALL.iter().copied() {
             survives(&bytes, format);
             survives(text.as_bytes(), format);
             survives(&gzip(text.as_bytes()), format);

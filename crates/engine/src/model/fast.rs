@@ -10,33 +10,14 @@ use kernels::pieces;
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
-use strum::{Display, EnumString, VariantNames};
 
-use super::Embedder;
-use crate::model::{Dense, EmbeddingConfig, Model};
+use super::{Dense, Model};
+use crate::encoder::{Embedder, EmbeddingConfig};
 use crate::parallel;
 use crate::tokenizer::Tokenizer;
 use crate::{Error, Matrix, Result};
 
-/// Which encoder reads the texts of a query.
-#[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, Display, EnumString, VariantNames,
-)]
-#[serde(rename_all = "lowercase")]
-#[strum(serialize_all = "lowercase", parse_err_ty = Error, parse_err_fn = unknown)]
-pub enum QueryEncoder {
-    /// The encoder that read the documents.
-    #[default]
-    Full,
-    /// Its distilled copy, where the index has one.
-    Fast,
-}
-
-fn unknown(name: &str) -> Error {
-    Error::unknown("query encoder", name, QueryEncoder::VARIANTS)
-}
-
-/// What the file says about itself.
+/// The header of the file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FastInfo {
     /// Fingerprint of the model whose encoder and projection it imitates.
@@ -53,7 +34,7 @@ pub struct FastInfo {
 pub struct FastParts {
     /// `[tokens, width]`, in bytes.
     pub table: Vec<i8>,
-    /// What a byte of each row stands for, `[tokens]`.
+    /// The value of one unit of a row's bytes, `[tokens]`.
     pub scales: Vec<f32>,
     /// From the mean to the embedding.
     pub embedding: Dense,

@@ -1,0 +1,202 @@
+//! How a model is trained.
+
+use std::path::PathBuf;
+
+use clap::Args as Flags;
+use engine::Result;
+use engine::encoder::Pooling;
+use engine::model::CodeShape;
+use methods::{Input, MethodConfig, MethodHandle, Training};
+use micpq::BuildConfig;
+use train::config::TrainConfig;
+use train::views::ViewChoice;
+
+/// How a model is trained.
+#[derive(Flags, Clone)]
+#[command(next_help_heading = "Training")]
+pub struct TrainingArgs {
+    /// Bits of a code: 16, 32, 64 or 128. `train` takes several
+    #[arg(long, default_values_t = [BuildConfig::BITS], value_name = "N[,N...]", value_delimiter = ',')]
+    pub bits: Vec<usize>,
+    /// Training method. micpq groups documents of the same kind, opq preserves the order of float search; docs/methods.md
+    /// lists all
+    #[arg(long, default_value = BuildConfig::METHOD)]
+    pub method: MethodHandle,
+    /// Input of the method: embeddings, or terms (tfidf; for vdsh, nash, wish, bmsh, corrsh, ammi)
+    #[arg(long, value_name = "encoder|tfidf", default_value_t = Input::Encoder)]
+    pub input: Input,
+    /// Random seed. `train` takes several
+    #[arg(long, default_value = "0", value_name = "N[,N...]", value_delimiter = ',')]
+    pub seed: Vec<u64>,
+    /// Views for training: full:R (R encoder passes with dropout per document), lastL:R (dropout only in the last L layers)
+    /// or noise[:R] (a model of that noise, fitted on a sample: a sixth of the encoding). Default: full:8, full:16 with CLS
+    /// pooling
+    #[arg(long, value_name = "full:R|lastL:R|noise[:R]")]
+    pub views: Option<String>,
+    /// A whole run of the paper, from encoder to training: paper:agnews, paper:dbpedia or paper:nyt as the authors' code runs
+    /// it, paper-text:agnews and so on as the paper's text says. Other flags change it
+    #[arg(long, value_name = "NAME")]
+    pub preset: Option<String>,
+    /// Maximum number of epochs. Default: that of the method or preset
+    #[arg(long)]
+    pub epochs: Option<usize>,
+    /// Stop after this many epochs without improvement. Default: that of the method or preset
+    #[arg(long)]
+    pub patience: Option<usize>,
+    /// Documents per training step. Default: that of the method or preset
+    #[arg(long)]
+    pub batch: Option<usize>,
+    /// Learning rate of Adam. Default: that of the method or preset
+    #[arg(long)]
+    pub learning_rate: Option<f64>,
+    /// Weight of the mutual-information term; 0 is the paper's ablation. Default: that of the method or preset
+    #[arg(long)]
+    pub prob_weight: Option<f64>,
+    /// Temperature of the soft code. Default: that of the method or preset
+    #[arg(long)]
+    pub tau: Option<f64>,
+    /// Temperature of the contrastive loss. Default: that of the method or preset
+    #[arg(long)]
+    pub tau_cl: Option<f64>,
+    /// Dropout rate of the views. Default: 0.3
+    #[arg(long)]
+    pub dropout: Option<f64>,
+    /// Train without Gumbel noise (the paper's softmax ablation)
+    #[arg(long)]
+    pub no_gumbel: bool,
+    /// Width of the hidden layer. Default: that of the method or preset
+    #[arg(long)]
+    pub hidden: Option<usize>,
+    /// Any other training option by its name in config.json, such as floor=0, information=posterior,
+    /// clean_first_epoch=false, alpha=0.2 or distance=squared. Can be repeated
+    #[arg(long, value_name = "NAME=VALUE")]
+    pub set: Vec<String>,
+    /// Maximum number of training documents; the seed samples a larger corpus evenly
+    #[arg(long, default_value_t = BuildConfig::SAMPLE, value_name = "N")]
+    pub sample: usize,
+    /// Directory that caches views and checkpoints between runs. Default: below the user's cache directory
+    #[arg(long, value_name = "DIR")]
+    pub cache: Option<PathBuf>,
+}
+
+impl TrainingArgs {
+    /// The dropout rate of the paper's authors.
+    pub const DROPOUT: f64 = 0.3;
+
+    pub fn dropout(&self) -> f64 {
+        self.dropout.unwrap_or(Self::DROPOUT)
+    }
+
+    /// The training of exactly one model.
+    pub fn training(&self, pooling: Pooling) -> Result<Training> {
+        match (&self.bits[..], &self.seed[..]) {
+            ([bits], [seed]) => self.one(*bits, *seed, pooling),
+            (bits, seeds) => Err(engine::Error::config(format!(
+                "--bits and --seed ask for {} models, but an index has one; \"micpq train\" trains several at once",
+                bits.len() * seeds.len()
+            ))),
+        }
+    }
+
+    /// One training per seed and code length. The longest code comes first within a seed: it takes longest.
+    pub fn trainings(&self, pooling: Pooling) -> Result<Vec<Training>> {
+        let mut lengths = self.bits.clone();
+        lengths.sort_unstable_by(|a, b| b.cmp(a));
+        lengths.dedup();
+        let mut seeds = self.seed.clone();
+        seeds.dedup();
+        seeds.iter().flat_map(|s| lengths.iter().map(move |b| (*b, *s))).map(|(b, s)| self.one(b, s, pooling)).collect()
+    }
+
+    /// The corpus is sampled with the first seed.
+    pub fn sample_seed(&self) -> u64 {
+        self.seed.first().copied().unwrap_or(0)
+    }
+
+    fn one(&self, bits: usize, seed: u64, pooling: Pooling) -> Result<Training> {
+        if self.method.is_micpq() {
+            if self.input != Input::Encoder {
+                return Err(engine::Error::config(format!(
+                    "method {} needs an encoder; leave --input out, or choose a method that takes tfidf",
+                    self.method
+                )));
+            }
+            return Ok(Training::Micpq(self.method.clone(), Box::new(self.micpq(bits, seed, pooling)?)));
+        }
+        let mut config = MethodConfig { seed, ..MethodConfig::new(self.method.clone(), bits).reading(self.input) };
+        config.views = self.method.views(pooling);
+        let options = [
+            ("views", self.views.clone().map(Into::into)),
+            ("epochs", self.epochs.map(Into::into)),
+            ("patience", self.patience.map(Into::into)),
+            ("batch", self.batch.map(Into::into)),
+            ("learning_rate", self.learning_rate.map(Into::into)),
+            ("prob_weight", self.prob_weight.map(Into::into)),
+            ("tau", self.tau.map(Into::into)),
+            ("contrast_temperature", self.tau_cl.map(Into::into)),
+            ("preset", self.preset.clone().map(Into::into)),
+            ("gumbel", self.no_gumbel.then(|| false.into())),
+            ("hidden", self.hidden.map(Into::into)),
+        ];
+        for (name, value) in options {
+            if let Some(value) = value {
+                config = config.with(name, value)?;
+            }
+        }
+        for pair in &self.set {
+            let (name, value) = option(pair)?;
+            config = config.with(name, value)?;
+        }
+        config.validate()?;
+        Ok(Training::Other(Box::new(config)))
+    }
+
+    /// Options of MICPQ and its variants.
+    fn micpq(&self, bits: usize, seed: u64, pooling: Pooling) -> Result<TrainConfig> {
+        CodeShape::micpq(bits)?;
+        let mut config = match &self.preset {
+            Some(name) => TrainConfig::preset(name, bits)?,
+            None => TrainConfig { views: ViewChoice::suited_to(pooling), ..TrainConfig::new(bits) },
+        };
+        if let Some(variant) = self.method.variant() {
+            variant.vary(&mut config);
+        }
+        if let Some(views) = &self.views {
+            config.views = views.parse()?;
+        }
+        fn set<T: Copy>(field: &mut T, value: Option<T>) {
+            if let Some(value) = value {
+                *field = value;
+            }
+        }
+        set(&mut config.epochs, self.epochs);
+        set(&mut config.patience, self.patience);
+        set(&mut config.batch, self.batch);
+        set(&mut config.learning_rate, self.learning_rate);
+        set(&mut config.hidden, self.hidden);
+        set(&mut config.objective.prob_weight, self.prob_weight);
+        set(&mut config.objective.tau, self.tau);
+        set(&mut config.objective.contrast_temperature, self.tau_cl);
+        if self.no_gumbel {
+            // The paper's ablation uses softmax(-d / tau): neither the noise nor the floor that belongs to it.
+            config.objective.gumbel = false;
+            config.objective.floor = 0.0;
+        }
+        config.seed = seed;
+        let config = self.set.iter().try_fold(config, |config, pair| with_option(&config, pair))?;
+        config.validate()?;
+        Ok(config)
+    }
+}
+
+/// Splits `NAME=VALUE`. A value that is not JSON is a string.
+fn option(pair: &str) -> Result<(&str, serde_json::Value)> {
+    let (name, value) =
+        pair.split_once('=').ok_or_else(|| engine::Error::config(format!("--set {pair}: write it as NAME=VALUE")))?;
+    Ok((name, serde_json::from_str(value).unwrap_or_else(|_| serde_json::Value::String(value.to_owned()))))
+}
+
+fn with_option(config: &TrainConfig, pair: &str) -> Result<TrainConfig> {
+    let (name, value) = option(pair)?;
+    config.with_option(name, value).map_err(|e| engine::Error::config(format!("--set {pair}: {e}")))
+}
