@@ -251,7 +251,7 @@ fn distill_new(claim: &Claim, embedder: &Embedder, config: &BuildConfig, progres
 }
 
 /// The chunks of documents, each as a document of its own.
-fn chunks<'a>(
+pub fn chunks<'a>(
     documents: impl Iterator<Item = Result<Document>> + 'a,
     chunker: &'a Chunker,
 ) -> impl Iterator<Item = Result<Document>> + 'a {
