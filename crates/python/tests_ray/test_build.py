@@ -5,8 +5,10 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import fsspec.implementations.local
 import micpq
 import pytest
 from conftest import SEARCHES, Killer, assert_equal
@@ -141,6 +143,48 @@ def test_a_model_is_trained_on_the_cluster_when_none_is_given(cluster, corpus, w
     assert alone.fingerprint == fingerprint
     with pytest.raises(micpq.ConfigError, match="workers beside the training task, not 50"):
         micpq.ray.train(corpus, **options, workers=50)
+
+
+class NotedFiles(fsspec.implementations.local.LocalFileSystem):
+    """The local file system of fsspec. It notes every file that is opened."""
+
+    def __init__(self, notes, **options):
+        super().__init__(**options)
+        self.notes = notes
+
+    def open(self, path, mode="rb", **options):
+        with Path(self.notes).open("a") as notes:
+            notes.write(f"{path}\n")
+        return super().open(path, mode, **options)
+
+
+class Enough(Exception):
+    pass
+
+
+def test_readers_are_held_back_while_no_worker_encodes(cluster, model, tmp_path):
+    # 300 MB of texts, three times what an object store of the test holds.
+    (tmp_path / "corpus").mkdir()
+    for number in range(120):
+        rows = (json.dumps({"id": 40 * number + i, "text": "oil " * 16_000}) + "\n" for i in range(40))
+        (tmp_path / "corpus" / f"{number:03}.jsonl").write_text("".join(rows))
+    notes, opened = tmp_path / "notes", []
+
+    def stop_encoding(done, rates):
+        (worker,) = (int(name.rsplit("-", 1)[1]) for name in rates)
+        os.kill(worker, signal.SIGSTOP)
+        try:
+            while not opened or len(opened) < 4 or opened[-1] != opened[-4]:
+                time.sleep(1)
+                opened.append(len(notes.read_text().splitlines()))
+        finally:
+            os.kill(worker, signal.SIGCONT)
+        raise Enough
+
+    with pytest.raises(Enough):
+        micpq.ray.build(tmp_path / "corpus", tmp_path / "out", model, workers=1, progress=stop_encoding, filesystem=NotedFiles(str(notes)), language="en")
+    print(opened)
+    assert opened[-1] < 100, "the readers went on"
 
 
 def test_a_killed_indexing_task_loses_and_doubles_nothing(cluster, corpus, model, one, tmp_path):

@@ -81,7 +81,9 @@ def read_part(path: Path, shard: int, width: int) -> tuple[_micpq.Documents, Emb
         batch = pa.ipc.open_file(source).get_batch(shard)
         sequences, documents, embeddings, chunks = (batch.column(i)[0].as_py() for i in range(4))
     rows = np.frombuffer(embeddings, dtype=np.float32).reshape(-1, width)
-    return _micpq.Documents.from_bytes(documents), Embedded(rows, json.loads(chunks)), np.frombuffer(sequences, dtype=np.uint64).tolist()
+    ranges = json.loads(chunks)
+    embedded = Embedded(rows, ranges and [[(start, end) for start, end in own] for own in ranges])
+    return _micpq.Documents.from_bytes(documents), embedded, np.frombuffer(sequences, dtype=np.uint64).tolist()
 
 
 def notes(path: Path) -> tuple[list[str], int]:

@@ -17,6 +17,7 @@ from .. import _micpq
 from .._index import Hits
 from .._inputs import Id
 from ._http import MAX_TEXT_BYTES, Refusal
+from ._manifest import Manifest
 from ._openapi import Description
 from ._parts import Embedded
 from ._searcher import Searcher
@@ -33,6 +34,16 @@ class Routes:
     def __init__(self, searcher: Searcher, description: Description) -> None:
         self.searcher = searcher
         self.options = description.fields("Search") - _QUERY
+        shard = Manifest.read(searcher._out).directories(searcher._out)[0]
+        self.format: int = json.loads((shard / "index.json").read_text())["format"]
+
+    def ready(self, *_: Any) -> dict[str, Any]:
+        # Raises if a shard does not answer.
+        self.searcher.count()
+        return {"status": "ok", "unavailable": []}
+
+    def version(self, *_: Any) -> dict[str, Any]:
+        return {"name": "micpq", "version": _micpq.__version__, "index_format": self.format}
 
     # Searching
 
