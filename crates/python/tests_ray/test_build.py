@@ -145,6 +145,18 @@ def test_a_model_is_trained_on_the_cluster_when_none_is_given(cluster, corpus, w
         micpq.ray.train(corpus, **options, workers=50)
 
 
+def test_a_worker_that_finds_no_gpu_says_so(cluster, corpus, model, tmp_path):
+    if Path("/dev/nvidia0").exists():
+        pytest.skip("there is a GPU")
+    # Ray believes the node.
+    node = cluster.add_node(num_cpus=1, num_gpus=1, object_store_memory=100 << 20)
+    try:
+        with pytest.raises(micpq.DeviceError, match="CUDA|cuda|GPU|NVIDIA"):
+            micpq.ray.build(corpus, tmp_path / "out", model, workers=1, gpus_per_worker=1)
+    finally:
+        cluster.remove_node(node)
+
+
 class NotedFiles(fsspec.implementations.local.LocalFileSystem):
     """The local file system of fsspec. It notes every file that is opened."""
 

@@ -74,12 +74,15 @@ class _Encoder:
 
     def __init__(self, model: str, parts: str, plan: _Plan, threads: int, device: str) -> None:
         _micpq.set_threads(threads)
-        self.model = Model.load(model)
-        self.model._native.load_encoder(device)
+        self.model, self.device, self.loaded = Model.load(model), device, False
         self.parts, self.plan = Path(parts), plan
         self.name = f"{ray.get_runtime_context().get_node_id()[:8]}-{os.getpid()}"
 
     def __call__(self, read: pa.Table) -> pa.Table:
+        if not self.loaded:
+            # Not in the constructor: the error of a call reaches the caller as it is.
+            self.model._native.load_encoder(self.device)
+            self.loaded = True
         begun = time.perf_counter()
         row = read.to_pylist()[0]
         documents = _micpq.Documents.from_bytes(row["documents"])
