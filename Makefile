@@ -10,7 +10,7 @@ MICPQ_SHARED ?= $(abspath ../shared)
 export MICPQ_SHARED
 
 .PHONY: help build demo test steps fmt features lint words figures unit contract page pictures javascript javascript-types python ray ray-wheel ray-openapi adapters arm wasm wasm-check encoders rustdoc package lean deny \
-  test-crash soak fuzz sanitize miri sbom lock bench-search bench-encode bench-serve bench-query bench-build bench-query-encoder bench-web bench-ray bench-languages bench-dedup bench-topics encoder-goldens clean
+  test-crash soak fuzz sanitize miri sbom lock bench-search bench-encode bench-serve bench-query bench-build bench-query-encoder bench-web bench-ray scale-plan bench-languages bench-dedup bench-topics encoder-goldens clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 22
@@ -296,6 +296,10 @@ adapters: .venv-adapters/made  ## test the adapters for LangChain, LlamaIndex an
 # ARGS go to the harness: make bench-ray ARGS="--documents 20000".
 bench-ray: encoders ray-wheel  ## measure Ray against the plain program, into benchmarks/results/ray.md
 	$(RAY_PYTHON) benchmarks/ray/bench.py $(ARGS)
+
+# ARGS are machines and prices: make scale-plan ARGS="--machine-cores 64 --price-per-hour 3".
+scale-plan:  ## compute the plan for 10^8 to 10^10 documents from the results, into benchmarks/results/scale-plan.md
+	python3 benchmarks/ray/plan.py $(ARGS)
 
 bench-languages: build  ## title to page on Debian's translated manual pages, into benchmarks/results/languages.md
 	@python3 benchmarks/languages/run.py --micpq $(MICPQ)

@@ -20,7 +20,7 @@ built = micpq.ray.build(
     shards=16,
     workers=16 * 4,
     cpus_per_worker=8,
-    train={"sample": 200_000, "bits": 64},
+    train={"sample": 200_000, "bits": 64, "cpus_per_worker": 8},
     progress=progress,
 )
 print(built)

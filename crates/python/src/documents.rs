@@ -5,17 +5,19 @@ use std::path::PathBuf;
 use arrow::array::RecordBatchReader;
 use arrow::ffi_stream::RecordBatchStreamReader;
 use arrow_pyarrow::FromPyArrow;
+use engine::chunk::Chunker;
 use engine::corpus::{Corpus, CorpusConfig, Document, from_wire, to_wire};
 use engine::index::Index;
 use engine::shards::ShardManifest;
 use engine::{Error, Progress, Result};
-use micpq::pipeline::{Embeddings, FillConfig, Filled, fill, report_skipped};
+use micpq::pipeline::{Embeddings, FillConfig, Filled, chunks, fill, report_skipped};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyDict, PyFloat, PyInt, PyList, PyMapping, PyString, PyTuple};
 use serde_json::{Map, Value};
 use train::dataset::{Dataset, LabelNames};
 
 use crate::errors::{exception, raise};
+use crate::shards::sequences_of;
 use crate::{options, work};
 
 /// Documents processed between two checks for Ctrl-C.
@@ -94,6 +96,12 @@ impl Documents {
         Ok(documents.iter().map(|document| ShardManifest::route(&document.id, shards.max(1))).collect())
     }
 
+    /// Insertion sequences to set aside for each document, in an index with chunks or without.
+    fn sequences(&self, split: bool) -> PyResult<Vec<u64>> {
+        let documents = self.in_memory().map_err(raise)?;
+        Ok(documents.iter().map(|document| sequences_of(document, split)).collect())
+    }
+
     /// The number of documents, or None if it is not known before reading.
     fn count(&self) -> Option<usize> {
         match &self.source {
@@ -146,21 +154,29 @@ impl Documents {
         Ok(Documents { source: Source::Memory(documents), skipped: reasons })
     }
 
-    /// A sample of at most `max_docs` texts with their labels.
+    /// A sample of at most `max_docs` texts with their labels: of documents, or of their chunks.
     pub fn dataset(
         &self,
         max_docs: usize,
         seed: u64,
         names: &mut LabelNames,
+        chunker: Option<&Chunker>,
         progress: &dyn Progress,
     ) -> Result<Dataset> {
-        match &self.source {
-            Source::Memory(documents) => {
-                Dataset::sample_of(documents.iter().map(|d| Ok(d.clone())), max_docs, seed, names, progress)
-            }
+        let mut corpus;
+        let documents: Box<dyn Iterator<Item = Result<Document>>> = match &self.source {
+            Source::Memory(documents) => Box::new(documents.iter().map(|d| Ok(d.clone()))),
             Source::Files { path, config } => {
-                Dataset::sample(&mut Corpus::open(path, config)?, max_docs, seed, names, progress)
+                corpus = Corpus::open(path, config)?;
+                if chunker.is_none() {
+                    return Dataset::sample(&mut corpus, max_docs, seed, names, progress);
+                }
+                Box::new(corpus.by_ref())
             }
+        };
+        match chunker {
+            None => Dataset::sample_of(documents, max_docs, seed, names, progress),
+            Some(chunker) => Dataset::sample_of(chunks(documents, chunker), max_docs, seed, names, progress),
         }
     }
 

@@ -34,9 +34,11 @@ mod _micpq {
     #[pymodule_export]
     use crate::model::{Flat, Model};
     #[pymodule_export]
-    use crate::shards::{Chunks, Merger, Shard, read_manifest, route, write_manifest};
+    use crate::shards::{
+        CorpusParts, Merger, Shard, language_of, language_sample, read_manifest, route, write_manifest,
+    };
     #[pymodule_export]
-    use crate::training::{build, train, train_vectors};
+    use crate::training::{ViewEncoder, build, train, train_vectors};
     #[pymodule_export]
     use crate::work::{Stop, set_threads, threads};
     use pyo3::prelude::*;

@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
-use engine::encoder::Embedder;
+use engine::chunk::{ChunkConfig, Chunker};
+use engine::encoder::{Device, Embedder};
 use engine::formats::faiss::{Layout, ProductIndex};
 use engine::formats::npz;
 use engine::model::{Distance, Model as Engine};
@@ -16,6 +17,7 @@ use pyo3::prelude::*;
 use crate::arrays::{bytes, each_chunk, floats, rows};
 use crate::documents::Documents;
 use crate::errors::raise;
+use crate::options;
 use crate::work::{self, Stop};
 
 /// A model in memory. The first text loads its encoder.
@@ -153,25 +155,58 @@ impl Model {
         rows(py, vectors, self.model.inputs())
     }
 
-    /// Embeddings `[documents, inputs]`, and how many of the texts are longer than the encoder takes.
-    fn embeddings_and_cut<'py>(
+    /// Loads the encoder, and moves it to where `device` says.
+    fn load_encoder(&self, py: Python<'_>, device: &str) -> PyResult<()> {
+        let device: Device = device.parse().map_err(raise)?;
+        work::run(py, None, None, |progress| {
+            let _ = self.embedder.set(Arc::new(self.model.embedder(None, progress)?.on(device, progress)?));
+            Ok(())
+        })
+    }
+
+    /// The sizes of chunks for this model, "TOKENS:OVERLAP", from those of the option `chunk`; None without.
+    fn chunk_sizes(&self, py: Python<'_>, options: &str) -> PyResult<Option<String>> {
+        let chunk = options::Training::parse(options).map_err(raise)?.chunk;
+        work::run(py, None, None, |progress| {
+            Ok(chunk.map(|chunk| chunk.sizes(self.embedder(progress)?)).transpose()?.map(|sizes| sizes.to_string()))
+        })
+    }
+
+    /// Splits documents where `chunk` has sizes. Gives the embeddings `[chunks, inputs]`, the byte ranges of each document's
+    /// chunks (None without sizes), and how many of the chunks are longer than the encoder takes.
+    #[allow(clippy::type_complexity)]
+    fn embed<'py>(
         &self,
         py: Python<'py>,
         documents: &Documents,
-    ) -> PyResult<(Bound<'py, PyArray2<f32>>, usize)> {
-        let (vectors, cut) = work::run(py, None, None, |progress| {
+        chunk: Option<&str>,
+    ) -> PyResult<(Bound<'py, PyArray2<f32>>, Option<Vec<Vec<(usize, usize)>>>, usize)> {
+        let chunk: Option<ChunkConfig> = chunk.map(str::parse).transpose().map_err(raise)?;
+        let (vectors, ranges, cut) = work::run(py, None, None, |progress| {
             let embedder = self.embedder(progress)?;
-            let (mut vectors, mut count) = (Vec::new(), 0);
-            documents.each_chunk(progress, |chunk| {
-                let texts: Vec<&str> = chunk.iter().map(|d| d.text.as_str()).collect();
+            let sizes = chunk.map(|chunk| chunk.sizes(embedder)).transpose()?;
+            let chunker = sizes.map(|sizes| Chunker::new(sizes, embedder)).transpose()?;
+            let (mut vectors, mut ranges, mut count) = (Vec::new(), Vec::new(), 0);
+            documents.each_chunk(progress, |some| {
+                let split = chunker.as_ref().map(|chunker| chunker.split_all(some));
+                let texts: Vec<&str> = match &split {
+                    None => some.iter().map(|d| d.text.as_str()).collect(),
+                    Some(split) => {
+                        let chunks = some.iter().zip(split);
+                        chunks.flat_map(|(d, ranges)| ranges.iter().map(|range| &d.text[range.clone()])).collect()
+                    }
+                };
                 let (tokens, cut) = embedder.tokens_and_cut(&texts)?;
                 vectors.extend_from_slice(embedder.encode_tokens(&tokens, None, progress)?.as_slice());
                 count += cut.into_iter().filter(|cut| *cut).count();
+                let pairs =
+                    |ranges: Vec<std::ops::Range<usize>>| ranges.into_iter().map(|r| (r.start, r.end)).collect();
+                ranges.extend(split.into_iter().flatten().map(pairs));
                 Ok(())
             })?;
-            Ok((vectors, count))
+            Ok((vectors, chunker.is_some().then_some(ranges), count))
         })?;
-        Ok((rows(py, vectors, self.model.inputs())?, cut))
+        Ok((rows(py, vectors, self.model.inputs())?, ranges, cut))
     }
 
     /// `[documents, code_bytes]`.

@@ -1,12 +1,14 @@
-//! Shards: reading a corpus in chunks, one open shard, and a search over shards of other processes.
+//! Shards: reading a corpus in parts, one open shard, and a search over shards of other processes.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use engine::chunk::ChunkConfig;
 use engine::corpus::{Corpus, DocId, Document, to_wire};
 use engine::index::{Index as Engine, IndexConfig, IndexWriter};
+use engine::language::LanguageChoice;
 use engine::query::{Delivery, Query, RemoteSearcher, ShardView};
 use engine::shards::ShardManifest;
 use engine::{Error, Matrix, NoProgress, Result};
@@ -45,45 +47,79 @@ pub fn write_manifest(dir: PathBuf, json: &str) -> PyResult<()> {
     manifest.write(&dir).map_err(raise)
 }
 
-/// A corpus that is read chunk by chunk.
+/// A corpus that is read part by part.
 #[pyclass(frozen, module = "micpq._micpq")]
-pub struct Chunks {
-    corpus: Mutex<Corpus>,
+pub struct CorpusParts {
+    reading: Mutex<Reading>,
     size: usize,
+    // Whether a document may have several chunks, and so takes several insertion sequences.
+    split: bool,
+}
+
+struct Reading {
+    corpus: Corpus,
+    sequence: u64,
 }
 
 #[pymethods]
-impl Chunks {
-    /// `first_row` numbers the first row. `size` is the number of rows per chunk, good and bad.
+impl CorpusParts {
+    /// Rows and insertion sequences are numbered from `first_row` and `first_sequence`. A part has `size` documents.
     #[staticmethod]
-    fn open(path: PathBuf, options: &str, first_row: u64, size: usize) -> PyResult<Self> {
+    fn open(
+        path: PathBuf,
+        options: &str,
+        first_row: u64,
+        first_sequence: u64,
+        size: usize,
+        split: bool,
+    ) -> PyResult<Self> {
         let config = options::corpus(options).map_err(raise)?;
         let mut corpus = Corpus::open(&path, &config).map_err(raise)?;
         corpus.number_rows_from(first_row);
         corpus.keep_all_reasons();
-        Ok(Chunks { corpus: Mutex::new(corpus), size: size.max(1) })
+        let reading = Mutex::new(Reading { corpus, sequence: first_sequence });
+        Ok(CorpusParts { reading, size: size.max(1), split })
     }
 
-    /// `(documents as bytes, row numbers, reasons of bad rows)`, or None after the last chunk. The rows of a chunk depend on
+    /// `(documents as bytes, insertion sequences, reasons of bad rows)`, or None after the last part. A part depends on
     /// the corpus and the size alone.
     #[allow(clippy::type_complexity)]
     fn next<'py>(&self, py: Python<'py>) -> PyResult<Option<(Bound<'py, PyBytes>, Vec<u64>, Vec<String>)>> {
-        let chunk = work::quick(py, None, |_| {
-            let mut corpus = self.corpus.lock();
-            let (mut documents, mut rows) = (Vec::<Document>::new(), Vec::new());
+        let part = work::quick(py, None, |_| {
+            let mut reading = self.reading.lock();
+            let (mut documents, mut sequences) = (Vec::<Document>::new(), Vec::new());
             while documents.len() < self.size {
-                let Some(document) = corpus.next() else { break };
+                let Some(document) = reading.corpus.next() else { break };
                 documents.push(document?);
-                rows.push(corpus.rows() - 1);
+                sequences.push(reading.sequence);
+                reading.sequence += sequences_of(documents.last().expect("just added"), self.split);
             }
-            let reasons = corpus.take_reasons();
+            let reasons = reading.corpus.take_reasons();
             if documents.is_empty() && reasons.is_empty() {
                 return Ok(None);
             }
-            Ok(Some((to_wire(documents.iter()), rows, reasons)))
+            Ok(Some((to_wire(documents.iter()), sequences, reasons)))
         })?;
-        Ok(chunk.map(|(documents, rows, reasons)| (PyBytes::new(py, &documents), rows, reasons)))
+        Ok(part.map(|(documents, sequences, reasons)| (PyBytes::new(py, &documents), sequences, reasons)))
     }
+}
+
+/// Insertion sequences that are set aside for a document before it is split: no text has more chunks than bytes.
+pub fn sequences_of(document: &Document, split: bool) -> u64 {
+    if split { document.text.len().max(1) as u64 } else { 1 }
+}
+
+/// The language of keyword search for texts: the given one, or with "auto" that of most texts.
+#[pyfunction]
+pub fn language_of(choice: &str, texts: Vec<String>) -> PyResult<String> {
+    let choice: LanguageChoice = choice.parse().map_err(raise)?;
+    Ok(choice.of(texts.iter().map(String::as_str)).to_string())
+}
+
+/// Texts that `language_of` looks at.
+#[pyfunction]
+pub fn language_sample() -> usize {
+    LanguageChoice::SAMPLE
 }
 
 /// Time after which a view that no request came back for is dropped.
@@ -142,12 +178,13 @@ impl Shard {
     #[staticmethod]
     fn create(py: Python<'_>, dir: PathBuf, model: &Model, options: &str) -> PyResult<Self> {
         let options = options::Training::parse(options).map_err(raise)?;
-        work::run(py, None, None, |_| {
+        work::run(py, None, None, |progress| {
+            let sizes = |chunk: ChunkConfig| chunk.sizes(model.embedder(progress)?);
             let config = IndexConfig {
                 store: options.store,
                 rerank_vectors: options.rerank_vectors,
                 language: options.language.of(std::iter::empty()),
-                chunk: None,
+                chunk: options.chunk.map(sizes).transpose()?,
                 replace: options.replace,
                 metrics: model.metrics_value().clone(),
             };
@@ -191,23 +228,38 @@ impl Shard {
         self.index.language().to_string()
     }
 
+    /// How texts are split, as "TOKENS:OVERLAP", or None.
+    #[getter]
+    fn chunk(&self) -> Option<String> {
+        self.index.chunk().map(|sizes| sizes.to_string())
+    }
+
     /// The insertion sequence after those of the last commit of any process.
     fn next_sequence(&self, py: Python<'_>) -> PyResult<u64> {
         work::quick(py, None, |_| self.index.next_sequence())
     }
 
-    /// Adds documents with their embeddings and insertion sequences. They are visible after `commit`.
+    /// Adds documents with their embeddings and insertion sequences. `chunks` are the byte ranges of each document's chunks,
+    /// which have an embedding each; None where every document is one. They are visible after `commit`.
+    #[pyo3(signature = (documents, vectors, sequences, chunks=None))]
     fn add(
         &self,
         py: Python<'_>,
         documents: &Documents,
         vectors: PyReadonlyArray2<'_, f32>,
         sequences: Vec<u64>,
+        chunks: Option<Vec<Vec<(usize, usize)>>>,
     ) -> PyResult<()> {
         let (values, width) = floats(&vectors)?;
         let documents = documents.in_memory().map_err(raise)?;
         self.write(py, |writer| {
-            writer.add_embeddings_at(documents, &Matrix::from_vec(width, values.to_vec()), &sequences)
+            let embeddings = Matrix::from_vec(width, values.to_vec());
+            let Some(chunks) = chunks.filter(|chunks| chunks.len() == documents.len()) else {
+                return writer.add_embeddings_at(documents, &embeddings, &sequences);
+            };
+            let ranges = |chunks: Vec<(usize, usize)>| chunks.into_iter().map(|(start, end)| start..end).collect();
+            let split: Vec<_> = documents.iter().zip(chunks.into_iter().map(ranges)).collect();
+            writer.add_chunks_at(&split, &embeddings, &sequences)
         })
     }
 

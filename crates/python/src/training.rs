@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use ::train::dataset::LabelNames;
 use ::train::vectors::VectorViews;
-use engine::encoder::Embedder;
+use engine::chunk::Chunker;
+use engine::encoder::{Embedder, EncodingWorkers};
 use engine::index::Claim;
 use engine::model::Model as EngineModel;
 use engine::{Error, Matrix, Progress, Result};
@@ -13,7 +14,9 @@ use methods::training::Task;
 use micpq::pipeline::ModelSource;
 use micpq::vectors::{UserVectors, train_on_vectors};
 use numpy::PyReadonlyArray2;
+use parking_lot::Mutex;
 use pyo3::prelude::*;
+use pyo3::types::PyBytes;
 
 use crate::arrays::floats;
 use crate::documents::Documents;
@@ -25,7 +28,7 @@ use crate::work::{self, Stop};
 
 /// Trains on texts.
 #[pyfunction]
-#[pyo3(signature = (documents, options, validation=None, report=None, stop=None))]
+#[pyo3(signature = (documents, options, validation=None, report=None, stop=None, workers=None))]
 pub fn train(
     py: Python<'_>,
     documents: &Documents,
@@ -33,9 +36,64 @@ pub fn train(
     validation: Option<&Documents>,
     report: Option<Py<PyAny>>,
     stop: Option<&Stop>,
+    workers: Option<(usize, Py<PyAny>)>,
 ) -> PyResult<Model> {
     let options = Training::parse(options).map_err(raise)?;
-    work::run(py, report, stop, |progress| fit(&options, documents, validation, progress))
+    let workers = workers.map(|(count, encode)| Arc::new(Workers { count, encode, raised: Mutex::default() }));
+    let trained =
+        work::run(py, report, stop, |progress| fit(&options, documents, validation, workers.clone(), progress));
+    match workers.and_then(|workers| workers.raised.lock().take()) {
+        Some(problem) => Err(problem),
+        None => trained,
+    }
+}
+
+/// Processes of a Python program: `encode` gets a list of batches and returns a list of replies of [`ViewEncoder`].
+struct Workers {
+    count: usize,
+    encode: Py<PyAny>,
+    // An exception of `encode` is raised as it is.
+    raised: Mutex<Option<PyErr>>,
+}
+
+impl EncodingWorkers for Workers {
+    fn count(&self) -> usize {
+        self.count
+    }
+
+    fn encode(&self, batches: Vec<Vec<u8>>) -> Result<Vec<Vec<u8>>> {
+        let replies = Python::attach(|py| -> PyResult<Vec<Vec<u8>>> {
+            let batches: Vec<_> = batches.iter().map(|batch| PyBytes::new(py, batch)).collect();
+            let replies = self.encode.call1(py, (batches,))?;
+            let replies: Vec<Bound<'_, PyBytes>> = replies.extract(py)?;
+            Ok(replies.iter().map(|reply| reply.as_bytes().to_vec()).collect())
+        });
+        replies.map_err(|problem| {
+            *self.raised.lock() = Some(problem);
+            Error::Interrupted
+        })
+    }
+}
+
+/// The encoder of a training in another process: the views of batches that `train` hands out.
+#[pyclass(frozen, module = "micpq._micpq")]
+pub struct ViewEncoder {
+    embedder: Embedder,
+}
+
+#[pymethods]
+impl ViewEncoder {
+    /// Takes the options of `train`.
+    #[new]
+    fn new(py: Python<'_>, options: &str) -> PyResult<Self> {
+        let options = Training::parse(options).map_err(raise)?;
+        work::run(py, None, None, |progress| Ok(ViewEncoder { embedder: options.embedder(progress)? }))
+    }
+
+    fn encode<'py>(&self, py: Python<'py>, batch: &[u8]) -> PyResult<Bound<'py, PyBytes>> {
+        let reply = work::run(py, None, None, |progress| self.embedder.encode_batch(batch, progress))?;
+        Ok(PyBytes::new(py, &reply))
+    }
 }
 
 /// Trains on vectors of any encoder, with the user's views if there are any.
@@ -63,13 +121,24 @@ fn fit(
     options: &Training,
     documents: &Documents,
     validation: Option<&Documents>,
+    workers: Option<Arc<Workers>>,
     progress: &dyn Progress,
 ) -> Result<Model> {
-    let embedder = if options.training.needs_encoder() { Some(Arc::new(options.embedder(progress)?)) } else { None };
-    let mut names = LabelNames::default();
-    let corpus = documents.dataset(options.sample, options.training.seed(), &mut names, progress)?;
-    let validation =
-        validation.map(|set| set.dataset(usize::MAX, options.training.seed(), &mut names, progress)).transpose()?;
+    let by_workers = |embedder: Embedder| match &workers {
+        Some(workers) => embedder.by_workers(workers.clone()),
+        None => embedder,
+    };
+    let embedder = options.training.needs_encoder().then(|| options.embedder(progress)).transpose()?;
+    let embedder = embedder.map(by_workers).map(Arc::new);
+    // A model is trained on what it will encode: documents, or their chunks.
+    let chunker = match (options.chunk, &embedder) {
+        (Some(chunk), Some(embedder)) => Some(Chunker::new(chunk.sizes(embedder)?, embedder)?),
+        (Some(_), None) => return Err(Error::config("this method takes keywords and cuts no text; leave chunk out")),
+        (None, _) => None,
+    };
+    let (seed, mut names) = (options.training.seed(), LabelNames::default());
+    let corpus = documents.dataset(options.sample, seed, &mut names, chunker.as_ref(), progress)?;
+    let validation = validation.map(|set| set.dataset(usize::MAX, seed, &mut names, None, progress)).transpose()?;
     let cache = options.cache()?;
     let task = Task {
         embedder: embedder.as_deref(),
@@ -87,7 +156,7 @@ fn fit(
     }
     // A model of keywords or with a learned convolution loads its own embedder.
     let same = |embedder: &Arc<Embedder>| trained.model.config.embedding.as_ref() == Some(embedder.config());
-    let embedder = embedder.filter(same);
+    let embedder = embedder.filter(same).filter(|_| workers.is_none());
     Ok(Model::new(trained.model, trained.metrics, embedder))
 }
 

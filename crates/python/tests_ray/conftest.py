@@ -2,7 +2,10 @@
 
 import json
 import os
+import signal
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -90,7 +93,7 @@ def built(cluster, corpus, model, workspace):
     """A folder of three shards that no test changes."""
     import micpq.ray
 
-    micpq.ray.build(corpus, workspace / "built", model, shards=3, workers=1, chunk=64)
+    micpq.ray.build(corpus, workspace / "built", model, shards=3, workers=1, documents_per_part=64)
     return workspace / "built"
 
 
@@ -132,6 +135,47 @@ def pid_of(searcher, shard, replica=0):
     import ray
 
     return ray.get(searcher._fleet.actors[shard][replica].pid.remote())
+
+
+def processes(cluster, title):
+    """The processes of this cluster that run a task or an actor of this name. Workers are children of their node's raylet."""
+    import glob
+
+    nodes = {entry.process.pid for node in cluster.list_all_nodes() for entry in node.all_processes["raylet"]}
+    found = []
+    for path in glob.glob("/proc/[0-9]*/stat"):
+        pid = int(path.split("/")[2])
+        try:
+            parent = int(Path(path).read_text().rpartition(")")[2].split()[1])
+            command = Path(f"/proc/{pid}/cmdline").read_bytes()
+        except OSError:
+            continue
+        if parent in nodes and command.startswith(b"ray::" + title.encode()):
+            found.append(pid)
+    return found
+
+
+class Killer(threading.Thread):
+    """Kills the first process that runs a task or an actor of this name, by its id."""
+
+    def __init__(self, cluster, title):
+        super().__init__(daemon=True)
+        self.cluster, self.title, self.killed, self.stop = cluster, title, [], threading.Event()
+
+    def run(self):
+        while not self.killed and not self.stop.is_set():
+            for pid in processes(self.cluster, self.title)[:1]:
+                os.kill(pid, signal.SIGKILL)
+                self.killed.append(pid)
+            time.sleep(0.01)
+
+    def __enter__(self):
+        self.start()
+        return self
+
+    def __exit__(self, *_):
+        self.stop.set()
+        self.join()
 
 
 def rounds(short):

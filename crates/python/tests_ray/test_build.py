@@ -5,11 +5,13 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import fsspec.implementations.local
 import micpq
 import pytest
-from conftest import SEARCHES, assert_equal
+from conftest import SEARCHES, Killer, assert_equal
 
 import micpq.ray
 
@@ -62,11 +64,11 @@ def test_the_plain_program_searches_a_folder_of_shards(shards, one):
 
 def test_a_finished_build_is_left_as_it_is_and_another_refused(shards, corpus, model):
     before = {path: path.stat().st_mtime_ns for path in shards.rglob("*") if path.is_file()}
-    built = micpq.ray.build(corpus, shards, model, shards=3, workers=1, chunk=64)
+    built = micpq.ray.build(corpus, shards, model, shards=3, workers=1, documents_per_part=64)
     assert built.documents == 600 and built.bad_rows == 2
     assert before == {path: path.stat().st_mtime_ns for path in shards.rglob("*") if path.is_file()}
     with pytest.raises(micpq.ConfigError, match="another build"):
-        micpq.ray.build(corpus, shards, model, shards=4, chunk=64)
+        micpq.ray.build(corpus, shards, model, shards=4, documents_per_part=64)
 
 
 def test_bad_arguments_are_refused(cluster, corpus, model, tmp_path):
@@ -88,7 +90,7 @@ def test_an_encoding_worker_killed_on_the_way_loses_and_doubles_nothing(cluster,
                 killed.append(pid)
 
     out = tmp_path / "out"
-    built = micpq.ray.build(corpus, out, model, shards=2, workers=1, chunk=32, progress=kill)
+    built = micpq.ray.build(corpus, out, model, shards=2, workers=1, documents_per_part=32, progress=kill)
     assert killed and built.documents == 600
     with micpq.ray.Searcher(out) as searcher:
         assert_equal(one, searcher, SEARCHES[:4])
@@ -104,7 +106,7 @@ def progress(done, _):
     time.sleep(0.1)
 
 
-micpq.ray.build(sys.argv[2], sys.argv[3], sys.argv[4], shards=2, workers=1, chunk=8, progress=progress)
+micpq.ray.build(sys.argv[2], sys.argv[3], sys.argv[4], shards=2, workers=1, documents_per_part=8, progress=progress)
 """
 
 
@@ -122,7 +124,7 @@ def test_a_killed_driver_goes_on_where_it_was(cluster, corpus, model, one, tmp_p
     parts = sorted((out / ".build" / "parts").glob("*.arrow"))
     assert parts
     before = {part.name: part.read_bytes() for part in parts}
-    built = micpq.ray.build(corpus, out, model, shards=2, workers=1, chunk=8)
+    built = micpq.ray.build(corpus, out, model, shards=2, workers=1, documents_per_part=8)
     assert built.resumed_parts >= len(before) and built.documents == 600 and not (out / ".build").exists()
     with micpq.ray.Searcher(out) as searcher:
         assert_equal(one, searcher, SEARCHES[:4])
@@ -132,14 +134,86 @@ def test_a_model_is_trained_on_the_cluster_when_none_is_given(cluster, corpus, w
     options = {"encoder": str(workspace / "models" / "tiny"), "epochs": 1, "hidden": 32, "bits": 16, "sample": 200, "cpus": 1}
     built = micpq.ray.build(corpus, tmp_path / "out", shards=2, workers=1, train=options)
     assert built.documents == 600
-    again = micpq.ray.train(corpus, **options)
-    assert micpq.ray.Manifest.read(tmp_path / "out").model == again.fingerprint, "one seed, one sample, one model"
+    fingerprint = micpq.ray.Manifest.read(tmp_path / "out").model
+    # Without a cache, and with a worker that dies: its batch is encoded again, with the same bits.
+    with Killer(cluster, "ViewActor.encode") as killer:
+        again = micpq.ray.train(corpus, **options, workers=2, cache=tmp_path / "cache")
+    assert killer.killed and again.fingerprint == fingerprint, "one seed, one sample, one model"
+    alone = micpq.ray.train(corpus, **options, workers=0, cache=tmp_path / "other")
+    assert alone.fingerprint == fingerprint
+    with pytest.raises(micpq.ConfigError, match="workers beside the training task, not 50"):
+        micpq.ray.train(corpus, **options, workers=50)
+
+
+def test_a_worker_that_finds_no_gpu_says_so(cluster, corpus, model, tmp_path):
+    if Path("/dev/nvidia0").exists():
+        pytest.skip("there is a GPU")
+    # Ray believes the node.
+    node = cluster.add_node(num_cpus=1, num_gpus=1, object_store_memory=100 << 20)
+    try:
+        with pytest.raises(micpq.DeviceError, match="CUDA|cuda|GPU|NVIDIA"):
+            micpq.ray.build(corpus, tmp_path / "out", model, workers=1, gpus_per_worker=1)
+    finally:
+        cluster.remove_node(node)
+
+
+class NotedFiles(fsspec.implementations.local.LocalFileSystem):
+    """The local file system of fsspec. It notes every file that is opened."""
+
+    def __init__(self, notes, **options):
+        super().__init__(**options)
+        self.notes = notes
+
+    def open(self, path, mode="rb", **options):
+        with Path(self.notes).open("a") as notes:
+            notes.write(f"{path}\n")
+        return super().open(path, mode, **options)
+
+
+class Enough(Exception):
+    pass
+
+
+def test_readers_are_held_back_while_no_worker_encodes(cluster, model, tmp_path):
+    # 300 MB of texts, three times what an object store of the test holds.
+    (tmp_path / "corpus").mkdir()
+    for number in range(120):
+        rows = (json.dumps({"id": 40 * number + i, "text": "oil " * 16_000}) + "\n" for i in range(40))
+        (tmp_path / "corpus" / f"{number:03}.jsonl").write_text("".join(rows))
+    notes, opened = tmp_path / "notes", []
+
+    def stop_encoding(done, rates):
+        (worker,) = (int(name.rsplit("-", 1)[1]) for name in rates)
+        os.kill(worker, signal.SIGSTOP)
+        try:
+            while not opened or len(opened) < 4 or opened[-1] != opened[-4]:
+                time.sleep(1)
+                opened.append(len(notes.read_text().splitlines()))
+        finally:
+            os.kill(worker, signal.SIGCONT)
+        raise Enough
+
+    with pytest.raises(Enough):
+        micpq.ray.build(tmp_path / "corpus", tmp_path / "out", model, workers=1, progress=stop_encoding, filesystem=NotedFiles(str(notes)), language="en")
+    print(opened)
+    assert opened[-1] < 100, "the readers went on"
+
+
+def test_a_killed_indexing_task_loses_and_doubles_nothing(cluster, corpus, model, one, tmp_path):
+    with Killer(cluster, "_index_shard") as killer:
+        built = micpq.ray.build(corpus, tmp_path / "out", model, shards=2, workers=1)
+    assert killer.killed and built.documents == 600
+    with micpq.ray.Searcher(tmp_path / "out") as searcher:
+        assert_equal(one, searcher, SEARCHES[:4])
+    left = [p.name for p in (tmp_path / "out").iterdir() if p.name not in ("manifest.json", "model", "dead-letters.jsonl", "build.json")]
+    assert sorted(left) == [shard["name"] for shard in micpq.ray.Manifest.read(tmp_path / "out").shards]
 
 
 @pytest.fixture(scope="session")
 def object_store(workspace):
-    """moto's server on this machine, as an S3 file system."""
+    """moto's server on this machine, as an S3 file system of Arrow and one of fsspec."""
     import boto3
+    import s3fs
     from moto.server import ThreadedMotoServer
     from pyarrow import fs
 
@@ -150,7 +224,8 @@ def object_store(workspace):
     boto3.client(
         "s3", endpoint_url=f"http://{host}:{port}", region_name="us-east-1", aws_access_key_id="test", aws_secret_access_key="test"
     ).create_bucket(Bucket="news")
-    yield fs.S3FileSystem(endpoint_override=f"{host}:{port}", scheme="http", region="us-east-1", **keys)
+    arrow = fs.S3FileSystem(endpoint_override=f"{host}:{port}", scheme="http", region="us-east-1", **keys)
+    yield arrow, s3fs.S3FileSystem(key="test", secret="test", client_kwargs={"endpoint_url": f"http://{host}:{port}"})
     server.stop()
 
 
@@ -158,11 +233,13 @@ def test_a_corpus_and_a_snapshot_in_an_object_store(cluster, corpus, model, one,
     from micpq.ray._files import upload
     from pyarrow import fs
 
+    object_store, by_fsspec = object_store
     for path in sorted(corpus.iterdir()):
         upload(path, object_store, f"news/corpus/{path.name}")
     out = tmp_path / "out"
-    built = micpq.ray.build("s3://news/corpus", out, model, shards=2, workers=1, filesystem=object_store)
+    built = micpq.ray.build("s3://news/corpus", out, model, shards=2, workers=1, filesystem=by_fsspec)
     assert built.documents == 600 and built.bad_rows == 2
+    assert "news/corpus/a.jsonl" in (out / "dead-letters.jsonl").read_text()
     micpq.ray.snapshot(out, "news/snapshot", filesystem=object_store)
     with pytest.raises(micpq.ConfigError, match="already holds a snapshot"):
         micpq.ray.snapshot(out, "news/snapshot", filesystem=object_store)

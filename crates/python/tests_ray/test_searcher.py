@@ -57,18 +57,58 @@ def test_partial_answers_only_if_allowed_and_then_marked(shards, one):
         os.rename(shards / "elsewhere", shards / name)
 
 
-def test_a_slow_replica_is_hedged(shards, one):
-    with micpq.ray.Searcher(shards, replicas=2, hedge_after=0.05, timeout=30) as searcher:
-        assert_equal(one, searcher, SEARCHES[:1])
+def test_a_replica_that_stalls_under_load_is_hedged(shards, one):
+    # A stopped process never answers, so that whoever waits for it runs into the timeout.
+    with micpq.ray.Searcher(shards, replicas=2, hedge_after=0.05, timeout=120) as searcher:
+        expected = [one.search(**search) for search in SEARCHES]
+        answered, wrong, stop = [0] * 3, [], threading.Event()
+
+        def ask(thread):
+            while not stop.is_set():
+                number = (answered[thread] + thread) % len(SEARCHES)
+                try:
+                    if searcher.search(**SEARCHES[number]) != expected[number]:
+                        wrong.append(number)
+                except BaseException as problem:
+                    wrong.append(problem)
+                answered[thread] += 1
+
+        threads = [threading.Thread(target=ask, args=(thread,)) for thread in range(3)]
+        [thread.start() for thread in threads]
+        while min(answered) < 5:
+            time.sleep(0.01)
+        # Searches are under way, so some have the commit of this replica and begin again with another.
         slow = pid_of(searcher, 0, 0)
         os.kill(slow, signal.SIGSTOP)
         try:
-            begun = time.monotonic()
-            assert searcher.search(**SEARCHES[1]) == one.search(**SEARCHES[1])
-            assert searcher.search(**SEARCHES[1]) == one.search(**SEARCHES[1])
-            assert time.monotonic() - begun < 20, "the stopped replica would never answer"
+            before, limit = list(answered), time.monotonic() + 100
+            while any(now < then + 8 for now, then in zip(answered, before)) and time.monotonic() < limit:
+                time.sleep(0.01)
+            stalled = [now - then for now, then in zip(answered, before)]
+            stop.set()
+            [thread.join() for thread in threads]
         finally:
             os.kill(slow, signal.SIGCONT)
+        assert min(stalled) >= 8 and not wrong, (stalled, wrong[:3])
+        # It takes part again.
+        assert pid_of(searcher, 0, 0) == slow
+        assert_equal(one, searcher, SEARCHES[:2])
+
+
+def test_a_shard_that_stalls_is_missing_only_where_that_is_allowed(shards, one):
+    with micpq.ray.Searcher(shards, timeout=2) as searcher:
+        assert searcher.search("oil", k=3).missing == []
+        slow = pid_of(searcher, 1)
+        os.kill(slow, signal.SIGSTOP)
+        try:
+            with pytest.raises(micpq.ray.ShardsMissing, match="shards 1 of 3"):
+                searcher.search("oil", k=30)
+            hits = searcher.search("oil", k=30, allow_partial=True)
+            assert hits.missing == [1] and len(hits) == 30
+            assert all(micpq._micpq.route(id, 3) != 1 for id in hits.ids)
+        finally:
+            os.kill(slow, signal.SIGCONT)
+        assert searcher.search(**SEARCHES[0]) == one.search(**SEARCHES[0])
 
 
 def test_a_searcher_has_every_call_of_an_index_or_refuses_it(shards, one):

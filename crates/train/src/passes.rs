@@ -138,7 +138,7 @@ impl Encode for Passes<'_> {
     }
 
     fn documents_at_once(&self) -> usize {
-        self.embedder.encoder().map_or(0, engine::encoder::Encoder::sequences_at_once)
+        self.embedder.sequences_at_once()
     }
 }
 

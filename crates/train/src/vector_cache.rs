@@ -101,7 +101,7 @@ pub(crate) fn clean_vectors(
             None => documents.iter().for_each(|&(document, _)| missing.add(document, keys[document])),
         }
     }
-    let per_call = FILE_DOCUMENTS.max(embedder.encoder().map_or(0, engine::encoder::Encoder::sequences_at_once));
+    let per_call = FILE_DOCUMENTS.max(embedder.sequences_at_once());
     for (number, chunk) in missing.first.chunks(per_call).enumerate() {
         let sequences: Vec<&[u32]> = chunk.iter().map(|&d| tokens[d].as_slice()).collect();
         let vectors = embedder.encode_tokens(&sequences, None, progress)?;

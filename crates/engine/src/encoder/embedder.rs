@@ -1,10 +1,12 @@
 //! From raw text to embeddings, for building, searching and training alike.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use super::address::{self, ServiceConfig};
 use super::head::Head;
 use super::recipe::Recipe;
+use super::remote::{EncodingWorkers, Remote};
 use super::service::Service;
 use super::{
     Convolution, Device, Dropout, EmbeddingConfig, Encoder, Pool, Pooling, PoolingChoice, Precision, Step, Terms, pull,
@@ -120,6 +122,8 @@ pub struct Embedder {
     // None in a model that takes terms or the vectors of a service instead.
     encoder: Option<Encoder>,
     service: Option<Service>,
+    // Encodes documents in place of `encoder`, which still tokenises them.
+    remote: Option<Remote>,
     head: Head,
     // Tokens of the prompt that are left out of the pooling: of documents, of queries.
     skips: [usize; 2],
@@ -205,11 +209,11 @@ impl Embedder {
                 *skip = tokens;
             }
         }
-        Ok(Embedder { encoder: Some(encoder), service: None, head, skips, config })
+        Ok(Embedder { encoder: Some(encoder), service: None, remote: None, head, skips, config })
     }
 
     fn without_encoder(config: EmbeddingConfig) -> Self {
-        Embedder { encoder: None, service: None, head: Head::default(), skips: [0; 2], config }
+        Embedder { encoder: None, service: None, remote: None, head: Head::default(), skips: [0; 2], config }
     }
 
     /// Takes terms and their learned layer instead of an encoder.
@@ -272,6 +276,17 @@ impl Embedder {
     pub fn on(self, device: Device, progress: &dyn Progress) -> Result<Self> {
         let encoder = self.encoder.map(|encoder| encoder.on(device, progress)).transpose()?;
         Ok(Embedder { encoder, ..self })
+    }
+
+    /// Leaves the encoding of documents to other processes, which have the same encoder. Queries are still encoded here.
+    pub fn by_workers(self, workers: Arc<dyn EncodingWorkers>) -> Self {
+        Embedder { remote: Some(Remote(workers)), ..self }
+    }
+
+    /// Sequences per call that encode fastest; 0 where it does not matter.
+    pub fn sequences_at_once(&self) -> usize {
+        let here = || self.encoder.as_ref().map_or(0, Encoder::sequences_at_once);
+        self.remote.as_ref().map_or_else(here, Remote::sequences_at_once)
     }
 
     /// The settings, as a model records them.
@@ -386,6 +401,9 @@ impl Embedder {
         views: &[Option<Dropout>],
         progress: &dyn Progress,
     ) -> Result<Vec<Matrix>> {
+        if let (Some(remote), Role::Document) = (&self.remote, role) {
+            return remote.encode_views(tokens, views, self.config.width, progress);
+        }
         let mut out = match (&self.config.terms, &self.config.convolution) {
             (None, None) if self.service.is_some() => {
                 self.service.as_ref().expect("just seen").encode_views(tokens, views, progress)?

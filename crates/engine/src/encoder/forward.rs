@@ -13,6 +13,7 @@ use kernels::rows::{add_layer_norm, layer_norm};
 use super::Precision;
 use super::linear::Rows;
 use super::pooling::{Pool, Pooling};
+use super::remote::View;
 use super::team::Team;
 use super::transformer::{Layer, Norm, Transformer};
 
@@ -55,6 +56,17 @@ impl<'a> Dropout<'a> {
     /// The same view for a GPU.
     pub(super) fn on_gpu(self) -> cuda::Dropout<'a> {
         cuda::Dropout { rate: self.probability, key: self.key, documents: self.documents, last: self.last }
+    }
+
+    /// The same view for another process, and back.
+    pub(super) fn travelling(self) -> View {
+        View { rate: self.probability.to_bits(), key: self.key, documents: self.documents.to_vec(), last: self.last }
+    }
+
+    pub(super) fn arrived(view: &'a View) -> Self {
+        let probability = f64::from_bits(view.rate);
+        let rate = Rate::new(probability);
+        Dropout { probability, rate, key: view.key, documents: &view.documents, last: view.last }
     }
 
     pub(super) fn len(&self) -> usize {

@@ -3,8 +3,8 @@
 //! [`pull`] puts a Hugging Face directory where [`Encoder::load`] finds it, [`recipe`] reads how its makers meant it,
 //! [`config`] its sizes, [`weights`] reads and checks its tensors, [`transformer`] packs its layers, [`forward`] runs them over
 //! packed sequences, [`statics`] does without layers, [`device`] moves them to a GPU, [`pooling`] and [`head`] turn token states into one vector, and [`Embedder`] turns raw text into
-//! embeddings for every surface. [`crate::model::FastEncoder`] is a copy of all of it for
-//! queries, distilled into a table.
+//! embeddings for every surface, by other processes where it has [`EncodingWorkers`]. [`crate::model::FastEncoder`] is a copy of
+//! all of it for queries, distilled into a table.
 
 mod address;
 #[cfg(feature = "hub")]
@@ -30,6 +30,7 @@ mod pooling;
 mod precision;
 pub mod pull;
 mod recipe;
+mod remote;
 #[cfg(feature = "hub")]
 mod service;
 mod statics;
@@ -62,6 +63,7 @@ use offline::{download, service};
 pub use pooling::{Pool, Pooling, PoolingChoice};
 pub use precision::Precision;
 pub use recipe::Recipe;
+pub use remote::EncodingWorkers;
 pub use terms::{Layer, NAME as TERMS, Terms, Vocabulary, Weighting, terms_of};
 
 use crate::progress::Progress;

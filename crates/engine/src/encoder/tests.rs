@@ -536,3 +536,40 @@ fn concurrent_queries_get_the_same_vectors_as_one_thread() {
     });
     assert_eq!(encoder.calls.load(Ordering::Relaxed), 0);
 }
+
+/// Two workers of this process. They answer out of order, as others may.
+struct Here(Embedder);
+
+impl EncodingWorkers for Here {
+    fn count(&self) -> usize {
+        2
+    }
+
+    fn encode(&self, batches: Vec<Vec<u8>>) -> Result<Vec<Vec<u8>>> {
+        assert!(batches.len() <= 4, "no more than the workers take");
+        let mut replies: Vec<Vec<u8>> =
+            batches.iter().rev().map(|batch| self.0.encode_batch(batch, &NoProgress)).collect::<Result<_>>()?;
+        replies.reverse();
+        Ok(replies)
+    }
+}
+
+#[test]
+fn workers_give_the_bits_of_the_encoder_itself() {
+    let tiny = Tiny::new();
+    let config = EmbedderConfig {
+        encoder: tiny.dir.path().to_string_lossy().into_owned(),
+        unit_length: true,
+        ..EmbedderConfig::default()
+    };
+    let load = || Embedder::load(&config, &NoProgress).unwrap();
+    let (local, remote) = (load(), load().by_workers(std::sync::Arc::new(Here(load()))));
+    let tokens: Vec<Vec<u32>> = (0..1500u32).map(|i| (0..1 + i * 7 % 20).map(|j| (i + j) % 12).collect()).collect();
+    let numbers: Vec<u64> = (0..1500).map(|i| 3 * i).collect();
+    let views = [None, Some(Dropout::new(0.3, 1, 1, &numbers)), Some(Dropout::new(0.3, 1, 2, &numbers).in_last(1))];
+    let expected = local.encode_views(&tokens, &views, &NoProgress).unwrap();
+    assert_eq!(remote.encode_views(&tokens, &views, &NoProgress).unwrap(), expected);
+    assert_ne!(expected[1], expected[2]);
+    assert!(remote.sequences_at_once() >= 2 * 256);
+    assert!(local.encode_batch(b"{}", &NoProgress).unwrap_err().to_string().contains("cannot be read"));
+}

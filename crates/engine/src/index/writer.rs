@@ -129,16 +129,24 @@ impl IndexWriter {
     /// The same with the insertion sequence of each document, for a shard, whose sequences are those of all shards
     /// together. They must rise, and begin no lower than [`IndexWriter::next_sequence`].
     pub fn add_embeddings_at(&mut self, documents: &[Document], embeddings: &Matrix, sequences: &[u64]) -> Result<()> {
+        self.add_chunks_at(&whole(documents), embeddings, sequences)
+    }
+
+    /// [`IndexWriter::add_chunks`] with the insertion sequence of each document's first chunk. Its other chunks take the
+    /// sequences after it.
+    pub fn add_chunks_at(&mut self, documents: &[SplitDocument], embeddings: &Matrix, sequences: &[u64]) -> Result<()> {
         let next = self.next_sequence()?;
-        let first = sequences.first().copied().unwrap_or(next);
-        if sequences.len() != documents.len() || first < next || !sequences.is_sorted_by(|a, b| a < b) {
+        let ends = documents.iter().zip(sequences).map(|((_, chunks), first)| first + chunks.len() as u64);
+        let starts = sequences.iter().skip(1).copied().chain([u64::MAX]);
+        let rise = ends.zip(starts).all(|(end, start)| end <= start);
+        if sequences.len() != documents.len() || sequences.first().is_some_and(|first| *first < next) || !rise {
             return Err(Error::config(format!(
                 "{} documents came with {} insertion sequences; give one for each, rising, from {next} up",
                 documents.len(),
                 sequences.len()
             )));
         }
-        self.add_numbered(&whole(documents), embeddings, Some(sequences))
+        self.add_numbered(documents, embeddings, Some(sequences))
     }
 
     /// The insertion sequence of the next document.
@@ -326,7 +334,7 @@ impl IndexWriter {
     /// committed first.
     pub fn delete_where(&mut self, filter: &str) -> Result<usize> {
         if self.inner.fields.chunk.is_some() {
-            return self.delete_chunks_where(filter);
+            return self.delete_chunks_matching(|inner, base| inner.parse_filter(filter, Some(base)));
         }
         self.ready()?;
         // An attribute that no committed document has may belong to an uncommitted one.
@@ -337,6 +345,9 @@ impl IndexWriter {
 
     /// [`IndexWriter::delete_where`] in a shard. `known` are the attributes of all shards; any other name is refused.
     pub fn delete_where_in_shard(&mut self, filter: &str, known: Option<&BTreeSet<String>>) -> Result<usize> {
+        if self.inner.fields.chunk.is_some() {
+            return self.delete_chunks_matching(|inner, _| inner.parse_filter_of(filter, known));
+        }
         self.ready()?;
         let query = self.inner.parse_filter_of(filter, known)?;
         self.delete_matching(query)
@@ -350,13 +361,13 @@ impl IndexWriter {
         Ok(count)
     }
 
-    fn delete_chunks_where(&mut self, filter: &str) -> Result<usize> {
+    fn delete_chunks_matching(&mut self, parse: impl Fn(&Inner, &Snapshot) -> Result<Filter>) -> Result<usize> {
         if self.changed {
             self.commit(&crate::NoProgress)?;
         }
         self.ready()?;
         let base = self.base.clone();
-        let query = self.inner.parse_filter(filter, Some(&base))?;
+        let query = parse(&self.inner, &base)?;
         let store = self.inner.dir.join(STORE);
         let ids = guarded_ours(&store, || base.ids_where(query.query()))?;
         for id in &ids {

@@ -30,6 +30,7 @@ pub use fill::{Embeddings, FillConfig, Filled, Sampled, cut_note, fill};
 use source::Reader;
 pub use source::{Source, report_skipped};
 pub use sync::{SyncConfig, Synced, sync};
+pub use training::chunks;
 
 /// Neighbours that `target_recall` counts.
 const TARGET_K: usize = 10;

@@ -162,7 +162,7 @@ fn fit(
 }
 
 /// The chunks of documents, each as a document of its own.
-fn chunks<'a>(
+pub fn chunks<'a>(
     documents: impl Iterator<Item = Result<Document>> + 'a,
     chunker: &'a Chunker,
 ) -> impl Iterator<Item = Result<Document>> + 'a {

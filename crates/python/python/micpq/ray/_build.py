@@ -27,7 +27,7 @@ from ..errors import ConfigError, InputError
 from ._calls import get, unwrapped
 from ._files import corpus_files, put_in_place, resolve, write_whole
 from ._manifest import Manifest, checksum, files_of, shard_name
-from ._parts import dead_letters, part_name, read_chunks, read_part, write_part
+from ._parts import MAX_BYTES, MAX_ROWS, Embedded, notes, part_name, read_part, read_parts, write_part
 
 #: Called with the documents encoded so far and the documents per second of each worker.
 Report = Callable[[int, dict[str, float]], None]
@@ -41,6 +41,8 @@ class Built:
     shards: int
     #: Bad rows, listed in ``dead-letters.jsonl``.
     bad_rows: int
+    #: Texts, or chunks of them, that were longer than the encoder takes.
+    cut: int
     seconds: float
     #: Parts that an earlier, killed build had finished.
     resumed_parts: int
@@ -54,10 +56,13 @@ class _Plan:
 
     files: list[tuple[str, int]]
     shards: int
-    chunk: int
+    documents_per_part: int
     model: str
     store: str
     rerank_vectors: str
+    language: str
+    #: "TOKENS:OVERLAP", or None.
+    chunk: str | None
     corpus: str
 
     def text(self) -> str:
@@ -65,40 +70,42 @@ class _Plan:
 
 
 class _Encoder:
-    """An actor of the pool: embeds one chunk at a time and writes its part."""
+    """An actor of the pool: embeds one part at a time and writes it."""
 
-    def __init__(self, model: str, parts: str, shards: int, threads: int) -> None:
+    def __init__(self, model: str, parts: str, plan: _Plan, threads: int, device: str) -> None:
         _micpq.set_threads(threads)
-        self.model = Model.load(model)
-        self.parts, self.shards = Path(parts), shards
+        self.model, self.device, self.loaded = Model.load(model), device, False
+        self.parts, self.plan = Path(parts), plan
         self.name = f"{ray.get_runtime_context().get_node_id()[:8]}-{os.getpid()}"
 
-    def __call__(self, chunk: pa.Table) -> pa.Table:
+    def __call__(self, read: pa.Table) -> pa.Table:
+        if not self.loaded:
+            # Not in the constructor: the error of a call reaches the caller as it is.
+            self.model._native.load_encoder(self.device)
+            self.loaded = True
         begun = time.perf_counter()
-        row = chunk.to_pylist()[0]
+        row = read.to_pylist()[0]
         documents = _micpq.Documents.from_bytes(row["documents"])
         sequences = np.frombuffer(row["sequences"], dtype=np.uint64)
-        embeddings = np.zeros((0, self.model.inputs), dtype=np.float32)
-        if len(sequences):
-            embeddings = self.model._native.embeddings(documents)
-        write_part(self.parts / row["part"], self.shards, documents, embeddings, sequences, json.loads(row["dead"]))
+        embedded = Embedded.of(self.model, documents, self.plan.chunk)
+        write_part(self.parts / row["part"], self.plan.shards, documents, embedded, sequences, json.loads(row["dead"]))
         seconds = time.perf_counter() - begun
         return pa.table({"worker": [self.name], "documents": [len(sequences)], "seconds": [seconds]})
 
 
 @ray.remote(max_retries=-1, num_cpus=1)
-def _index_shard(build: str, out: str, name: str, shard: int, plan: _Plan, parts: list[str]) -> dict[str, Any]:
+def _index_shard(build: str, out: str, name: str, shard: int, plan: _Plan, language: str, parts: list[str]) -> dict[str, Any]:
     """Writes one shard from its rows of all parts, in the order of insertion. A finished one is left as it is."""
     folder, place = Path(build), Path(out) / name
     if not place.exists():
         staged = folder / f"{name}.{uuid.uuid4().hex}"
         model = Model.load(Path(out) / "model")
-        options = _inputs.options({"store": plan.store, "rerank_vectors": plan.rerank_vectors})
-        index = _micpq.Shard.create(staged, model._native, options)
+        options = {"store": plan.store, "rerank_vectors": plan.rerank_vectors, "language": language, "chunk": plan.chunk}
+        index = _micpq.Shard.create(staged, model._native, _inputs.options(options))
         for part in parts:
-            documents, embeddings, sequences = read_part(folder / "parts" / part, shard, model.inputs)
+            documents, embedded, sequences = read_part(folder / "parts" / part, shard, model.inputs)
             if sequences:
-                index.add(documents, embeddings, sequences)
+                index.add(documents, embedded.rows, sequences, embedded.chunks)
         index.commit()
         index.close()
         put_in_place(staged, place)
@@ -114,10 +121,12 @@ def build(
     workers: int | None = None,
     cpus_per_worker: int = 1,
     gpus_per_worker: float = 0,
-    chunk: int = 4096,
+    documents_per_part: int = 4096,
     filesystem: Any = None,
     store: str = "all",
     rerank_vectors: str = "int8",
+    language: str = "auto",
+    chunk: bool | int | str | None = None,
     train: dict[str, Any] | None = None,
     progress: Report | None = None,
     **corpus: Any,
@@ -133,47 +142,71 @@ def build(
     :param workers: encoding actors. Default: as many as the cluster's CPUs, or GPUs, allow.
     :param cpus_per_worker: CPUs, and threads, of an encoding actor.
     :param gpus_per_worker: GPUs of an encoding actor.
-    :param chunk: documents per part.
+    :param documents_per_part: documents that a worker encodes at a time; a killed build loses at most these per worker.
     :param filesystem: an Arrow or fsspec file system that has the source.
     :param store: ``"all"`` stores texts and attributes, ``"codes"`` only ids and codes.
     :param rerank_vectors: ``"int8"``, ``"f16"`` or ``"none"``.
+    :param language: language of keyword search, as of :func:`micpq.build`; ``"auto"`` is that of most of the first texts.
+    :param chunk: split long texts, as of :func:`micpq.build`: True, a number of tokens, or ``"TOKENS:OVERLAP"``.
     :param train: options of :func:`micpq.ray.train` where no model is given.
     :param progress: called with the documents encoded so far and the documents per second of each worker.
     :param corpus: options of reading, as of :func:`micpq.build`: ``text_field``, ``id_field``, ...
     """
     begun = time.perf_counter()
     target = _inputs.path(out, "out").absolute()
-    _check(shards, chunk, corpus)
+    _check(shards, documents_per_part, corpus)
+    # A language that is not known is refused before an hour of encoding.
+    _micpq.language_of(language, [])
     reader, path = resolve(source, filesystem)
     files = corpus_files(reader, path)
     folder = target / ".build"
     if not Manifest.path(target).exists():
         (folder / "parts").mkdir(parents=True, exist_ok=True)
-    fingerprint = _put_model(model, target, source, filesystem, train or {}, corpus)
+    used = _put_model(model, target, source, filesystem, {"chunk": chunk, **(train or {})}, corpus)
+    sizes = used._native.chunk_sizes(_inputs.options({"chunk": chunk}))
+    if len(files) >= (1 << 64) // (MAX_BYTES if sizes else MAX_ROWS):
+        raise InputError(f"the source has {len(files)} files, more than there are insertion sequences for; join some of them")
     # Bad rows become dead letters.
     options = _inputs.options({"on_error": "skip", **corpus})
-    plan = _Plan(files, shards, chunk, fingerprint, store, rerank_vectors, options)
+    plan = _Plan(files, shards, documents_per_part, used.fingerprint, store, rerank_vectors, language, sizes, options)
     finished = _claim(target, folder, plan)
     if finished is not None:
         return finished
 
     resumed = len(list((folder / "parts").glob("*.arrow")))
-    rates = _encode(reader, files, options, chunk, target, folder, shards, (workers, cpus_per_worker, gpus_per_worker), progress)
+    found = _language.remote(reader, plan)
+    rates = _encode(reader, plan, target, folder, (workers, cpus_per_worker, gpus_per_worker), progress)
     parts = sorted(p.name for p in (folder / "parts").glob("*.arrow"))
     names = [shard_name(1, number, shards) for number in range(shards)]
-    tasks = [_index_shard.remote(str(folder), str(target), name, number, plan, parts) for number, name in enumerate(names)]
+    tasks = [_index_shard.remote(str(folder), str(target), name, number, plan, found, parts) for number, name in enumerate(names)]
     records = get(tasks)
-    dead = [{"problem": reason} for part in parts for reason in dead_letters(folder / "parts" / part)]
+    noted = [notes(folder / "parts" / part) for part in parts]
+    dead = [{"problem": reason} for reasons, _ in noted for reason in reasons]
     write_whole(target / "dead-letters.jsonl", "".join(json.dumps(d, ensure_ascii=False) + "\n" for d in dead).encode())
-    built = Built(sum(record["documents"] for record in records), shards, len(dead), time.perf_counter() - begun, resumed, rates)
+    documents, cut = sum(record["documents"] for record in records), sum(cut for _, cut in noted)
+    built = Built(documents, shards, len(dead), cut, time.perf_counter() - begun, resumed, rates)
     write_whole(target / "build.json", json.dumps({"plan": json.loads(plan.text()), "built": asdict(built)}, indent=1).encode())
-    Manifest(fingerprint, records).write(target)
+    Manifest(used.fingerprint, records).write(target)
     shutil.rmtree(folder, ignore_errors=True)
     return built
 
 
-def _check(shards: int, chunk: int, corpus: dict[str, Any]) -> None:
-    for name, value in (("shards", shards), ("chunk", chunk)):
+@ray.remote(max_retries=-1, num_cpus=0.1)
+def _language(reader: Any, plan: _Plan) -> str:
+    """The language of keyword search, from the first documents of the source."""
+    texts: list[str] = []
+    if plan.language == "auto":
+        most = _micpq.language_sample()
+        for number, (path, _) in enumerate(plan.files):
+            for _, documents, _, _ in read_parts(reader, (number, path), plan.corpus, most):
+                texts += _micpq.Documents.from_bytes(documents).texts()
+                if len(texts) >= most:
+                    return _micpq.language_of(plan.language, texts[:most])
+    return _micpq.language_of(plan.language, texts)
+
+
+def _check(shards: int, documents_per_part: int, corpus: dict[str, Any]) -> None:
+    for name, value in (("shards", shards), ("documents_per_part", documents_per_part)):
         if _inputs.count(value, name) == 0:
             raise ConfigError(f"{name} is 0; give at least 1")
     for name in corpus:
@@ -183,8 +216,8 @@ def _check(shards: int, chunk: int, corpus: dict[str, Any]) -> None:
 
 def _put_model(
     model: Model | str | os.PathLike[str] | None, target: Path, source: Any, filesystem: Any, train: dict[str, Any], corpus: dict[str, Any]
-) -> str:
-    """Puts the model into the folder once, and returns its fingerprint."""
+) -> Model:
+    """Puts the model into the folder once, and returns it."""
     place = target / "model"
     if isinstance(model, (str, os.PathLike)):
         model = Model.load(model)
@@ -192,7 +225,7 @@ def _put_model(
         present = Model.load(place)
         if model is not None and model.fingerprint != present.fingerprint:
             raise ConfigError(f"{place} is another model than the one given; name another out, or leave model out to go on")
-        return present.fingerprint
+        return present
     if model is None:
         from ._train import train as train_model
 
@@ -204,7 +237,7 @@ def _put_model(
     shutil.rmtree(staged, ignore_errors=True)
     model.save(staged)
     os.rename(staged, place)
-    return model.fingerprint
+    return model
 
 
 def _claim(target: Path, folder: Path, plan: _Plan) -> Built | None:
@@ -226,24 +259,17 @@ def _claim(target: Path, folder: Path, plan: _Plan) -> Built | None:
 
 
 def _encode(
-    reader: Any,
-    files: list[tuple[str, int]],
-    options: str,
-    rows: int,
-    target: Path,
-    folder: Path,
-    shards: int,
-    pool: tuple[int | None, int, float],
-    progress: Report | None,
+    reader: Any, plan: _Plan, target: Path, folder: Path, pool: tuple[int | None, int, float], progress: Report | None
 ) -> dict[str, float]:
-    """Reads and encodes every chunk whose part does not exist. Returns the documents per second of each worker."""
+    """Reads and encodes every part that does not exist. Returns the documents per second of each worker."""
     parts = folder / "parts"
     finished = frozenset(p.name for p in parts.glob("*.arrow"))
 
-    def chunks(batch: dict[str, Any]) -> Iterator[pa.Table]:
+    def read_file(batch: dict[str, Any]) -> Iterator[pa.Table]:
         file = (int(batch["number"][0]), str(batch["path"][0]))
-        for chunk, documents, sequences, dead in read_chunks(reader, file, options, rows):
-            name = part_name(file[0], chunk)
+        pieces = read_parts(reader, file, plan.corpus, plan.documents_per_part, plan.chunk is not None)
+        for part, documents, sequences, dead in pieces:
+            name = part_name(file[0], part)
             if name not in finished:
                 numbers = np.array(sequences, dtype=np.uint64).tobytes()
                 row = {"part": [name], "documents": [documents], "sequences": [numbers], "dead": [json.dumps(dead)]}
@@ -254,15 +280,16 @@ def _encode(
         total = ray.cluster_resources()
         workers = max(1, int(total.get("GPU", 0) / gpus) if gpus else int(total.get("CPU", 1) / cpus) - 1)
     context = ray.data.DataContext.get_current()
-    # A block is a few chunks: the streaming executor holds back the readers while so many wait for a worker.
+    # A block is a few parts: the streaming executor holds back the readers while so many wait for a worker.
     context.target_max_block_size = 8 << 20
     source = ray.data.from_items(
-        [{"number": number, "path": path} for number, (path, _) in enumerate(files)], override_num_blocks=len(files)
+        [{"number": number, "path": path} for number, (path, _) in enumerate(plan.files)], override_num_blocks=len(plan.files)
     )
     # Reading is light: it shares the CPUs that encode.
-    read = source.map_batches(chunks, batch_size=1, num_cpus=0.1)
+    read = source.map_batches(read_file, batch_size=1, num_cpus=0.1)
     strategy = ray.data.ActorPoolStrategy(size=workers, max_tasks_in_flight_per_actor=2)
-    settings = {"model": str(target / "model"), "parts": str(parts), "shards": shards, "threads": cpus}
+    device = "cuda" if gpus else "cpu"
+    settings = {"model": str(target / "model"), "parts": str(parts), "plan": plan, "threads": cpus, "device": device}
     encoded = read.map_batches(
         _Encoder, fn_constructor_kwargs=settings, batch_size=1, batch_format="pyarrow", compute=strategy, num_cpus=cpus, num_gpus=gpus or None
     )

@@ -57,12 +57,12 @@ class Fleet:
     def everyone(self) -> list[Any]:
         return [actor for replicas in self.actors for actor in replicas]
 
-    def started(self) -> tuple[str, str, str]:
-        """Waits until every shard has a replica that answers. Returns what documents are stored, how rerank vectors are, and
-        the language of keyword search. A shard that cannot be opened is an error at once."""
+    def started(self) -> tuple[str, str, str, str | None]:
+        """Waits until every shard has a replica that answers. Returns what documents are stored, how rerank vectors are, the
+        language of keyword search, and how texts are split. A shard that cannot be opened is an error at once."""
         everyone = {shard: () for shard in range(len(self))}
         kinds = self.ask("kind", everyone, time.monotonic() + START_SECONDS, (RayActorError,))
-        kind: tuple[str, str, str] = kinds[0]
+        kind: tuple[str, str, str, str | None] = kinds[0]
         return kind
 
     def stop(self) -> None:
@@ -142,8 +142,8 @@ class Fleet:
 
 
 def _numbered(given: tuple[Any, ...], first: int, count: int) -> tuple[Any, ...]:
-    """The arguments of ``put`` with sequences instead of positions."""
+    """The arguments of ``put`` with insertion sequences that begin with ``first``."""
     if count == 0:
         return given
-    documents, positions, vectors = given
-    return documents, [first + position for position in positions], vectors
+    documents, offsets, embedded = given
+    return documents, [first + offset for offset in offsets], embedded

@@ -1,55 +1,20 @@
-"""The part of the server's OpenAPI description that Ray Serve answers, and the check of requests against it.
+"""The server's OpenAPI description, which Ray Serve answers to as well: its routes, and the check of requests against it.
 
-``openapi.json`` is made from the description of ``micpq serve`` by ``make ray-openapi``; a test compares them.
+``openapi.json`` is the description of ``micpq serve``, written by ``make ray-openapi``; a test compares them.
 """
 
 from __future__ import annotations
 
 import json
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import best_match
 
-#: Operations that Ray Serve has.
-OPERATIONS = frozenset(
-    "query queryBatch queryVector upsertDocuments getDocument getDocuments deleteDocument deleteDocuments countDocuments getHealth".split()
-)
 _SCHEMAS = "#/components/schemas/"
-
-
-def part_of(description: dict[str, Any]) -> dict[str, Any]:
-    """The description of ``micpq serve`` with only the operations of Ray Serve and the schemas that they use. It has no keys."""
-    paths: dict[str, Any] = {}
-    for path, methods in description["paths"].items():
-        for method, operation in methods.items():
-            if isinstance(operation, dict) and operation.get("operationId") in OPERATIONS:
-                paths.setdefault(path, {})[method] = {name: value for name, value in operation.items() if name != "security"}
-    found = {operation["operationId"] for methods in paths.values() for operation in methods.values()}
-    assert found == OPERATIONS, f"the server lacks {OPERATIONS - found}"
-    tags = {tag for methods in paths.values() for operation in methods.values() for tag in operation["tags"]}
-    schemas = description["components"]["schemas"]
-    used: set[str] = set()
-    waiting: list[Any] = [paths]
-    while waiting:
-        value = waiting.pop()
-        if isinstance(value, dict):
-            name = value.get("$ref", "").removeprefix(_SCHEMAS) if isinstance(value.get("$ref"), str) else ""
-            if name and name not in used:
-                used.add(name)
-                waiting.append(schemas[name])
-            waiting.extend(value.values())
-        elif isinstance(value, list):
-            waiting.extend(value)
-    return {
-        "openapi": description["openapi"],
-        "info": description["info"],
-        "paths": paths,
-        "components": {"schemas": {name: schemas[name] for name in schemas if name in used}},
-        "tags": [tag for tag in description["tags"] if tag["name"] in tags],
-    }
 
 
 class Description:
@@ -61,6 +26,23 @@ class Description:
         self.schemas: dict[str, Any] = content["components"]["schemas"]
         self._components = content["components"]
         self._checks: dict[str, Draft202012Validator] = {}
+        # The parts of each path, and the operation of each method.
+        self._paths: list[tuple[list[str], dict[str, str]]] = [
+            (path.split("/")[1:], {method.upper(): operation["operationId"] for method, operation in methods.items()})
+            for path, methods in content["paths"].items()
+        ]
+
+    def find(self, parts: Sequence[str]) -> tuple[dict[str, str], dict[str, str]]:
+        """The operations of a path by method, and its parameters; none if there is no such path. A part that is a name in the
+        description goes before a parameter."""
+        best: tuple[list[bool], dict[str, str], dict[str, str]] = ([], {}, {})
+        for names, operations in self._paths:
+            is_parameter = [name.startswith("{") for name in names]
+            fits = len(names) == len(parts) and all(free or name == part for free, name, part in zip(is_parameter, names, parts))
+            if fits and (not best[1] or is_parameter < best[0]):
+                given = {name.strip("{}"): part for free, name, part in zip(is_parameter, names, parts) if free}
+                best = (is_parameter, operations, given)
+        return best[1], best[2]
 
     def fields(self, schema: str) -> set[str]:
         """Names of the fields of an object."""
@@ -79,6 +61,6 @@ class Description:
 
 
 def write(program: Path, target: Path) -> None:
-    """Makes ``openapi.json`` from the description of a program."""
+    """Writes the description of a program to ``openapi.json``."""
     answer = subprocess.run([program, "serve", "--openapi"], check=True, capture_output=True)
-    target.write_text(json.dumps(part_of(json.loads(answer.stdout)), indent=1, ensure_ascii=False) + "\n")
+    target.write_bytes(answer.stdout)

@@ -19,11 +19,15 @@ class Retry(Exception):
 
 
 class Request:
-    """Sends the calls of one request and waits for the replies. A slow call is also sent to another replica."""
+    """Sends the calls of one request and waits for the replies. A slow call is also sent to another replica. Only the replica
+    that answered a request's first call can answer its next ones; if it stalls for ``patience`` seconds, the request begins
+    again with other replicas."""
 
-    def __init__(self, fleet: Fleet, turn: int, hedge_after: float, deadline: float, partial_timeout: float | None) -> None:
+    def __init__(
+        self, fleet: Fleet, turn: int, hedge_after: float, patience: float, deadline: float, partial_timeout: float | None
+    ) -> None:
         self.fleet, self.turn = fleet, turn
-        self.hedge_after, self.deadline = hedge_after, deadline
+        self.hedge_after, self.patience, self.deadline = hedge_after, patience, deadline
         # Seconds for the rest of an answer without the shards that are missing; None if no shard may be missing.
         self.partial_timeout = partial_timeout
         self.token = uuid.uuid4().hex
@@ -44,19 +48,21 @@ class Request:
         for shard, call in wanted.items():
             self._send(pending, shard, self.chosen.get(shard, self.turn % len(self.fleet.actors[shard])), call)
         replies: dict[int, str] = {}
-        hedged = False
+        hedged, stalled = False, time.monotonic() + self.patience
         while len(replies) < len(wanted):
-            now = time.monotonic()
+            now, open_shards = time.monotonic(), set(wanted) - set(replies)
             if now > self.deadline:
-                self._give_up(set(wanted) - set(replies))
+                self._give_up(open_shards)
                 break
-            wait = min(self.deadline - now, 1.0 if hedged else self.hedge_after)
+            if now > stalled and any(len(self.fleet.actors[shard]) > 1 for shard in open_shards & set(self.chosen)):
+                raise Retry
+            wait = min(self.deadline - now, 1.0 if hedged else self.hedge_after, self.patience)
             done, _ = ray.wait(list(pending), num_returns=1, timeout=wait)
             for reference in done:
                 self._take(replies, pending, wanted, reference)
             if not done and not hedged:
                 hedged = True
-                for shard in set(wanted) - set(replies) - set(self.chosen):
+                for shard in open_shards - set(self.chosen):
                     self._hedge(pending, shard, wanted[shard])
         return replies
 

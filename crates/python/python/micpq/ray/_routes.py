@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import itertools
 import json
 import math
 import struct
@@ -16,7 +17,9 @@ from .. import _micpq
 from .._index import Hits
 from .._inputs import Id
 from ._http import MAX_TEXT_BYTES, Refusal
+from ._manifest import Manifest
 from ._openapi import Description
+from ._parts import Embedded
 from ._searcher import Searcher
 
 #: Fields of a query that say what to find; all others are options of the search.
@@ -31,6 +34,16 @@ class Routes:
     def __init__(self, searcher: Searcher, description: Description) -> None:
         self.searcher = searcher
         self.options = description.fields("Search") - _QUERY
+        shard = Manifest.read(searcher._out).directories(searcher._out)[0]
+        self.format: int = json.loads((shard / "index.json").read_text())["format"]
+
+    def ready(self, *_: Any) -> dict[str, Any]:
+        # Raises if a shard does not answer.
+        self.searcher.count()
+        return {"status": "ok", "unavailable": []}
+
+    def version(self, *_: Any) -> dict[str, Any]:
+        return {"name": "micpq", "version": _micpq.__version__, "index_format": self.format}
 
     # Searching
 
@@ -122,18 +135,29 @@ class Routes:
     def upsert(self, _: Any, __: Any, body: dict[str, Any]) -> dict[str, Any]:
         new = body["documents"]
         wire = [_to_wire(document) for document in new]
-        vectors, cut = None, 0
+        embedded = None
         if any(document.get("vector") is not None for document in new):
-            vectors, cut = self._vectors(new, wire)
-        cut += self.searcher._add(_documents(wire), vectors)
-        return self._changed(len(new), cut)
+            embedded = self._embedded(new, wire)
+        cut = self.searcher._add(_documents(wire), embedded)
+        return self._changed(len(new), cut + (embedded.cut if embedded else 0))
 
-    def _vectors(self, new: list[dict[str, Any]], wire: list[dict[str, Any]]) -> tuple[npt.NDArray[np.float32], int]:
-        """The embeddings of documents of which some have theirs, ``[documents, width]``, and how many texts were cut."""
-        texts = [wire[i] for i, document in enumerate(new) if document.get("vector") is None]
-        encoded, cut = self.searcher.model._native.embeddings_and_cut(_documents(texts)) if texts else ((), 0)
-        rows = iter(encoded)
-        return np.stack([next(rows) if d.get("vector") is None else self._vector(d["vector"]) for d in new]), cut
+    def _embedded(self, new: list[dict[str, Any]], wire: list[dict[str, Any]]) -> Embedded:
+        """The embeddings of documents of which some have theirs. One that has is one chunk."""
+        texts = [row for row, document in zip(wire, new) if document.get("vector") is None]
+        chunk = self.searcher._chunk
+        encoded = Embedded.of(self.searcher.model, _documents(texts), chunk)
+        rows: list[npt.NDArray[np.float32]] = []
+        chunks: list[list[tuple[int, int]]] = []
+        next_text = itertools.count()
+        for row, document in zip(wire, new):
+            if document.get("vector") is None:
+                own = encoded.select([next(next_text)])
+                rows.append(own.rows)
+                chunks += own.chunks or []
+            else:
+                rows.append(self._vector(document["vector"])[None])
+                chunks.append([(0, len(row["text"].encode()))])
+        return Embedded(np.concatenate(rows), None if chunk is None else chunks, encoded.cut)
 
     def delete(self, _: Any, __: Any, body: dict[str, Any]) -> dict[str, Any]:
         ids, filter = body.get("ids"), body.get("filter")

@@ -18,6 +18,7 @@ from ..errors import ArgumentError, BusyError, ClosedError, ConfigError
 from ._calls import get
 from ._fleet import PAUSE, START_SECONDS, Fleet, Replaced, ShardsMissing
 from ._manifest import Manifest
+from ._parts import Embedded
 from ._request import Request, Retry
 
 __all__ = ["Searcher", "ShardsMissing"]
@@ -60,7 +61,7 @@ class Searcher(Index):
         self._seen = self._stamp()
         self._model = Model.load(self._out / manifest.shards[0]["name"] / "model")
         self._fleet = Fleet(self._out, manifest, *self._settings)
-        store, rerank_vectors, language = self._fleet.started()
+        store, rerank_vectors, language, self._chunk = self._fleet.started()
         self._merger = _micpq.Merger(self._model._native, rerank_vectors, store, language)
 
     # Reading
@@ -133,9 +134,11 @@ class Searcher(Index):
     def _search(self, queries: list[Any], options: dict[str, Any], allow_partial: bool) -> list[Hits]:
         settings = _inputs.options(options)
         deadline = time.monotonic() + self._timeout
-        while True:
+        partial_timeout = self._timeout if allow_partial else None
+        # It doubles, so that replicas that are all slow end a request.
+        for patience in (max(self._hedge_after, PAUSE) * 2 ** min(n, 10) for n in itertools.count(2)):
             self.refresh()
-            request = Request(self._open(), next(self._turn), self._hedge_after, deadline, self._timeout if allow_partial else None)
+            request = Request(self._open(), next(self._turn), self._hedge_after, patience, deadline, partial_timeout)
             try:
                 answers = [_hits(answer) for answer in self._merger.search(queries, settings, request.deliver)]
             except (Retry, Replaced, BusyError):
@@ -148,6 +151,7 @@ class Searcher(Index):
             for hits in answers:
                 hits.missing = sorted(request.missing)
             return answers
+        raise AssertionError("the loop ends by itself")
 
     # Following the folder
 
@@ -183,21 +187,24 @@ class Searcher(Index):
         count = documents.count()
         if count is None:
             raise ArgumentError("add takes rows or a table; build reads files")
-        self._add(documents, None if embeddings is None else _inputs.vectors(embeddings, width=self.model.inputs, rows=count))
+        given = None if embeddings is None else Embedded(_inputs.vectors(embeddings, width=self.model.inputs, rows=count))
+        self._add(documents, given)
         return count
 
-    def _add(self, documents: _micpq.Documents, rows: Any) -> int:
-        """Adds documents that are in memory, with their embeddings if ``rows`` has them. Returns how many texts the shards found
-        longer than the encoder takes."""
-        count = documents.count() or 0
+    def _add(self, documents: _micpq.Documents, embedded: Embedded | None) -> int:
+        """Adds documents that are in memory; the shards encode them if ``embedded`` is None. Returns how many texts the shards
+        found longer than the encoder takes."""
+        # A shard takes as many insertion sequences as the document has chunks.
+        ends = list(itertools.accumulate(documents.sequences(self._chunk is not None), initial=0))
 
         def parts(shards: int) -> dict[int, tuple[Any, ...]]:
             positions: dict[int, list[int]] = {}
             for position, owner in enumerate(documents.routes(shards)):
                 positions.setdefault(owner, []).append(position)
-            return {n: (documents.to_bytes(at), at, None if rows is None else rows[at]) for n, at in positions.items()}
+            own = {shard: embedded and embedded.select(at) for shard, at in positions.items()}
+            return {shard: (documents.to_bytes(at), [ends[i] for i in at], own[shard]) for shard, at in positions.items()}
 
-        return sum(self._write("put", parts, count).values()) if count else 0
+        return sum(self._write("put", parts, ends[-1]).values()) if ends[-1] else 0
 
     def delete(self, ids: Id | Iterable[Id] | None = None, *, filter: str | None = None) -> int:
         """Deletes documents by id or by filter, and returns how many there were. Returns when every shard has committed. A shard

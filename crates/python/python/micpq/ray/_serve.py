@@ -1,7 +1,7 @@
 """The HTTP interface in front of a folder of shards, with Ray Serve.
 
-Paths, bodies, answers and error codes are those of ``micpq serve``. It has the routes that search and that add, get, count and
-delete documents. Keys, the web page, insight, jobs and metrics are only in ``micpq serve``.
+Paths, bodies, answers and error codes are those of ``micpq serve``, and so is the description. The operations that search and
+that add, get, count and delete documents work; all others are refused as ``unsupported``, as the description allows.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ _LOG = logging.getLogger("ray.serve")
 #: What a route gets: the parameters of the path, the query string, the body.
 Handler = Callable[[dict[str, str], Any, Any], Any]
 
+_WRITES = frozenset({"upsertDocuments", "deleteDocuments", "deleteDocument"})
+
 
 class Front:
     """Answers HTTP requests by a :class:`Searcher`."""
@@ -38,6 +40,7 @@ class Front:
         self.name, self.hosts, self.writes = name, frozenset(hosts), writes
         self.description = Description()
         self.routes = Routes(Searcher(out, **options), self.description)
+        self.handlers = self._handlers()
 
     async def __call__(self, request: Request) -> Response:
         try:
@@ -69,50 +72,48 @@ class Front:
 
     def _route(self, request: Request) -> tuple[Handler, dict[str, str], str | None]:
         """The handler of a request, the parameters of its path, and the schema of its body."""
-        routes = self.routes
-        match path_parts(request):
-            case ["healthz"]:
-                found: dict[str, tuple[Handler, str | None]] = {"GET": (lambda *_: {"status": "ok"}, None)}
-                given: dict[str, str] = {}
-            case ["openapi.json"]:
-                found, given = {"GET": (lambda *_: self.description.text, None)}, {}
-            case ["v1", "indexes", index, *rest]:
-                found, given = self._of_index(rest, routes)
-                if found and index != self.name:
-                    raise Refusal(404, "unknown_index", f"no index is named {index[:80]}; this server has {self.name}")
-            case _:
-                found, given = {}, {}
-        if not found:
+        parts = path_parts(request)
+        if parts == ["openapi.json"]:
+            operations, given = {"GET": "getDescription"}, dict[str, str]()
+        else:
+            operations, given = self.description.find(parts)
+        if not operations:
             raise Refusal(404, "unknown_path", "there is no such path; /openapi.json lists all paths")
+        index = given.get("index", self.name)
+        if index != self.name:
+            raise Refusal(404, "unknown_index", f"no index is named {index[:80]}; this server has {self.name}")
         method = "GET" if request.method == "HEAD" else request.method
-        if method not in found:
-            allowed = ", ".join(sorted({*found, *(["HEAD"] if "GET" in found else [])}))
+        if method not in operations:
+            allowed = ", ".join(sorted({*operations, *(["HEAD"] if "GET" in operations else [])}))
             text = "this path does not have this method; the Allow header lists its methods"
             raise Refusal(405, "wrong_method", text, {"allow": allowed})
-        handler, schema = found[method]
-        if handler in (routes.upsert, routes.delete, routes.delete_one) and not self.writes:
+        operation = operations[method]
+        if operation not in self.handlers:
+            raise Refusal(409, "unsupported", f"{operation} is not for an index in shards on Ray; open one shard with micpq serve")
+        handler, schema = self.handlers[operation]
+        if operation in _WRITES and not self.writes:
             raise Refusal(409, "unsupported", "this server has several fronts, which only read; serve with fronts=1 to write")
         return handler, given, schema
 
-    def _of_index(self, path: list[str], routes: Routes) -> tuple[dict[str, tuple[Handler, str | None]], dict[str, str]]:
-        match path:
-            case ["query"]:
-                return {"POST": (routes.query, "Search")}, {}
-            case ["query", "batch"]:
-                return {"POST": (routes.batch, "Batch")}, {}
-            case ["query", "vector"]:
-                return {"POST": (routes.vector, "octets")}, {}
-            case ["count"]:
-                return {"POST": (routes.count, "Count")}, {}
-            case ["documents"]:
-                return {"PUT": (routes.upsert, "Upsert")}, {}
-            case ["documents", "get"]:
-                return {"POST": (routes.fetch, "Ids")}, {}
-            case ["documents", "delete"]:
-                return {"POST": (routes.delete, "Delete")}, {}
-            case ["documents", id]:
-                return {"GET": (routes.get, None), "DELETE": (routes.delete_one, "")}, {"id": id}
-        return {}, {}
+    def _handlers(self) -> dict[str, tuple[Handler, str | None]]:
+        """The handler of each operation and the schema of its body: a name, "octets", "" for a body that may be missing, or None
+        without."""
+        routes = self.routes
+        return {
+            "getDescription": (lambda *_: self.description.text, None),
+            "getHealth": (lambda *_: {"status": "ok"}, None),
+            "getReadiness": (routes.ready, None),
+            "getVersion": (routes.version, None),
+            "query": (routes.query, "Search"),
+            "queryBatch": (routes.batch, "Batch"),
+            "queryVector": (routes.vector, "octets"),
+            "countDocuments": (routes.count, "Count"),
+            "upsertDocuments": (routes.upsert, "Upsert"),
+            "getDocuments": (routes.fetch, "Ids"),
+            "deleteDocuments": (routes.delete, "Delete"),
+            "getDocument": (routes.get, None),
+            "deleteDocument": (routes.delete_one, ""),
+        }
 
 
 async def _read(request: Request) -> bytes:

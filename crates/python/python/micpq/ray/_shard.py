@@ -13,6 +13,7 @@ from .. import _micpq
 from .._inputs import Id
 from .._model import Model
 from ..errors import Error
+from ._parts import Embedded
 
 
 class ShardClosed(Error):
@@ -53,9 +54,9 @@ class ShardActor:
         if self.opened is not None:
             self.opened.release(token)
 
-    def kind(self) -> tuple[str, str, str]:
-        """What documents are stored, how rerank vectors are, and the language of keyword search."""
-        return self.shard.store, self.shard.rerank_vectors, self.shard.language
+    def kind(self) -> tuple[str, str, str, str | None]:
+        """What documents are stored, how rerank vectors are, the language of keyword search, and how texts are split."""
+        return self.shard.store, self.shard.rerank_vectors, self.shard.language, self.shard.chunk
 
     def attributes(self) -> tuple[int, list[str]]:
         """The number of documents, and the names of their attributes."""
@@ -70,23 +71,23 @@ class ShardActor:
     def reload(self) -> bool:
         return self.shard.reload()
 
-    def put(self, documents: bytes, sequences: list[int], embeddings: Any) -> tuple[bool, int]:
+    def put(self, documents: bytes, sequences: list[int], embedded: Embedded | None) -> tuple[bool, int]:
         """Adds or replaces documents, and commits. Returns true and how many texts were longer than the encoder takes; or false
         and the least sequence that it takes, where another writer has used later ones meanwhile."""
         rows = _micpq.Documents.from_bytes(documents)
-        cut = 0
-        if embeddings is None:
+        if embedded is None:
+            chunk = self.shard.chunk
             with self.opening:
                 self.model = self.model or Model.load(self.directory / "model")
-            embeddings, cut = self.model._native.embeddings_and_cut(rows)
+            embedded = Embedded.of(self.model, rows, chunk)
         # Calls run beside each other. An error takes back what was not committed, so every change commits alone.
         with self.writing:
             least = self.shard.next_sequence()
             if sequences and sequences[0] < least:
                 return False, least
-            self.shard.add(rows, embeddings, sequences)
+            self.shard.add(rows, embedded.rows, sequences, embedded.chunks)
             self.shard.commit()
-            return True, cut
+            return True, embedded.cut
 
     def delete(self, ids: list[Id], filter: str | None, known: set[str] | None) -> tuple[bool, int]:
         """Deletes documents by id and by filter, commits, and returns true and how many there were."""
