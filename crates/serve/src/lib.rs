@@ -30,9 +30,9 @@
 //!
 //! // Port 0 is any free one. `indexes` names the directories that are served; here there are none.
 //! let config = ServeConfig { listen: ([127, 0, 0, 1], 0).into(), ..ServeConfig::default() };
-//! let stop = Stop::default();
+//! let stop = &Stop::default();
 //! std::thread::scope(|scope| {
-//!     serve::run(config, &stop, |address| {
+//!     serve::run(config, stop, |address| {
 //!         let ask = move || -> std::io::Result<String> {
 //!             let mut stream = TcpStream::connect(address)?;
 //!             write!(stream, "GET /healthz HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n")?;
@@ -40,7 +40,7 @@
 //!             stream.read_to_string(&mut answer)?;
 //!             Ok(answer)
 //!         };
-//!         scope.spawn(|| {
+//!         scope.spawn(move || {
 //!             let answer = ask();
 //!             stop.0.store(true, Ordering::Relaxed);
 //!             assert!(answer.unwrap().starts_with("HTTP/1.1 200"));
