@@ -166,7 +166,7 @@ def main() -> None:
     load = os.getloadavg()[0]
     cores = os.cpu_count() or 1
     # The tasks that read and index need a place beside the workers.
-    ray.init(num_cpus=cores + 2, include_dashboard=False, log_to_driver=False, logging_level="ERROR", object_store_memory=200 << 20)
+    ray.init(address="local", num_cpus=cores + 2, include_dashboard=False, log_to_driver=False, logging_level="ERROR", object_store_memory=200 << 20)
     ray.data.DataContext.get_current().enable_progress_bars = False
     folder = Path(tempfile.mkdtemp(prefix="micpq-bench-ray-"))
     corpus = folder / "corpus.jsonl"

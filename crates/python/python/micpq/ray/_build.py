@@ -80,7 +80,7 @@ class _Encoder:
 
     def __call__(self, read: pa.Table) -> pa.Table:
         if not self.loaded:
-            # Not in the constructor: the error of a call reaches the caller as it is.
+            # Not in the constructor: the error of a call reaches the caller.
             self.model._native.load_encoder(self.device)
             self.loaded = True
         begun = time.perf_counter()

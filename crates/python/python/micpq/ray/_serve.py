@@ -79,14 +79,14 @@ class Front:
             operations, given = self.description.find(parts)
         if not operations:
             raise Refusal(404, "unknown_path", "there is no such path; /openapi.json lists all paths")
-        index = given.get("index", self.name)
-        if index != self.name:
-            raise Refusal(404, "unknown_index", f"no index is named {index[:80]}; this server has {self.name}")
         method = "GET" if request.method == "HEAD" else request.method
         if method not in operations:
             allowed = ", ".join(sorted({*operations, *(["HEAD"] if "GET" in operations else [])}))
             text = "this path does not have this method; the Allow header lists its methods"
             raise Refusal(405, "wrong_method", text, {"allow": allowed})
+        index = given.get("index", self.name)
+        if index != self.name:
+            raise Refusal(404, "unknown_index", f"no index is named {index[:80]}; this server has {self.name}")
         operation = operations[method]
         if operation not in self.handlers:
             raise Refusal(409, "unsupported", f"{operation} is not for an index in shards on Ray; open one shard with micpq serve")
