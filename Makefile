@@ -71,7 +71,7 @@ encoders:
 
 # Passing tests show their output too: it says what they skip. Panics of dependencies that tests provoke are left out.
 unit: encoders  ## run the Rust tests
-	$(CARGO) test --release --workspace -- --show-output 2>&1 | grep -v '/registry/src/'
+	RUST_BACKTRACE=0 $(CARGO) test --release --workspace -- --show-output 2>&1 | grep -v '/registry/src/'
 
 # Needs the Debian packages qemu-user and gcc-aarch64-linux-gnu, and `rustup target add aarch64-unknown-linux-gnu`.
 arm: export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER := aarch64-linux-gnu-gcc
