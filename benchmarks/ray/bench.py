@@ -196,7 +196,8 @@ def main() -> None:
         "query_milliseconds": {
             shards: [[statistics.median(plain), statistics.median(ray)] for plain, ray in rounds] for shards, rounds in latencies.items()
         },
-        "bytes_per_document": size_of(shard) / arguments.documents,
+        # Every shard has a copy of the model, however many documents it has.
+        "bytes_per_document": (size_of(shard) - size_of(shard / "model")) / arguments.documents,
         "code_bytes_per_document": size_of(shard / "codes") / arguments.documents,
     }
     (RESULTS / "ray.json").write_text(json.dumps(result, indent=1) + "\n")
