@@ -162,6 +162,9 @@ pub struct KeyConfig {
     /// First day on which the key is refused, as 2027-01-31 (UTC). Default: never.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires: Option<String>,
+    /// Requests per minute that the key may send; further ones get 429. Default: no limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub requests_per_minute: Option<u32>,
 }
 
 impl KeyConfig {
@@ -174,6 +177,9 @@ impl KeyConfig {
             && chrono::NaiveDate::parse_from_str(day, "%Y-%m-%d").is_err()
         {
             return refuse(format!("expires = \"{day}\" is not a day; write it like \"2027-01-31\""));
+        }
+        if self.requests_per_minute == Some(0) {
+            return refuse("requests_per_minute is 0; give at least 1, or leave it out for no limit".into());
         }
         self.indexes.iter().flatten().try_for_each(|name| check_name(name))
     }

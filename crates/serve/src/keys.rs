@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Instant, SystemTime};
 
 use axum::http::{HeaderMap, StatusCode, header};
 use engine::{Error, Result};
@@ -14,9 +14,41 @@ use subtle::{Choice, ConditionallySelectable, ConstantTimeEq};
 use crate::config::{KeyConfig, Role, ServeConfig};
 use crate::problem::{Code, Problem};
 
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub struct Keys {
-    keys: Vec<([u8; 32], KeyConfig)>,
+    keys: Vec<Key>,
+}
+
+#[derive(Debug)]
+struct Key {
+    hash: [u8; 32],
+    config: KeyConfig,
+    /// `None`: as many requests as it likes.
+    allowance: Option<Allowance>,
+}
+
+/// How many requests a key may send now. It grows evenly, up to those of a minute.
+#[derive(Debug)]
+struct Allowance {
+    per_minute: f64,
+    /// What was left at a time.
+    left: Mutex<(f64, Instant)>,
+}
+
+impl Allowance {
+    fn new(per_minute: u32, now: Instant) -> Allowance {
+        Allowance { per_minute: per_minute.into(), left: Mutex::new((per_minute.into(), now)) }
+    }
+
+    /// Whether one more request is allowed now.
+    fn take(&self, now: Instant) -> bool {
+        let mut left = self.left.lock();
+        let grown = now.saturating_duration_since(left.1).as_secs_f64() * self.per_minute / 60.0;
+        let requests = (left.0 + grown).min(self.per_minute);
+        let allowed = requests >= 1.0;
+        *left = (if allowed { requests - 1.0 } else { requests }, now);
+        allowed
+    }
 }
 
 /// The permissions of a request, by its key.
@@ -96,7 +128,12 @@ impl Keys {
     /// `keys` are validated: a hash has 64 hex digits.
     pub fn new(keys: &[KeyConfig]) -> Keys {
         let bytes = |hex: &str| std::array::from_fn(|i| u8::from_str_radix(&hex[2 * i..2 * i + 2], 16).unwrap_or(0));
-        Keys { keys: keys.iter().map(|key| (bytes(&key.sha256), key.clone())).collect() }
+        let key = |config: &KeyConfig| Key {
+            hash: bytes(&config.sha256),
+            config: config.clone(),
+            allowance: config.requests_per_minute.map(|limit| Allowance::new(limit, Instant::now())),
+        };
+        Keys { keys: keys.iter().map(key).collect() }
     }
 
     /// Checks that a request may do `role`. Returns what its key reaches.
@@ -114,16 +151,22 @@ impl Keys {
         let hash: [u8; 32] = Sha256::digest(given).into();
         // Compares with every key in constant time: the duration reveals nothing.
         let mut found = u32::MAX;
-        for (number, (known, _)) in self.keys.iter().enumerate() {
-            let same: Choice = known.ct_eq(&hash);
+        for (number, key) in self.keys.iter().enumerate() {
+            let same: Choice = key.hash.ct_eq(&hash);
             found = u32::conditional_select(&found, &(number as u32), same);
         }
-        let Some((_, key)) = self.keys.get(found as usize) else {
+        let Some(Key { config: key, allowance, .. }) = self.keys.get(found as usize) else {
             return Err(unauthorized(Code::UnknownKey, "the server does not know this key; ask its owner for one"));
         };
         // Days compare as text.
         if key.expires.as_ref().is_some_and(|day| *day <= chrono::Utc::now().format("%Y-%m-%d").to_string()) {
             return Err(unauthorized(Code::UnknownKey, "this key has expired; ask the server's owner for a new one"));
+        }
+        if allowance.as_ref().is_some_and(|allowance| !allowance.take(Instant::now())) {
+            let limit = key.requests_per_minute.unwrap_or_default();
+            return Err(Problem::overloaded(&format!(
+                "your key may send {limit} requests per minute, and this is one more"
+            )));
         }
         if key.role < role {
             return Err(Problem::new(
@@ -165,6 +208,15 @@ mod tests {
         let mut headers = HeaderMap::new();
         headers.insert(name, value.parse().unwrap());
         headers
+    }
+
+    #[test]
+    fn an_allowance_grows_evenly_up_to_that_of_a_minute() {
+        use std::time::Duration;
+        let begin = Instant::now();
+        let allowance = Allowance::new(60, begin);
+        let taken = |seconds| (0..100).filter(|_| allowance.take(begin + Duration::from_secs(seconds))).count();
+        assert_eq!([taken(0), taken(0), taken(5), taken(3600)], [60, 0, 5, 60]);
     }
 
     #[test]

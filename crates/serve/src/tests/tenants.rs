@@ -117,6 +117,26 @@ async fn an_expired_key_is_refused_and_its_day_is_checked() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_key_above_its_rate_is_told_to_wait_and_the_others_are_not() {
+    let (busy, limited) = key(Role::Read);
+    let (calm, other) = key(Role::Read);
+    let keys = vec![
+        KeyConfig { requests_per_minute: Some(2), name: "busy".into(), ..limited.clone() },
+        KeyConfig { name: "calm".into(), ..other },
+    ];
+    let bench = Bench::new(|config| config.keys = keys);
+    for _ in 0..2 {
+        assert_eq!(ask(&bench, &busy, "GET", "/v1/indexes", &json!({})).await.status, 200);
+    }
+    let refused = ask(&bench, &busy, "GET", "/v1/indexes", &json!({})).await;
+    assert!(refused.status == 429 && refused.text.contains("2 requests per minute"), "{}", refused.text);
+    assert_eq!(ask(&bench, &calm, "GET", "/v1/indexes", &json!({})).await.status, 200);
+    let wrong = KeyConfig { requests_per_minute: Some(0), ..limited };
+    let error = ServeConfig { keys: vec![wrong], ..ServeConfig::default() }.validate().unwrap_err().to_string();
+    assert!(error.contains("requests_per_minute is 0"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn keys_of_a_changed_config_file_are_used_without_a_restart() {
     let ((first, one), (second, two)) = (crate::new_key(Role::Read).unwrap(), crate::new_key(Role::Read).unwrap());
     let dir = tempfile::tempdir().unwrap();
