@@ -8,6 +8,7 @@ import threading
 import time
 from pathlib import Path
 
+import micpq
 import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
@@ -118,8 +119,18 @@ SEARCHES = [
 ]
 
 
-def pages(index, search, most=3):
-    """The hits of the first pages."""
+def pages(index, search, most=3, tries=20):
+    """The hits of the first pages. A merge behind a change ends a list between two of its pages, and the list is asked for again."""
+    try:
+        return _pages(index, search, most)
+    except micpq.errors.ConfigError as error:
+        if tries == 0 or "cursor is stale" not in str(error):
+            raise
+        time.sleep(0.1)
+        return pages(index, search, most, tries - 1)
+
+
+def _pages(index, search, most):
     found, after = [], None
     for _ in range(most):
         hits = index.search(**search, after=after)

@@ -146,6 +146,11 @@ class Searcher(Index):
                     raise ShardsMissing("the shards changed or restarted too often to answer; ask again") from None
                 time.sleep(PAUSE)
                 continue
+            except ConfigError:
+                # A merge behind a change leaves replicas at different commits, and then every cursor is stale at the other ones.
+                if options.get("after") is not None:
+                    self.reload()
+                raise
             finally:
                 request.release()
             for hits in answers:
