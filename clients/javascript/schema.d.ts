@@ -12,7 +12,6 @@ export interface components {
         };
         /** @description A backup of an index on the server's disk. */
         Backup: {
-            /** @description Number of documents. */
             documents: number;
             /** @description Name in the folder `backups` of the data directory. */
             name: string;
@@ -22,7 +21,6 @@ export interface components {
             /** @description Names, oldest first. */
             backups: string[];
         };
-        /** @description Several queries. */
         Batch: {
             /** @description Queries, each with its own options. */
             queries: components["schemas"]["Search"][];
@@ -94,7 +92,6 @@ export interface components {
         Code: "not_json" | "bad_request" | "too_large" | "answer_too_large" | "wrong_media_type" | "wrong_host" | "cross_site" | "no_key" | "unknown_key" | "not_allowed" | "unknown_index" | "index_unavailable" | "unknown_document" | "unknown_job" | "unknown_path" | "wrong_method" | "bad_filter" | "bad_vector" | "bad_query" | "bad_document" | "unknown_model" | "index_exists" | "index_busy" | "unsupported" | "overloaded" | "timeout" | "stopping" | "storage" | "internal";
         /** @description Usage of the codebooks. */
         Codebooks: {
-            /** @description Number of documents. */
             documents: number;
             /** @description Entropy of each codebook in bits, at most log2 of the number of codewords. */
             entropy: number[];
@@ -108,7 +105,6 @@ export interface components {
             /** @description Terms that characterise them, most distinctive first. */
             marks: components["schemas"]["Mark"][];
         };
-        /** @description Documents to count. */
         Count: {
             /**
              * @description Filter, as in a query. Default: all documents.
@@ -194,7 +190,6 @@ export interface components {
             /** @description Ids. Unknown ids are ignored. */
             ids?: components["schemas"]["Id"][] | null;
         };
-        /** @description A failure. */
         Details: {
             /** @description Stable name of the reason. */
             code: components["schemas"]["Code"];
@@ -235,7 +230,6 @@ export interface components {
         Embed: {
             /** @description If given, it must be the number of values of a vector. */
             dimensions?: number | null;
-            /** @description Format of vectors. */
             encoding_format?: components["schemas"]["Encoding"];
             /** @description One text or several. */
             input: components["schemas"]["Input"];
@@ -269,19 +263,13 @@ export interface components {
             /** @description Always `embedding`. */
             object: string;
         };
-        /**
-         * @description Format of vectors.
-         * @enum {string}
-         */
+        /** @enum {string} */
         Encoding: "float" | "base64";
         /** @description An example of what to find: one of `text`, `vector` and `document`. */
         Example: {
             /** @default null */
             document: null | components["schemas"]["Id"];
-            /**
-             * @description Text.
-             * @default null
-             */
+            /** @default null */
             text: string | null;
             /** @default null */
             vector: null | components["schemas"]["Vector"];
@@ -301,7 +289,6 @@ export interface components {
             count: number;
             /** @description Filter for these documents. */
             filter: string;
-            /** @description The value. */
             value: components["schemas"]["Attribute"];
         };
         /** @description An attribute over all documents. */
@@ -326,7 +313,6 @@ export interface components {
              * @description Smallest number, if it has numbers.
              */
             least?: number | null;
-            /** @description Name. */
             name: string;
             /** @description Most frequent values. */
             values: components["schemas"]["FacetValue"][];
@@ -336,7 +322,6 @@ export interface components {
             /** @description Attributes, ordered by name. */
             facets: components["schemas"]["FacetView"][];
         };
-        /** @description Documents by id. */
         Fetched: {
             /** @description Documents in the order of the ids; `null` for an unknown id. */
             documents: (null | components["schemas"]["StoredDocument"])[];
@@ -398,9 +383,7 @@ export interface components {
             /** @description Always `ok`. */
             status: string;
         };
-        /** @description A hit. */
         Hit: {
-            /** @description Attributes. */
             attributes: components["schemas"]["Attributes"];
             chunk?: null | components["schemas"]["Chunk"];
             /** @description Distance codebook by codebook, with `explain`. */
@@ -410,9 +393,7 @@ export interface components {
              * @description Distance of its code to the query.
              */
             distance: number;
-            /** @description Id. */
             id: components["schemas"]["Id"];
-            /** @description Labels. */
             labels: string[];
             /**
              * Format: float
@@ -426,19 +407,15 @@ export interface components {
         };
         /** @description A whole number or a string. `5` and `"5"` are the same. */
         Id: number | string;
-        /** @description Ids of documents. */
         Ids: {
-            /** @description Ids. */
             ids: components["schemas"]["Id"][];
         };
-        /** @description All indexes. */
         IndexList: {
             /** @description Open indexes, ordered by name. */
             indexes: components["schemas"]["IndexView"][];
             /** @description Indexes that cannot be opened. */
             unavailable: components["schemas"]["UnavailableIndex"][];
         };
-        /** @description An index. */
         IndexView: {
             /** @description Bits of a code. */
             bits: number;
@@ -470,15 +447,12 @@ export interface components {
             method: string;
             /** @description Fingerprint of the model. */
             model: string;
-            /** @description Name. */
             name: string;
-            /** @description Number of codebooks. */
             num_codebooks: number;
             /** @description Number of waiting queries. */
             queries_waiting: number;
             /** @description How the index stores embeddings for re-ranking. */
             rerank_vectors: components["schemas"]["RerankVectors"];
-            /** @description Number of segments. */
             segments: number;
             /** @description Always `open`. */
             status: string;
@@ -503,7 +477,6 @@ export interface components {
             /** @description Jobs, newest first. */
             jobs: components["schemas"]["JobView"][];
         };
-        /** @description A background job. */
         JobView: {
             /** @description A current measurement, such as a loss. */
             detail: string;
@@ -535,7 +508,6 @@ export interface components {
              * @description Duration so far, in seconds.
              */
             seconds: number;
-            /** @description Current stage. */
             stage: string;
             /**
              * Format: int64
@@ -571,7 +543,6 @@ export interface components {
         };
         /** @description A map of the documents: their decoded codes on the two principal axes. */
         MapView: {
-            /** @description Documents. */
             points: components["schemas"]["MapPoint"][];
             /** @description Share of the codes' variance on each axis. */
             shares: number[];
@@ -588,7 +559,6 @@ export interface components {
              * @description Share of the other documents that have it, in a sample.
              */
             outside: number;
-            /** @description The term. */
             term: string;
         };
         /** @description Options of a measurement. */
@@ -616,11 +586,8 @@ export interface components {
         };
         /** @description A document of a codeword. */
         Member: {
-            /** @description Attributes. */
             attributes: components["schemas"]["Attributes"];
-            /** @description Id. */
             id: components["schemas"]["Id"];
-            /** @description Labels. */
             labels: string[];
             /** @description Text, if the index stores texts. */
             text?: string | null;
@@ -652,7 +619,6 @@ export interface components {
             attributes?: components["schemas"]["Attributes"];
             /** @description Id. A document with the same id is replaced. */
             id: components["schemas"]["Id"];
-            /** @description Labels. */
             labels?: string[];
             /**
              * @description Text. The server encodes it.
@@ -680,7 +646,6 @@ export interface components {
         };
         /** @description The body of every failure. */
         Refusal: {
-            /** @description The failure. */
             error: components["schemas"]["Details"];
         };
         /** @description How many candidates are re-ranked: `auto` (1000 if the index stores rerank vectors), `off`, or a number. */
@@ -820,13 +785,10 @@ export interface components {
         Store: "all" | "codes";
         /** @description A document of the index. */
         StoredDocument: {
-            /** @description Attributes. */
             attributes: components["schemas"]["Attributes"];
             /** @description Code: the number of the codeword in each codebook. */
             code: number[];
-            /** @description Id. */
             id: components["schemas"]["Id"];
-            /** @description Labels. */
             labels: string[];
             /**
              * Format: int64
@@ -856,7 +818,6 @@ export interface components {
              */
             skipped: number;
         };
-        /** @description Options of training. */
         Train: {
             /**
              * @description Documents per training step.
@@ -882,25 +843,21 @@ export interface components {
             sample: number | null;
             /**
              * Format: int64
-             * @description Random seed.
              * @default null
              */
             seed: number | null;
         };
         /** @description How the model of an index was trained. */
         Training: {
-            /** @description Training method. */
             method: string;
             /** @description Curves, scores and times of the training; `null` for an untrained model. */
             metrics?: Record<string, never> | null;
-            /** @description Training options. */
             options: Record<string, never>;
         };
         /** @description An index that cannot be opened. */
         UnavailableIndex: {
             /** @description Whether it was created over HTTP, and can be dropped over HTTP. */
             droppable: boolean;
-            /** @description Name. */
             name: string;
             /** @description Error message. The server retries every few seconds. */
             reason: string;

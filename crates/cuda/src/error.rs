@@ -25,7 +25,6 @@ pub enum Error {
     NoDevice {
         /// The requested number.
         ordinal: usize,
-        /// Number of GPUs.
         count: usize,
         /// The setting that may hide GPUs, as a part of the message, or empty.
         hidden: String,
@@ -68,7 +67,6 @@ pub enum Error {
     /// The driver or a library refused or failed.
     #[error("{doing}: {said}; {advice}")]
     Failed {
-        /// The operation.
         doing: String,
         /// The driver's or the library's message.
         said: String,

@@ -15,7 +15,6 @@ pub struct Shape {
     pub vocab: usize,
     /// Rows of the position table: the longest sequence.
     pub positions: usize,
-    /// Epsilon of LayerNorm.
     pub epsilon: f32,
     /// Activation of the feed-forward part.
     pub activation: Activation,

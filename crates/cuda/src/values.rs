@@ -25,7 +25,6 @@ pub struct DeviceInfo {
 pub struct Report {
     /// Tokens of all sequences, counted once for all views.
     pub tokens: u64,
-    /// Number of batches.
     pub batches: usize,
     /// Largest number of tokens of a batch.
     pub batch_tokens: usize,
@@ -113,7 +112,6 @@ pub struct TrainingShape {
     pub inputs: usize,
     /// Width of the projection's hidden layer.
     pub hidden: usize,
-    /// Number of codebooks.
     pub num_codebooks: usize,
     /// Codewords per codebook, at most 256.
     pub codebook_size: usize,
@@ -148,7 +146,6 @@ pub struct TrainingObjective {
 /// Losses summed over steps, each weighted by its share.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct TrainingLosses {
-    /// Total loss.
     pub loss: f64,
     /// NT-Xent, nats.
     pub contrastive: f64,

@@ -36,7 +36,6 @@ impl Sound {
     }
 }
 
-/// A sound directory.
 pub fn sound(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("sound").join(name)
 }

@@ -11,7 +11,6 @@ use crate::kmeans::KMeans;
 pub struct Accuracy {
     /// Mean over codebooks.
     pub mean: f64,
-    /// The best codebook.
     pub best: f64,
 }
 

@@ -78,7 +78,6 @@ pub struct MethodConfig {
     pub patience: usize,
     /// Documents per step.
     pub batch: usize,
-    /// Adam's learning rate.
     pub learning_rate: f64,
     /// Width of the hidden layer.
     pub hidden: usize,
@@ -88,7 +87,6 @@ pub struct MethodConfig {
     pub decoder_init: DecoderInit,
     /// Width of the hidden layer that sets the decoder's noise (NASH, BMSH).
     pub noise_hidden: usize,
-    /// Topics of WISH.
     pub topics: usize,
     /// Weight of WISH's penalty on topic vectors that are not orthogonal.
     pub orthogonal_weight: f64,
@@ -238,7 +236,6 @@ impl MethodConfig {
         Ok(MethodConfig { extra, ..changed })
     }
 
-    /// Checks every option.
     pub fn validate(&self) -> Result<()> {
         if !matches!(self.bits, 16 | 32 | 64 | 128) {
             return Err(Error::config(format!("codes have 16, 32, 64 or 128 bits, not {}", self.bits)));

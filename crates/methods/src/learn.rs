@@ -143,13 +143,11 @@ pub struct Validation<'a> {
     pub document_labels: &'a Labels,
 }
 
-/// A finished run.
 pub struct Learned {
     /// From the best epoch.
     pub built: Built,
     /// Name of the validation figure.
     pub selection: &'static str,
-    /// Best validation figure.
     pub best: f64,
     /// Counted from 1.
     pub best_epoch: usize,

@@ -26,7 +26,6 @@ pub const METHOD: Quantization = Quantization {
     fit: |config, points, _| fit(points, config.bits, config.iterations, config.seed),
 };
 
-/// Fits `points`.
 pub fn fit(points: &Matrix, bits: usize, iterations: usize, seed: u64) -> Result<Quantizer> {
     let count = (bits / 4).saturating_sub(1);
     if count == 0 {

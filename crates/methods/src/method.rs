@@ -109,7 +109,6 @@ impl<'a> Prepared<'a> {
     }
 }
 
-/// A trained method.
 pub struct Fitted {
     pub built: Built,
     /// Curves, scores, codeword usage, seconds.

@@ -22,7 +22,6 @@ const DEPTHS: [usize; 6] = [50, 100, 200, 400, 800, 1600];
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct LengthChoice {
     pub bits: usize,
-    /// Candidates to re-rank.
     pub rerank: usize,
     /// Recall@10 that OPQ has with them on the sample, 0 to 1.
     pub recall: f64,

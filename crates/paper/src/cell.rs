@@ -116,7 +116,6 @@ mod hits_text {
     }
 }
 
-/// A finished cell.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Cell {
     format: u32,

@@ -42,14 +42,12 @@ pub struct Plan {
     /// of views, and their deviation leaves out that of the masks.
     #[serde(default)]
     pub views_per_seed: bool,
-    /// Code lengths.
     pub bits: Vec<usize>,
     /// Seeds of every row that does not name its own.
     pub seeds: Vec<u64>,
     /// Limit of validation queries per corpus.
     #[serde(default)]
     pub validation: Option<usize>,
-    /// Limit of epochs.
     #[serde(default)]
     pub epochs: Option<usize>,
     pub corpus: Vec<CorpusPlan>,
@@ -169,11 +167,9 @@ pub struct OptionsAt {
     pub set: BTreeMap<String, serde_json::Value>,
 }
 
-/// The clustering table.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Clustering {
-    /// Number of codebooks.
     pub codebooks: usize,
     /// Largest number of epochs.
     pub epochs: usize,

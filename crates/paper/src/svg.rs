@@ -11,7 +11,6 @@ const RIGHT: f64 = 130.0;
 const TOP: f64 = 30.0;
 const BOTTOM: f64 = 42.0;
 
-/// A named line.
 pub struct Series {
     /// In the legend.
     pub name: String,

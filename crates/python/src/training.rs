@@ -26,7 +26,6 @@ use crate::model::Model;
 use crate::options::Training;
 use crate::work::{self, Stop};
 
-/// Trains on texts.
 #[pyfunction]
 #[pyo3(signature = (documents, options, validation=None, report=None, stop=None, workers=None))]
 pub fn train(

@@ -147,7 +147,6 @@ pub enum LogFormat {
     Json,
 }
 
-/// An API key.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KeyConfig {
@@ -202,7 +201,6 @@ pub fn check_keys(keys: &[KeyConfig]) -> Result<()> {
 #[serde(rename_all = "lowercase")]
 #[strum(serialize_all = "lowercase", parse_err_ty = Error, parse_err_fn = unknown_role)]
 pub enum Role {
-    /// Search and read.
     Read,
     /// Add and delete documents.
     Write,

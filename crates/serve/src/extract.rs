@@ -18,7 +18,6 @@ use crate::keys::Access;
 use crate::problem::{Code, Problem};
 use crate::server::Server;
 
-/// A JSON body.
 pub struct Body<T>(pub T);
 
 impl<T: DeserializeOwned> FromRequest<Arc<Server>> for Body<T> {

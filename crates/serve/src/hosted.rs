@@ -38,7 +38,6 @@ impl Encoders {
     }
 }
 
-/// A served index.
 pub struct Hosted {
     name: String,
     dir: PathBuf,

@@ -117,7 +117,6 @@ pub fn members(index: &Index, codebook: usize, codeword: usize, max_documents: u
 /// A term that characterises a codeword.
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
 pub struct Mark {
-    /// The term.
     pub term: String,
     /// Share of the codeword's documents that have it, in a sample.
     pub inside: f64,

@@ -26,7 +26,6 @@ pub enum Status {
     Cancelled,
 }
 
-/// A background job.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct JobView {
     /// Number of the job.
@@ -38,7 +37,6 @@ pub struct JobView {
     pub index: String,
     /// Status of the job.
     pub status: Status,
-    /// Current stage.
     pub stage: String,
     /// Finished units of the stage.
     pub done: u64,

@@ -73,11 +73,9 @@ pub enum Code {
 /// The body of every failure.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Refusal {
-    /// The failure.
     pub error: Details,
 }
 
-/// A failure.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Details {
     /// Stable name of the reason.

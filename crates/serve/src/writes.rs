@@ -111,7 +111,6 @@ pub struct WriterThread {
     changed: Option<Vec<Changed>>,
 }
 
-/// A recorded change.
 pub enum Changed {
     Ids(Vec<DocId>),
     /// Documents that match this filter.
@@ -127,7 +126,6 @@ impl WriterThread {
         (self.searcher)()
     }
 
-    /// Starts recording changes.
     pub fn record_changes(&mut self) {
         self.changed = Some(Vec::new());
     }

@@ -30,7 +30,6 @@ pub struct TrainConfig {
     pub patience: usize,
     /// Documents per batch.
     pub batch: usize,
-    /// Adam's learning rate.
     pub learning_rate: f64,
     /// Whether both views of the first epoch are the clean embedding. The authors' encoder starts without dropout.
     pub clean_first_epoch: bool,

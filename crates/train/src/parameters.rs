@@ -30,7 +30,6 @@ impl Sizes {
         })
     }
 
-    /// Number of parameters.
     pub fn len(&self) -> usize {
         self.ranges()[4].end
     }

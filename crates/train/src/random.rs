@@ -7,7 +7,6 @@ const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 /// The use of a stream. The numbers decide every trained model: never change one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
-    /// Initial parameters.
     Init = 1,
     /// Order of the documents in an epoch.
     Shuffle = 2,

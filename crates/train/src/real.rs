@@ -46,7 +46,6 @@ pub trait Real:
 /// One update by Adam.
 #[derive(Clone, Copy, Debug)]
 pub struct Adam {
-    /// Learning rate.
     pub rate: f64,
     /// Number of the update, counted from 1.
     pub number: u64,

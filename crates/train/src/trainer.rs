@@ -53,7 +53,6 @@ pub struct Metrics {
     pub best: f64,
     /// Epoch of the model, counted from 1.
     pub best_epoch: usize,
-    /// Finished epochs.
     pub epochs: usize,
     /// Precision on labelled validation queries, in percent.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -62,7 +61,6 @@ pub struct Metrics {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub map: Option<f64>,
     pub codewords: Usage,
-    /// Training documents.
     pub documents: usize,
     /// Name of the GPU; `None` for a run on the CPU.
     #[serde(skip_serializing_if = "Option::is_none")]

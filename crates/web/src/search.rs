@@ -38,7 +38,6 @@ pub struct Search {
 }
 
 impl Search {
-    /// Reads `search.bin`.
     pub fn open(bytes: &[u8]) -> Result<Search, Problem> {
         let mut reader = Reader::new(bytes);
         if reader.take(MAGIC.len())? != MAGIC {

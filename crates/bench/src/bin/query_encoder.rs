@@ -16,7 +16,6 @@ use engine::{Error, Matrix, NoProgress, Result};
 use serde_json::json;
 use train::float;
 
-/// Timed queries.
 const TIMED: usize = 2000;
 
 fn main() -> Result<()> {

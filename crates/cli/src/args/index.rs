@@ -1,5 +1,3 @@
-//! Flags of `index`.
-
 use std::path::PathBuf;
 
 use clap::{Args as Flags, Subcommand};

@@ -1,5 +1,3 @@
-//! Flags of `search`.
-
 use std::path::PathBuf;
 
 use clap::Args as Flags;

@@ -21,7 +21,6 @@ use crate::args::CorpusArgs;
 use crate::output;
 use crate::progress::TerminalProgress;
 
-/// An export format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Target {
     /// FAISS's IndexPQ in an IndexIDMap2, with the projection in OUT.projection.npz

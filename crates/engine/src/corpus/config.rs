@@ -14,11 +14,9 @@ pub enum Format {
     Jsonl,
     /// One JSON array of objects.
     Json,
-    /// Comma-separated values.
     Csv,
     /// Tab-separated values, unquoted.
     Tsv,
-    /// Apache Parquet.
     Parquet,
     /// Arrow's file or stream format (Feather version 2).
     Arrow,

@@ -22,7 +22,6 @@ pub(super) struct Row {
 
 #[derive(Clone, Copy, PartialEq)]
 enum Kind {
-    /// Fields have types.
     Typed,
     /// Every field is a string.
     Cells,

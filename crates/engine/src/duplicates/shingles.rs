@@ -22,7 +22,6 @@ impl Shingles {
         Shingles(hashes.into())
     }
 
-    /// The smallest hashes.
     pub fn smallest(&self, most: usize) -> &[u32] {
         &self.0[..self.0.len().min(most)]
     }

@@ -76,7 +76,6 @@ pub struct EncoderConfig {
     pub layer_norm_eps: f32,
     /// Buckets of distances with a bias of their own; MPNet.
     pub relative_buckets: usize,
-    /// ModernBERT.
     pub modern: Option<Modern>,
 }
 

@@ -27,7 +27,6 @@ pub struct EmbedderConfig {
     pub pooling: PoolingChoice,
     /// Tokens per text at most, with `[CLS]` and `[SEP]`; `None` is the encoder's own length.
     pub max_tokens: Option<usize>,
-    /// Cleaning before tokenisation.
     pub clean: Clean,
     /// Scale embeddings to unit length, also where the encoder does not.
     pub unit_length: bool,

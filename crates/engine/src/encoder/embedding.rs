@@ -17,7 +17,6 @@ pub struct EmbeddingConfig {
     pub pooling: Pooling,
     /// Maximum tokens per text, with `[CLS]` and `[SEP]`.
     pub max_tokens: usize,
-    /// Cleaning before tokenisation.
     pub clean: Clean,
     /// Whether vectors are scaled to unit length.
     #[serde(default)]

@@ -81,7 +81,6 @@ enum Network {
     Static(statics::Static),
 }
 
-/// A loaded encoder.
 pub struct Encoder {
     dir: PathBuf,
     config: EncoderConfig,

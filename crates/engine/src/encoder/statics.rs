@@ -65,7 +65,6 @@ pub fn config(dir: &Path) -> Result<EncoderConfig> {
     })
 }
 
-/// The table.
 pub struct Static {
     table: Embedding,
     width: usize,

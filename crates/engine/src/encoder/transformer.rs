@@ -262,7 +262,6 @@ fn bucket(distance: i64, buckets: usize) -> usize {
     first + (exact + steps as usize).min(half - 1)
 }
 
-/// An encoder's weights.
 pub struct Transformer {
     pub(super) hidden: usize,
     pub(super) heads: Shape,

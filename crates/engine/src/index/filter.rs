@@ -14,7 +14,6 @@ use super::schema::Fields;
 use super::tantivy_error;
 use crate::{Error, Result};
 
-/// A parsed filter.
 pub(crate) struct Filter {
     key: FilterKey,
     length: usize,

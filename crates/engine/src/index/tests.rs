@@ -110,7 +110,6 @@ pub(super) fn scratch() -> tempfile::TempDir {
     tempfile::tempdir().unwrap()
 }
 
-/// Records every note.
 #[derive(Default)]
 pub(super) struct Notes(std::sync::Mutex<Vec<String>>);
 

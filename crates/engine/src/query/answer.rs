@@ -78,7 +78,6 @@ pub struct Timings {
     pub scan: Duration,
     /// BM25.
     pub keywords: Duration,
-    /// Re-ranking.
     pub rerank: Duration,
     /// Documents, snippets and codebook distances.
     pub fetch: Duration,

@@ -59,7 +59,6 @@ impl std::str::FromStr for Rerank {
 #[serde(rename_all = "lowercase")]
 #[strum(serialize_all = "lowercase", parse_err_ty = Error, parse_err_fn = unknown_group)]
 pub enum Group {
-    /// The best chunk.
     #[default]
     Best,
     /// The sum over its best three chunks: by code of `1 / (1 + distance)`, re-ranked of `(1 + cosine) / 2`.

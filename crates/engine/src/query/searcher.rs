@@ -69,7 +69,6 @@ impl Searcher {
         self.indexes.iter().map(Index::len).sum()
     }
 
-    /// See [`Index::warnings`].
     pub fn warnings(&self) -> Vec<String> {
         self.indexes.iter().flat_map(Index::warnings).collect()
     }

@@ -24,7 +24,6 @@ use kmeans::Clusters;
 pub use names::TopicTerm;
 use points::Points;
 
-/// The most topics.
 pub const MAX_TOPICS: usize = 1000;
 
 /// How topics are found.

@@ -37,7 +37,6 @@ pub enum Unit {
     Avx2,
     /// `vdpbf16ps` on 512 bits.
     Pairs,
-    /// AMX tiles.
     Amx,
 }
 

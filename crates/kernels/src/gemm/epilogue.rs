@@ -7,9 +7,7 @@ use crate::lanes;
 /// Operation applied to a product before it is stored. The bias has one value per output.
 #[derive(Clone, Copy)]
 pub enum Epilogue<'a> {
-    /// Bias alone.
     Bias(&'a [f32]),
-    /// Bias, then ReLU.
     BiasRelu(&'a [f32]),
     /// Bias, then the exact GELU, `x Phi(x)`.
     BiasGelu(&'a [f32]),

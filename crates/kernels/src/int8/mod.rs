@@ -63,7 +63,6 @@ pub enum Unit {
     Avx2,
     /// `vpdpbusd` on 512 bits.
     Vnni,
-    /// AMX tiles.
     Amx,
 }
 

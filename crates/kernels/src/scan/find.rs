@@ -156,7 +156,6 @@ pub(super) fn at_most(backend: Backend, values: &[u8; 256], limits: impl Iterato
     limits.map(|limit| limit.map_or([0; 4], masks)).collect()
 }
 
-/// Prefetches memory.
 #[inline(always)]
 pub(super) fn prefetch(bytes: &[u8], from: usize, length: usize) {
     #[cfg(target_arch = "x86_64")]

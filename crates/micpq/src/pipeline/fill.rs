@@ -12,7 +12,6 @@ use train::job::Vectors;
 /// How documents are added.
 #[derive(Clone, Copy, Debug)]
 pub struct FillConfig {
-    /// Documents per commit.
     pub commit_every: usize,
     /// Documents or chunks embedded and added at a time. The default keeps every core busy and is small beside any memory; a
     /// server takes fewer, so that queries in between do not wait long.

@@ -75,7 +75,6 @@ pub struct NewDocument {
     pub text: Option<String>,
     /// Embedding by the same encoder. If it is given, the server does not encode the text.
     pub vector: Option<Vector>,
-    /// Labels.
     #[serde(default)]
     pub labels: Vec<String>,
     /// Attributes, for filters.
@@ -170,13 +169,10 @@ pub async fn upsert(
 /// A document of the index.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct StoredDocument {
-    /// Id.
     id: Id,
     /// Text, if the index stores texts.
     text: Option<String>,
-    /// Labels.
     labels: Vec<String>,
-    /// Attributes.
     attributes: Attributes,
     /// Code: the number of the codeword in each codebook.
     code: Vec<u16>,
@@ -242,16 +238,13 @@ pub async fn delete_one(
     Ok(Json(done))
 }
 
-/// Ids of documents.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Ids {
-    /// Ids.
     #[schema(max_items = 10000)]
     ids: Vec<Id>,
 }
 
-/// Documents by id.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct Fetched {
     /// Documents in the order of the ids; `null` for an unknown id.
@@ -329,7 +322,6 @@ pub async fn delete(
     Ok(Json(hosted.writes.change(change).await?))
 }
 
-/// Documents to count.
 #[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Count {

@@ -73,7 +73,6 @@ fn ids(tokens: Vec<Token>) -> Vec<u32> {
     tokens.into_iter().map(|token| token.0).collect()
 }
 
-/// Format of vectors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Encoding {
@@ -97,7 +96,6 @@ pub struct Embed {
     /// What the texts are: documents (default) or queries.
     #[serde(default)]
     input_type: InputType,
-    /// Format of vectors.
     #[serde(default)]
     encoding_format: Encoding,
     /// If given, it must be the number of values of a vector.
@@ -113,9 +111,7 @@ pub struct Embed {
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(untagged)]
 pub enum Values {
-    /// Numbers.
     Numbers(Vec<f32>),
-    /// Base64.
     Packed(String),
 }
 

@@ -25,10 +25,8 @@ use crate::schema;
 use crate::server::{BACKUPS, Server, unknown_index};
 use crate::whole::Whole;
 
-/// An index.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct IndexView {
-    /// Name.
     name: String,
     /// Always `open`.
     status: String,
@@ -44,11 +42,9 @@ pub struct IndexView {
     language: String,
     /// Number of deleted documents that are still on disk.
     deleted: usize,
-    /// Number of segments.
     segments: usize,
     /// Bits of a code.
     bits: usize,
-    /// Number of codebooks.
     num_codebooks: usize,
     /// Number of codewords per codebook.
     codebook_size: usize,
@@ -144,7 +140,6 @@ pub struct ChunkOption {
 /// An index that cannot be opened.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct UnavailableIndex {
-    /// Name.
     name: String,
     /// Always `unavailable`.
     status: String,
@@ -154,7 +149,6 @@ pub struct UnavailableIndex {
     droppable: bool,
 }
 
-/// All indexes.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct IndexList {
     /// Open indexes, ordered by name.
@@ -392,7 +386,6 @@ pub async fn drop_index(
 pub struct Backup {
     /// Name in the folder `backups` of the data directory.
     name: String,
-    /// Number of documents.
     documents: usize,
 }
 

@@ -18,7 +18,6 @@ use crate::insight;
 use crate::problem::{Answer, Code, Problem};
 use crate::server::Server;
 
-/// Options of facets.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
@@ -33,7 +32,6 @@ pub struct FacetOptions {
 /// A value of an attribute.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct FacetValue {
-    /// The value.
     #[schema(value_type = Attribute)]
     value: Value,
     /// Number of documents that have it.
@@ -45,7 +43,6 @@ pub struct FacetValue {
 /// An attribute over all documents.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct FacetView {
-    /// Name.
     name: String,
     /// Number of documents that have it.
     documents: u64,
@@ -119,7 +116,6 @@ fn filter_of(name: &str, value: &Value) -> String {
 /// Usage of the codebooks.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct Codebooks {
-    /// Number of documents.
     documents: usize,
     /// Number of documents per codeword, one list per codebook.
     usage: Vec<Vec<u64>>,
@@ -169,13 +165,10 @@ pub struct CodewordOptions {
 /// A document of a codeword.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct Member {
-    /// Id.
     id: Id,
     /// Text, if the index stores texts.
     text: Option<String>,
-    /// Labels.
     labels: Vec<String>,
-    /// Attributes.
     attributes: Attributes,
 }
 
@@ -254,9 +247,7 @@ pub async fn codeword(
 /// How the model of an index was trained.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct Training {
-    /// Training method.
     method: String,
-    /// Training options.
     #[schema(value_type = Object)]
     options: serde_json::Value,
     /// Curves, scores and times of the training; `null` for an untrained model.
@@ -298,7 +289,6 @@ pub struct MapOptions {
 /// A map of the documents: their decoded codes on the two principal axes.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct MapView {
-    /// Documents.
     points: Vec<insight::Point>,
     /// Share of the codes' variance on each axis.
     shares: [f64; 2],

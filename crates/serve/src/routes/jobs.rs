@@ -22,7 +22,6 @@ use crate::retrain;
 use crate::server::Server;
 use crate::whole::some_whole;
 
-/// Options of training.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Train {
@@ -38,7 +37,6 @@ pub struct Train {
     #[schema(minimum = 2, maximum = 65536)]
     #[serde(deserialize_with = "some_whole")]
     batch: Option<usize>,
-    /// Random seed.
     #[schema(maximum = 1000000000)]
     #[serde(deserialize_with = "some_whole")]
     seed: Option<u64>,

@@ -26,7 +26,6 @@ use crate::whole::{Whole, some_whole};
 #[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Example {
-    /// Text.
     text: Option<String>,
     /// Embedding of the index's encoder.
     vector: Option<Vector>,
@@ -57,7 +56,6 @@ pub enum RerankName {
     Off,
 }
 
-/// Maximum of `radius`.
 const MAX_RADIUS: f64 = 1e30;
 
 /// A query: one of `text`, `vector` and `document`, or several in `like`.
@@ -234,10 +232,8 @@ pub struct Chunk {
     start: u64,
 }
 
-/// A hit.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct Hit {
-    /// Id.
     id: Id,
     /// Distance of its code to the query.
     distance: f32,
@@ -250,9 +246,7 @@ pub struct Hit {
     /// The chunk by which the document was found, in an index with chunks.
     #[serde(skip_serializing_if = "Option::is_none")]
     chunk: Option<Chunk>,
-    /// Labels.
     labels: Vec<String>,
-    /// Attributes.
     attributes: Attributes,
     /// The part of its text that matches best, with `snippets`.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -369,7 +363,6 @@ pub async fn vector(
     answer(search, &server, &hosted, coming).await
 }
 
-/// Several queries.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Batch {

@@ -161,7 +161,6 @@ fn new_change(i: usize) -> Change {
 }
 
 impl Bench {
-    /// Restarts the server.
     async fn restarted(self, change: impl FnOnce(&mut ServeConfig)) -> Bench {
         let Bench { dir, server, app } = self;
         drop(app);
