@@ -36,6 +36,7 @@
 pub mod aligned;
 pub mod attention;
 pub mod bf16;
+pub mod bytes;
 pub mod dispatch;
 pub mod dropout;
 pub mod elementwise;

@@ -9,6 +9,7 @@ use tantivy::snippet::SnippetGenerator;
 use super::files::Part;
 use super::filter::{Bitmap, Filter, matching};
 use super::keywords::{self, KeywordStatistics, Keywords, Scored};
+use super::rerank_vectors::Cosines;
 use super::schema::Stored;
 use super::snapshot::{Candidate, Scanned, Snapshot};
 use super::{Index, Inner, STORE, guarded, guarded_ours};
@@ -92,6 +93,18 @@ impl Reader {
                 take(&embedding);
             }
             Ok(())
+        })
+    }
+
+    /// Cosines of documents' rerank vectors with embeddings, `[addresses, embeddings]`.
+    pub fn cosines(&self, addresses: impl Iterator<Item = DocAddress>, embeddings: &[&[f32]]) -> Result<Vec<f32>> {
+        let mut cosines = Cosines::new(embeddings);
+        let mut out = Vec::with_capacity(addresses.size_hint().0 * embeddings.len());
+        guarded_ours(&self.inner.dir.join(STORE), || {
+            for address in addresses {
+                self.snapshot.cosines(address, &mut cosines, &mut out)?;
+            }
+            Ok(out)
         })
     }
 

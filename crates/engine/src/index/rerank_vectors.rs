@@ -1,5 +1,7 @@
 //! Rerank vectors: embeddings stored beside the codes to order the first candidates of a search again.
 
+use kernels::Backend;
+use kernels::bytes::product_and_square;
 use serde::{Deserialize, Serialize};
 use strum::{Display, EnumString, VariantNames};
 use tantivy::SegmentReader;
@@ -107,6 +109,70 @@ impl RerankVectors {
     }
 }
 
+/// Embeddings that rerank vectors are compared with, and buffers.
+pub(super) struct Cosines<'a> {
+    // With their lengths.
+    embeddings: Vec<(&'a [f32], f32)>,
+    packed: Vec<u64>,
+    bytes: Vec<i8>,
+    values: Vec<f32>,
+}
+
+impl<'a> Cosines<'a> {
+    pub fn new(embeddings: &[&'a [f32]]) -> Cosines<'a> {
+        let embeddings = embeddings.iter().map(|embedding| (*embedding, dot(embedding, embedding).sqrt())).collect();
+        Cosines { embeddings, packed: Vec::new(), bytes: Vec::new(), values: Vec::new() }
+    }
+
+    /// Appends the cosine of the packed vector with every embedding; 0 where one of both is zero.
+    fn append(&mut self, kind: RerankVectors, width: usize, out: &mut Vec<f32>) {
+        let cosine =
+            |product: f32, lengths: f32| if lengths > 0.0 { (product / lengths).clamp(-1.0, 1.0) } else { 0.0 };
+        match kind {
+            RerankVectors::None => {}
+            // The scale is in the product and in the length, so the bytes alone give the cosine.
+            RerankVectors::Int8 => {
+                self.bytes.resize(8 * self.packed.len(), 0);
+                let blocks = self.bytes.as_chunks_mut::<8>().0.iter_mut().zip(&self.packed);
+                blocks.for_each(|(bytes, block)| *bytes = block.to_le_bytes().map(|byte| byte as i8));
+                let bytes = &self.bytes[SCALE..][..width];
+                out.extend(self.embeddings.iter().map(|(embedding, length)| {
+                    let (product, square) = product_and_square(Backend::active(), embedding, bytes);
+                    cosine(product, length * (square as f32).sqrt())
+                }));
+            }
+            RerankVectors::F16 => {
+                self.values.resize(width, 0.0);
+                kind.unpack(&self.packed, &mut self.values);
+                let (values, own) = (&self.values, dot(&self.values, &self.values).sqrt());
+                let embeddings = self.embeddings.iter();
+                out.extend(embeddings.map(|(embedding, length)| cosine(dot(embedding, values), length * own)));
+            }
+        }
+    }
+}
+
+/// Sixteen running sums: the order of additions is fixed, so the result is the same on every CPU, and the loop vectorises.
+fn dot(a: &[f32], b: &[f32]) -> f32 {
+    let mut sums = [0.0f32; 16];
+    let (a16, a_rest) = a.as_chunks::<16>();
+    let (b16, b_rest) = b.as_chunks::<16>();
+    for (x, y) in a16.iter().zip(b16) {
+        for i in 0..16 {
+            sums[i] += x[i] * y[i];
+        }
+    }
+    for (i, (x, y)) in a_rest.iter().zip(b_rest).enumerate() {
+        sums[i] += x * y;
+    }
+    for half in [8, 4, 2, 1] {
+        for i in 0..half {
+            sums[i] += sums[i + half];
+        }
+    }
+    sums[0]
+}
+
 /// The rerank vectors of one segment, in a mapped column.
 pub(super) struct RerankColumn {
     rerank_vectors: RerankVectors,
@@ -127,12 +193,29 @@ impl RerankColumn {
     /// Reads a document's vector `[width]` into `embedding`; `packed` is a reusable buffer.
     pub fn read(&self, document: u32, packed: &mut Vec<u64>, embedding: &mut [f32]) -> std::result::Result<(), String> {
         debug_assert_eq!(embedding.len(), self.width);
+        self.read_packed(document, packed)?;
+        self.rerank_vectors.unpack(packed, embedding);
+        Ok(())
+    }
+
+    /// Appends the cosines of a document's vector with the embeddings to `out`.
+    pub fn cosines(
+        &self,
+        document: u32,
+        embeddings: &mut Cosines,
+        out: &mut Vec<f32>,
+    ) -> std::result::Result<(), String> {
+        self.read_packed(document, &mut embeddings.packed)?;
+        embeddings.append(self.rerank_vectors, self.width, out);
+        Ok(())
+    }
+
+    fn read_packed(&self, document: u32, packed: &mut Vec<u64>) -> std::result::Result<(), String> {
         packed.resize(self.rerank_vectors.u64s(self.width), 0);
         let rows = self.column.as_ref().map_or(0..0, |column| column.index.value_row_ids(document));
         match &self.column {
             Some(column) if rows.len() == packed.len() => {
                 column.values.get_range(u64::from(rows.start), packed);
-                self.rerank_vectors.unpack(packed, embedding);
                 Ok(())
             }
             _ => Err(format!("document {document} has {} values of 64 bits, {} expected", rows.len(), packed.len())),
@@ -181,5 +264,36 @@ mod tests {
             (392, 768, 0)
         );
         assert_eq!(RerankVectors::Int8.most_documents(384), u32::MAX as usize / 49);
+    }
+
+    #[test]
+    fn cosines_equal_those_of_the_unpacked_vectors() {
+        let value = |i: usize| ((i * 37 + 11) % 101) as f32 / 50.0 - 1.0;
+        let own: Vec<f32> = (0..100).map(value).collect();
+        let (other, zero): (Vec<f32>, _) = ((0..100).map(|i| value(i * i + 3)).collect(), vec![0.0; 100]);
+        for kind in [RerankVectors::Int8, RerankVectors::F16] {
+            let mut back = vec![0.0; 100];
+            let mut cosines = Cosines::new(&[&own, &other, &zero]);
+            cosines.packed = kind.pack(&own).unwrap();
+            kind.unpack(&cosines.packed, &mut back);
+            let mut found = Vec::new();
+            cosines.append(kind, 100, &mut found);
+            for (found, embedding) in found.iter().zip([&own, &other, &zero]) {
+                let lengths = (dot(&back, &back) * dot(embedding, embedding)).sqrt();
+                let expected = if lengths > 0.0 { dot(&back, embedding) / lengths } else { 0.0 };
+                assert!((found - expected).abs() < 1e-5, "{kind}: {found} instead of {expected}");
+            }
+            assert!(found[0] > 0.999 && found[2] == 0.0, "{found:?}");
+        }
+    }
+
+    #[test]
+    fn dot_equals_a_plain_loop() {
+        for n in [0, 1, 15, 16, 17, 384] {
+            let a: Vec<f32> = (0..n).map(|i| ((i * 7) % 13) as f32 - 6.0).collect();
+            let b: Vec<f32> = (0..n).map(|i| ((i * 5) % 11) as f32 - 5.0).collect();
+            // Small whole numbers: every order of additions gives the same.
+            assert_eq!(dot(&a, &b), a.iter().zip(&b).map(|(x, y)| x * y).sum::<f32>());
+        }
     }
 }

@@ -16,7 +16,7 @@ use super::chunks::ChunkColumns;
 use super::directory::StoreDirectory;
 use super::files::{Part as FilePart, StoreFile};
 use super::filter::{Bitmap, Filter, matching};
-use super::rerank_vectors::RerankColumn;
+use super::rerank_vectors::{Cosines, RerankColumn};
 use super::schema::{Fields, Layout, NAME, NUMBER, Stored};
 use super::segment::Segment;
 use super::selections::Selections;
@@ -330,13 +330,19 @@ impl Snapshot {
     /// Reads the rerank vector of a document into `embedding`; `packed` is a reusable buffer.
     pub fn rerank_vector(&self, address: DocAddress, packed: &mut Vec<u64>, embedding: &mut [f32]) -> Result<()> {
         let column = &self.kept[address.segment_ord as usize];
-        column.read(address.doc_id, packed, embedding).map_err(|problem| {
-            let segment = self.segments[address.segment_ord as usize].id.uuid_string();
-            Error::format(
-                &self.store,
-                format!("segment {segment}: {problem}; \"micpq index verify\" tells what is damaged"),
-            )
-        })
+        column.read(address.doc_id, packed, embedding).map_err(|problem| self.damaged(address, &problem))
+    }
+
+    /// Appends the cosines of a document's rerank vector with embeddings to `out`.
+    pub fn cosines(&self, address: DocAddress, embeddings: &mut Cosines, out: &mut Vec<f32>) -> Result<()> {
+        let column = &self.kept[address.segment_ord as usize];
+        column.cosines(address.doc_id, embeddings, out).map_err(|problem| self.damaged(address, &problem))
+    }
+
+    fn damaged(&self, address: DocAddress, problem: &str) -> Error {
+        let segment = self.segments[address.segment_ord as usize].id.uuid_string();
+        let text = format!("segment {segment}: {problem}; \"micpq index verify\" tells what is damaged");
+        Error::format(&self.store, text)
     }
 
     /// Names of the attributes that some document has.

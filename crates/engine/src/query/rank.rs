@@ -69,41 +69,10 @@ pub(super) fn rerank(near: &[Placed], first: usize) -> Vec<Ranked> {
 
 /// The weighted cosines of candidates' rerank vectors with a query's embeddings.
 pub(super) fn cosines(reader: &Reader, near: &[Candidate], aims: &[Aim]) -> Result<Vec<f32>> {
-    let lengths: Vec<f32> = aims.iter().map(|aim| dot(&aim.embedding, &aim.embedding).sqrt()).collect();
-    let mut all = Vec::with_capacity(near.len());
-    reader.read_rerank_vectors(near.iter().map(|n| n.address), |embedding| {
-        let length = dot(embedding, embedding).sqrt();
-        let weighted = |(aim, own): (&Aim, &f32)| aim.weight * cosine(&aim.embedding, embedding, own * length);
-        let cosines = aims.iter().zip(&lengths).map(weighted);
-        all.push(cosines.sum());
-    })?;
-    Ok(all)
-}
-
-/// 0 where a vector is zero.
-fn cosine(a: &[f32], b: &[f32], lengths: f32) -> f32 {
-    if lengths > 0.0 { (dot(a, b) / lengths).clamp(-1.0, 1.0) } else { 0.0 }
-}
-
-/// Sixteen running sums: the order of additions is fixed, so the result is the same on every CPU, and the loop vectorises.
-fn dot(a: &[f32], b: &[f32]) -> f32 {
-    let mut sums = [0.0f32; 16];
-    let (a16, a_rest) = a.as_chunks::<16>();
-    let (b16, b_rest) = b.as_chunks::<16>();
-    for (x, y) in a16.iter().zip(b16) {
-        for i in 0..16 {
-            sums[i] += x[i] * y[i];
-        }
-    }
-    for (i, (x, y)) in a_rest.iter().zip(b_rest).enumerate() {
-        sums[i] += x * y;
-    }
-    for half in [8, 4, 2, 1] {
-        for i in 0..half {
-            sums[i] += sums[i + half];
-        }
-    }
-    sums[0]
+    let embeddings: Vec<&[f32]> = aims.iter().map(|aim| aim.embedding.as_slice()).collect();
+    let all = reader.cosines(near.iter().map(|n| n.address), &embeddings)?;
+    let weighted = |row: &[f32]| row.iter().zip(aims).map(|(cosine, aim)| aim.weight * cosine).sum();
+    Ok(all.chunks_exact(aims.len().max(1)).map(weighted).collect())
 }
 
 /// The constant of reciprocal rank fusion by Cormack, Clarke and Büttcher (SIGIR 2009): neither list dominates.
@@ -149,15 +118,5 @@ mod tests {
         assert_eq!(fused[3].score, 0.25 / 62.0);
         let alone: Vec<u32> = fuse(&codes, &keywords, 1.0).iter().map(|r| r.candidate.near.row).collect();
         assert_eq!(alone, [3, 9], "only documents with the keywords");
-    }
-
-    #[test]
-    fn dot_equals_a_plain_loop() {
-        for n in [0, 1, 15, 16, 17, 384] {
-            let a: Vec<f32> = (0..n).map(|i| ((i * 7) % 13) as f32 - 6.0).collect();
-            let b: Vec<f32> = (0..n).map(|i| ((i * 5) % 11) as f32 - 5.0).collect();
-            // Small whole numbers: every order of additions gives the same.
-            assert_eq!(dot(&a, &b), a.iter().zip(&b).map(|(x, y)| x * y).sum::<f32>());
-        }
     }
 }
