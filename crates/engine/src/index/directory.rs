@@ -6,6 +6,7 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
 use tantivy::directory::error::{DeleteError, LockError, OpenReadError, OpenWriteError};
@@ -64,6 +65,9 @@ struct Writing {
     /// Documents of that commit.
     documents: u64,
 }
+
+const FORK_TRIES: usize = 5;
+const FORK_PAUSE: Duration = Duration::from_millis(10);
 
 /// The writer lock. Releasing it also revokes the permission to write.
 struct WriterLock {
@@ -251,7 +255,16 @@ pub(super) fn segment_of(path: &Path) -> Option<SegmentId> {
 impl Directory for StoreDirectory {
     fn acquire_lock(&self, lock: &Lock) -> Result<DirectoryLock, LockError> {
         use io::ErrorKind::{PermissionDenied, ReadOnlyFilesystem};
-        match self.mapped.acquire_lock(lock) {
+        let mut found = self.mapped.acquire_lock(lock);
+        // A child that another thread has just forked holds a copy of every lock until it runs its program.
+        for _ in 0..FORK_TRIES {
+            if !matches!(found, Err(LockError::LockBusy)) {
+                break;
+            }
+            std::thread::sleep(FORK_PAUSE);
+            found = self.mapped.acquire_lock(lock);
+        }
+        match found {
             Err(LockError::IoError(e))
                 if lock.filepath == META_LOCK.filepath && matches!(e.kind(), PermissionDenied | ReadOnlyFilesystem) =>
             {
