@@ -31,6 +31,8 @@ pub struct Info {
     /// Fingerprint of the model.
     pub model: String,
     pub shape: CodeShape,
+    /// Whether a search can weigh the kind: the model has tables by kind.
+    pub kinds: bool,
     /// Which parts of a document are stored.
     pub store: Store,
     /// How rerank vectors are stored.
@@ -97,6 +99,7 @@ pub(super) fn of(inner: &Inner) -> Result<Info> {
         segments: readers.len(),
         model: inner.model.fingerprint().to_string(),
         shape: inner.model.shape(),
+        kinds: inner.model.kinds().is_some(),
         store: inner.manifest.store(),
         rerank_vectors: inner.manifest.rerank_vectors(),
         bytes,

@@ -6,15 +6,15 @@ use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use super::{Cells, CodeShape, Codebooks, Dense, Distance, Model, Projection, card};
+use super::{Cells, CodeShape, Codebooks, Dense, Distance, KindTables, Model, Projection, card};
 use crate::disk::{Replaces, StagedDirectory};
 use crate::encoder::{EmbeddingConfig, Layer, Vocabulary};
 use crate::{Error, Result};
 
 /// Version of the model directory. 1: first. 2: a model may have terms instead of an encoder, and cells. 3: the names of
 /// docs/glossary.md (`num_codebooks`, `codebook_size`, `embedding`, tensors `projection.N`). 4: dense layers, prompts and
-/// truncation of embeddings.
-pub const FORMAT: u32 = 4;
+/// truncation of embeddings. 5: tables by kind.
+pub const FORMAT: u32 = 5;
 /// The oldest version this program reads.
 pub const OLDEST_READABLE: u32 = 1;
 
@@ -51,7 +51,7 @@ impl Model {
         let write = |name: &str, bytes: &[u8]| crate::disk::write_synced(&dir.join(name), bytes);
         let embedding = self.config.embedding.as_ref();
         write("config.json", pretty(&ModelConfig { format: FORMAT, ..self.config.clone() }).as_bytes())?;
-        write("model.safetensors", &tensors(&self.projection, &self.codebooks, embedding))?;
+        write("model.safetensors", &tensors(self, embedding))?;
         write("metrics.json", pretty(metrics).as_bytes())?;
         write("README.md", card::write(self, metrics).as_bytes())
     }
@@ -87,7 +87,7 @@ impl Model {
         let bytes = std::fs::read(&path).map_err(Error::io(&path))?;
         let damaged =
             |problem: String| Error::format(&path, format!("{problem}; restore it from a copy or train again"));
-        let (projection, codebooks) = parts(&bytes, config.shape).map_err(damaged)?;
+        let (projection, codebooks, kinds) = parts(&bytes, config.shape).map_err(damaged)?;
         if let Some(embedding) = &mut config.embedding
             && let Some(convolution) = &mut embedding.convolution
         {
@@ -105,7 +105,12 @@ impl Model {
                 return Err(damaged("holds terms or weights whose SHA-256 is not that of config.json".into()));
             }
         }
-        Model::new(config, projection, codebooks).map_err(|e| Error::format(&path, e.to_string()))
+        let model = Model::new(config, projection, codebooks);
+        let whole = model.and_then(|model| match kinds {
+            Some(layers) => model.with_kinds(layers),
+            None => Ok(model),
+        });
+        whole.map_err(|e| Error::format(&path, e.to_string()))
     }
 }
 
@@ -121,13 +126,19 @@ fn bytes_of(values: &[f32]) -> Vec<u8> {
 /// `cells.heads [cells, dim]`, `cells.centres [cells, tail]`, `cells.rotations [cells, tail, tail]`; with terms
 /// `terms.words` (U8: the terms, a line end after each), `terms.frequencies [terms]`, `terms.weight [terms, width]`,
 /// `terms.bias [width]`.
-/// With a learned convolution `convolution.weight [5 inputs, outputs]` and `convolution.bias [outputs]`.
-fn tensors(projection: &Projection, codebooks: &Codebooks, embedding: Option<&EmbeddingConfig>) -> Vec<u8> {
+/// With a learned convolution `convolution.weight [5 inputs, outputs]` and `convolution.bias [outputs]`. With tables by kind
+/// `kind.N.weight [out, in]` and `kind.N.bias [out]`.
+fn tensors(model: &Model, embedding: Option<&EmbeddingConfig>) -> Vec<u8> {
+    let (projection, codebooks) = (&model.projection, &model.codebooks);
     let mut data: Vec<(String, Vec<usize>, Vec<u8>)> = Vec::new();
-    for (i, layer) in projection.layers().iter().enumerate() {
-        data.push((format!("projection.{i}.weight"), vec![layer.outputs(), layer.inputs()], bytes_of(layer.weight())));
-        data.push((format!("projection.{i}.bias"), vec![layer.outputs()], bytes_of(layer.bias())));
-    }
+    let mut layers = |name: &str, layers: &[Dense]| {
+        for (i, layer) in layers.iter().enumerate() {
+            data.push((format!("{name}.{i}.weight"), vec![layer.outputs(), layer.inputs()], bytes_of(layer.weight())));
+            data.push((format!("{name}.{i}.bias"), vec![layer.outputs()], bytes_of(layer.bias())));
+        }
+    };
+    layers("projection", projection.layers());
+    layers("kind", model.kinds.as_ref().map_or(&[][..], |kinds| kinds.layers().layers()));
     let shape = codebooks.shape();
     data.push((
         "codebooks".into(),
@@ -163,7 +174,10 @@ fn tensors(projection: &Projection, codebooks: &Codebooks, embedding: Option<&Em
     safetensors::serialize(views.chain(letters), None).expect("names are distinct")
 }
 
-fn parts(bytes: &[u8], shape: CodeShape) -> std::result::Result<(Projection, Codebooks), String> {
+/// Projection, codebooks, and the layers of tables by kind where there are any.
+type Parts = (Projection, Codebooks, Option<Projection>);
+
+fn parts(bytes: &[u8], shape: CodeShape) -> std::result::Result<Parts, String> {
     let file = SafeTensors::deserialize(bytes).map_err(|e| format!("is not a readable safetensors file: {e}"))?;
     let read = |name: &str| -> std::result::Result<(Vec<usize>, Vec<f32>), String> {
         let t = file.tensor(name).map_err(|_| format!("has no tensor \"{name}\""))?;
@@ -174,16 +188,23 @@ fn parts(bytes: &[u8], shape: CodeShape) -> std::result::Result<(Projection, Cod
     };
     // Format 1 and 2 name them `refine.N`.
     let prefix = if file.tensor("refine.0.weight").is_ok() { "refine" } else { "projection" };
-    let count = (0..).take_while(|i| file.tensor(&format!("{prefix}.{i}.weight")).is_ok()).count();
-    let mut layers = Vec::new();
-    for i in 0..count {
-        let (dims, weight) = read(&format!("{prefix}.{i}.weight"))?;
-        let [_, inputs] = dims[..] else {
-            return Err(format!("tensor \"{prefix}.{i}.weight\" has shape {dims:?}, expected two dimensions"));
+    let layers_of = |prefix: &str| -> std::result::Result<Vec<Dense>, String> {
+        let count = (0..).take_while(|i| file.tensor(&format!("{prefix}.{i}.weight")).is_ok()).count();
+        let layer = |i: usize| {
+            let (dims, weight) = read(&format!("{prefix}.{i}.weight"))?;
+            let [_, inputs] = dims[..] else {
+                return Err(format!("tensor \"{prefix}.{i}.weight\" has shape {dims:?}, expected two dimensions"));
+            };
+            let (_, bias) = read(&format!("{prefix}.{i}.bias"))?;
+            Dense::new(inputs, weight, bias).map_err(|e| format!("{prefix}.{i}: {e}"))
         };
-        let (_, bias) = read(&format!("{prefix}.{i}.bias"))?;
-        layers.push(Dense::new(inputs, weight, bias).map_err(|e| format!("layer {i}: {e}"))?);
-    }
+        (0..count).map(layer).collect()
+    };
+    let layers = layers_of(prefix)?;
+    let kinds = match layers_of("kind")? {
+        none if none.is_empty() => None,
+        layers => Some(Projection::new(layers).map_err(|e| format!("kind: {e}"))?),
+    };
     let projection = if file.tensor("cells.heads").is_ok() {
         let (dims, heads) = read("cells.heads")?;
         let (tails, centres) = read("cells.centres")?;
@@ -199,7 +220,7 @@ fn parts(bytes: &[u8], shape: CodeShape) -> std::result::Result<(Projection, Cod
     if dims != [shape.num_codebooks(), shape.codebook_size(), shape.dim()] {
         return Err(format!("tensor \"codebooks\" has shape {dims:?}, config.json says {shape:?}"));
     }
-    Ok((projection, Codebooks::new(shape, codewords).map_err(|e| e.to_string())?))
+    Ok((projection, Codebooks::new(shape, codewords).map_err(|e| e.to_string())?, kinds))
 }
 
 /// Vocabulary and layer of a model with terms instead of an encoder.
@@ -222,9 +243,14 @@ fn floats(file: &SafeTensors, name: &str) -> std::result::Result<Vec<f32>, Strin
 
 /// A hash of parameters, shape and embedding options: whatever changes a code changes it. The distance is left out: it does not
 /// change codes, and a search may use another.
-pub(super) fn fingerprint(config: &ModelConfig, projection: &Projection, codebooks: &Codebooks) -> String {
+pub(super) fn fingerprint(
+    config: &ModelConfig,
+    projection: &Projection,
+    codebooks: &Codebooks,
+    kinds: Option<&KindTables>,
+) -> String {
     let mut hash = Sha256::new();
-    for layer in projection.layers() {
+    for layer in projection.layers().iter().chain(kinds.map_or(&[][..], |kinds| kinds.layers().layers())) {
         hash.update(bytes_of(layer.weight()));
         hash.update(bytes_of(layer.bias()));
     }

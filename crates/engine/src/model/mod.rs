@@ -3,13 +3,15 @@
 //! Every method ends in the same three parts, which is why one index and one search serve them all: dense layers with
 //! ReLU between them (MICPQ two, a rotation one, a hash one or more), `M` codebooks of `K` codewords, and a [`Distance`].
 //! A binary hash is `K = 2` with the codewords -1 and +1 of one dimension: the nearest codeword is the sign. A [`FastEncoder`]
-//! may lie beside them: encoder and projection, distilled for queries.
+//! may lie beside them: encoder and projection, distilled for queries. [`KindTables`] are part of a model that was trained to find
+//! documents of a kind as well as the particular one.
 
 mod card;
 mod cells;
 mod codebooks;
 mod directory;
 mod fast;
+mod kind;
 mod projection;
 mod shape;
 
@@ -17,6 +19,7 @@ pub use cells::Cells;
 pub use codebooks::{Codebooks, Distance, DistanceTable};
 pub use directory::{FORMAT, ModelConfig, OLDEST_READABLE};
 pub use fast::{FastEncoder, FastInfo, FastParts};
+pub use kind::KindTables;
 pub use projection::{Dense, Projection};
 pub use shape::CodeShape;
 
@@ -31,6 +34,7 @@ pub struct Model {
     pub config: ModelConfig,
     projection: Projection,
     codebooks: Codebooks,
+    kinds: Option<KindTables>,
     fingerprint: String,
 }
 
@@ -53,8 +57,22 @@ impl Model {
                 codebooks.shape().dim()
             )));
         }
-        let fingerprint = directory::fingerprint(&config, &projection, &codebooks);
-        Ok(Model { config, projection, codebooks, fingerprint })
+        let fingerprint = directory::fingerprint(&config, &projection, &codebooks, None);
+        Ok(Model { config, projection, codebooks, kinds: None, fingerprint })
+    }
+
+    /// The same model with tables by kind, from layers that read its embeddings.
+    pub fn with_kinds(self, layers: Projection) -> Result<Self> {
+        if layers.inputs() != self.inputs() {
+            return Err(Error::config(format!(
+                "tables by kind take vectors of {} values, the model takes {}",
+                layers.inputs(),
+                self.inputs()
+            )));
+        }
+        let kinds = Some(KindTables::new(self.shape(), layers)?);
+        let fingerprint = directory::fingerprint(&self.config, &self.projection, &self.codebooks, kinds.as_ref());
+        Ok(Model { kinds, fingerprint, ..self })
     }
 
     pub fn shape(&self) -> CodeShape {
@@ -72,6 +90,11 @@ impl Model {
 
     pub fn codebooks(&self) -> &Codebooks {
         &self.codebooks
+    }
+
+    /// Where the model was trained for both: the tables that search documents of a query's kind.
+    pub fn kinds(&self) -> Option<&KindTables> {
+        self.kinds.as_ref()
     }
 
     /// Sixteen hex digits: a hash of weights, codebooks and all options that turn text into embeddings. An index refuses a

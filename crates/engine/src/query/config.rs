@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use strum::{Display, EnumString, VariantNames};
 
 use super::Cursor;
+use crate::index::RerankVectors;
 use crate::model::Distance;
 use crate::{Error, Result};
 
@@ -13,7 +14,8 @@ pub const MAX_HITS: usize = 10_000;
 /// Re-ranking: the first candidates by code are ordered by the cosine of their rerank vectors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Rerank {
-    /// The first [`Rerank::DEFAULT`] where the index stores rerank vectors, none where it does not.
+    /// The first [`Rerank::DEFAULT`] where the index stores rerank vectors, none where it does not, and none of a search by
+    /// kind: cosines would undo its order.
     #[default]
     Auto,
     /// Order by code.
@@ -92,6 +94,8 @@ pub struct SearchConfig {
     /// Weight of the keywords, 0 (only codes) to 1 (only keywords). A hit's score is then
     /// `(1 - hybrid) / (60 + rank by code) + hybrid / (60 + rank by BM25)`.
     pub hybrid: f32,
+    /// From the particular document, 0, to everything of its kind, 1: the weight of the model's tables by kind in the distance.
+    pub kind: f32,
     pub rerank: Rerank,
     /// In an index with chunks, how the chunks of a document make its place.
     pub group: Group,
@@ -113,6 +117,7 @@ impl Default for SearchConfig {
             radius: None,
             after: None,
             hybrid: 0.0,
+            kind: 0.0,
             rerank: Rerank::Auto,
             group: Group::Best,
             distance: None,
@@ -124,6 +129,19 @@ impl Default for SearchConfig {
 }
 
 impl SearchConfig {
+    /// How many candidates are re-ranked in an index that stores these vectors.
+    pub fn reranked(&self, stored: RerankVectors) -> Result<usize> {
+        match self.rerank {
+            Rerank::Off => Ok(0),
+            Rerank::Auto if stored == RerankVectors::None || self.kind > 0.0 => Ok(0),
+            Rerank::Auto => Ok(Rerank::DEFAULT),
+            Rerank::First(_) if stored == RerankVectors::None => Err(Error::config(
+                "this index stores no rerank vectors; leave rerank out, or build the index with rerank_vectors int8",
+            )),
+            Rerank::First(n) => Ok(n),
+        }
+    }
+
     pub fn validate(&self) -> Result<()> {
         if self.k == 0 {
             return Err(Error::config("k is 0; request at least one neighbour"));
@@ -141,6 +159,12 @@ impl SearchConfig {
             return Err(Error::config(format!(
                 "hybrid is {}; it goes from 0 (only codes) to 1 (only keywords)",
                 self.hybrid
+            )));
+        }
+        if !(0.0..=1.0).contains(&self.kind) {
+            return Err(Error::config(format!(
+                "kind is {}; it goes from 0 (the particular document) to 1 (everything of its kind)",
+                self.kind
             )));
         }
         if let Rerank::First(n) = self.rerank

@@ -7,7 +7,7 @@ use sha2::{Digest, Sha256};
 
 use super::answer::{Answer, Explanation, Hit, SegmentPlan, Timings};
 use super::ask::{Embedded, Point};
-use super::config::{Rerank, SearchConfig};
+use super::config::SearchConfig;
 use super::cursor::{Cursor, Place};
 use super::rank::{self, Placed, Ranked};
 use super::shard::{
@@ -82,21 +82,17 @@ impl<'a> Request<'a> {
         config: &'a SearchConfig,
     ) -> Result<Self> {
         let begun = Instant::now();
-        let first = match config.rerank {
-            Rerank::Off => 0,
-            Rerank::Auto if common.rerank_vectors == RerankVectors::None => 0,
-            Rerank::Auto => Rerank::DEFAULT,
-            Rerank::First(_) if common.rerank_vectors == RerankVectors::None => {
-                return Err(Error::config(
-                    "this index stores no rerank vectors; leave rerank out, or build the index with rerank_vectors int8",
-                ));
-            }
-            Rerank::First(n) => n,
-        };
+        let first = config.reranked(common.rerank_vectors)?;
         if common.store == Store::Codes && (config.hybrid > 0.0 || config.snippets) {
             return Err(Error::config(
                 "this index stores only ids and codes: it has no keywords to search or to mark; build it with store all",
             ));
+        }
+        if config.kind > 0.0 && common.model.kinds().is_none() {
+            return Err(Error::config(format!(
+                "this index has a model of method {}, which has no tables by kind; set kind to 0, or train with method distilled",
+                common.model.config.method
+            )));
         }
         if config.after.is_some() && queries.len() > 1 {
             return Err(Error::config("a cursor belongs to one query; request the next page of one query at a time"));
@@ -353,7 +349,7 @@ fn gather(
     let keywords = keywords.filter_map(|query| Keywords::new(query.keywords.as_deref()?, language));
     let call = Gather {
         examples: examples.collect(),
-        vectors: first > 0,
+        vectors: first > 0 || config.kind > 0.0,
         stems: keywords.flat_map(|keywords| keywords.stems().to_vec()).collect(),
         attributes: config.filter.is_some(),
     };
@@ -391,11 +387,29 @@ fn tables(model: &Model, queries: &[Embedded], config: &SearchConfig) -> Result<
         false => model.tables(&Matrix::from_vec(model.inputs(), rows), distance)?,
     }
     .into_iter();
-    let table = |projected: Option<&[f32]>| match projected {
+    let table = |(_, projected): &(&[f32], Option<&[f32]>)| match projected {
         Some(projected) => model.codebooks().table(projected, distance),
         None => computed.next().expect("a table for every embedding"),
     };
-    Ok(points.into_iter().map(|(_, projected)| projected).map(table).collect())
+    let tables: Vec<DistanceTable> = points.iter().map(table).collect();
+    let embeddings = points.iter().flat_map(|(embedding, _)| *embedding).copied().collect();
+    by_kind(model, tables, || Matrix::from_vec(model.inputs(), embeddings), config.kind)
+}
+
+/// The tables with those by kind of the same queries, where the request weighs the kind.
+fn by_kind(
+    model: &Model,
+    tables: Vec<DistanceTable>,
+    embeddings: impl FnOnce() -> Matrix,
+    weight: f32,
+) -> Result<Vec<DistanceTable>> {
+    match model.kinds().filter(|_| weight > 0.0 && !tables.is_empty()) {
+        None => Ok(tables),
+        Some(kinds) => {
+            let kinds = kinds.tables(&embeddings())?;
+            Ok(tables.iter().zip(&kinds).map(|(table, kind)| table.with_kind(kind, weight)).collect())
+        }
+    }
 }
 
 impl Asked {
@@ -423,7 +437,15 @@ impl Asked {
                     // Like all its chunks alike.
                     let weight = weight / example.chunks.len() as f32;
                     for chunk in &example.chunks {
-                        tables.push((model.codebooks().symmetric_table(&chunk.code, distance), weight));
+                        let table = model.codebooks().symmetric_table(&chunk.code, distance);
+                        if config.kind > 0.0 && chunk.vector.is_empty() {
+                            return Err(Error::config(
+                                "this index stores no rerank vectors, so the kind of one of its documents is not known; set kind to 0",
+                            ));
+                        }
+                        let embedding = || Matrix::from_vec(model.inputs(), chunk.vector.clone());
+                        let table = by_kind(model, vec![table], embedding, config.kind)?.remove(0);
+                        tables.push((table, weight));
                         if !chunk.vector.is_empty() {
                             aims.push(Aim { embedding: chunk.vector.clone(), weight });
                         }

@@ -172,9 +172,10 @@ impl RemoteSearcher {
 /// Answers distance tables, by code only.
 pub(crate) fn by_tables(reader: &Reader, tables: &[DistanceTable], config: &SearchConfig) -> Result<Vec<Vec<Hit>>> {
     config.validate()?;
-    if config.hybrid > 0.0 || config.after.is_some() || config.snippets || matches!(config.rerank, Rerank::First(_)) {
+    let needs_query = config.hybrid > 0.0 || config.kind > 0.0 || config.after.is_some() || config.snippets;
+    if needs_query || matches!(config.rerank, Rerank::First(_)) {
         return Err(Error::config(
-            "a distance table has no keywords, no embedding and no page; search with a query for hybrid, rerank, snippets or a cursor",
+            "a distance table has no keywords, no embedding and no page; search with a query for hybrid, kind, rerank, snippets or a cursor",
         ));
     }
     let parse = |text: &str| {
