@@ -22,38 +22,6 @@ pub enum DecoderInit {
     Normal,
 }
 
-/// From the particular document (0) to its kind (1), in the codes of `distilled`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(try_from = "Value", into = "Value")]
-pub enum KindWeight {
-    /// As far to the kind as recall against float search stays above that of OPQ.
-    #[default]
-    Auto,
-    /// The weight of MICPQ beside float search is 4 kind^2.
-    Fixed(f64),
-}
-
-impl From<KindWeight> for Value {
-    fn from(kind: KindWeight) -> Value {
-        match kind {
-            KindWeight::Auto => "auto".into(),
-            KindWeight::Fixed(kind) => kind.into(),
-        }
-    }
-}
-
-impl TryFrom<Value> for KindWeight {
-    type Error = String;
-
-    fn try_from(value: Value) -> std::result::Result<KindWeight, String> {
-        match value.as_f64() {
-            Some(kind) => Ok(KindWeight::Fixed(kind)),
-            None if value == "auto" => Ok(KindWeight::Auto),
-            None => Err(format!("{value} is neither auto nor a number between 0 and 1")),
-        }
-    }
-}
-
 /// The options of a method. Which of them count depends on the method: [`MethodConfig::record`] names them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MethodConfig {
@@ -113,8 +81,6 @@ pub struct MethodConfig {
     /// Encoder passes with a dropout of 0.1, whose token states DHIM's epochs after the first read in turn. Each takes as much
     /// memory as the clean states. With 0 every epoch reads the clean states.
     pub passes: usize,
-    /// What the codes of `distilled` keep together.
-    pub kind: KindWeight,
     /// Float neighbours that a query of distillation draws into its pool.
     pub neighbours: usize,
     /// How views are made (CSH, two-stage, distilled).
@@ -166,7 +132,6 @@ impl MethodConfig {
             sharpness: if bits <= 16 { 0.3 } else { 0.1 },
             regulariser_weight: 1.0,
             passes: 0,
-            kind: KindWeight::Auto,
             neighbours: 8,
             views: ViewChoice::default(),
             clean_first_epoch: true,
@@ -284,9 +249,6 @@ impl MethodConfig {
             ("held_out", self.held_out as f64, 1.0, 1e6),
         ] {
             check(name, value, min, max)?;
-        }
-        if let KindWeight::Fixed(kind) = self.kind {
-            check("kind", kind, 0.0, 1.0)?;
         }
         self.lexicon.validate()
     }

@@ -2,10 +2,10 @@
 
 use std::time::Instant;
 
-use engine::model::{Codebooks, Distance, Projection};
+use engine::model::{Codebooks, Projection};
 use engine::{Error, Matrix, Progress, Result};
 
-use crate::inputs::{Built, Front, Inputs};
+use crate::inputs::{Built, Inputs};
 use crate::method::{Fitted, Method, Prepared, Reads};
 use crate::opq::decode;
 use crate::training::Training;
@@ -71,7 +71,7 @@ impl Method for EmbeddingMethod {
             "selection": "squared error", "best": squared_error(embeddings, &projection, &codebooks)?,
             "training_seconds": seconds,
         });
-        let built = Built { front: Front::Embeddings, projection, codebooks, distance: Distance::Squared };
+        let built = Built::quantizer(projection, codebooks);
         Ok(Fitted { built, metrics, interrupted: false })
     }
 }

@@ -218,6 +218,15 @@ pub struct Built {
     pub projection: Projection,
     pub codebooks: Codebooks,
     pub distance: Distance,
+    /// Layers from embeddings to tables by kind.
+    pub kinds: Option<Projection>,
+}
+
+impl Built {
+    /// Reads embeddings and compares by squared distance.
+    pub fn quantizer(projection: Projection, codebooks: Codebooks) -> Built {
+        Built { front: Front::Embeddings, projection, codebooks, distance: Distance::Squared, kinds: None }
+    }
 }
 
 /// Where the first layer of the projection reads from.

@@ -214,13 +214,7 @@ impl Job<'_> {
         if let (Some(set), Some(queries)) = (self.task.test, &test) {
             let labels = Some((&set.labels, &self.task.corpus.labels));
             let how = EvaluateConfig { distances: vec![distance], float: false, seed: config.seed };
-            let result = evaluate(
-                model.projection(),
-                model.codebooks(),
-                &Corpus { documents: clean, queries, labels },
-                &how,
-                &NoProgress,
-            )?;
+            let result = evaluate(&model, &Corpus { documents: clean, queries, labels }, &how, &NoProgress)?;
             metrics["test"] = serde_json::to_value(&result).expect("plain data has a JSON form");
         }
         Ok(Trained { model, metrics, interrupted })
@@ -247,7 +241,11 @@ fn recorded(
         embedding,
         training,
     };
-    Model::new(record, built.projection, built.codebooks)
+    let model = Model::new(record, built.projection, built.codebooks)?;
+    match built.kinds {
+        Some(layers) => model.with_kinds(layers),
+        None => Ok(model),
+    }
 }
 
 /// Trains on user vectors. A method that compares views gets `views`; one that reads tokens or terms is refused.

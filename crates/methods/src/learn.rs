@@ -335,7 +335,7 @@ impl<'a> Learner<'a> {
             vectors = projected(&front, &projection, self.inputs)?;
         }
         let (codebooks, distance) = self.network.codebooks(&self.weights, &vectors)?;
-        Ok((Built { front, projection, codebooks, distance }, vectors))
+        Ok((Built { front, projection, codebooks, distance, kinds: None }, vectors))
     }
 
     /// Runs all epochs. Stopped by the user after at least one, it gives the best so far.

@@ -2,12 +2,12 @@
 
 use std::time::Instant;
 
-use engine::model::{Codebooks, Distance, Projection};
+use engine::model::{Codebooks, Projection};
 use engine::{Error, Matrix, Progress, Result};
 use train::random::{Purpose, Stream};
 
 use crate::config::MethodConfig;
-use crate::inputs::{Built, Front, Inputs};
+use crate::inputs::{Built, Inputs};
 use crate::method::{Fitted, Input, Method, Prepared, Reads};
 use crate::training::Training;
 
@@ -70,7 +70,7 @@ impl Method for Quantization {
             "selection": "squared error", "best": found.error, "training_seconds": begun.elapsed().as_secs_f64(),
         });
         let Quantizer { projection, codebooks, .. } = found;
-        let built = Built { front: Front::Embeddings, projection, codebooks, distance: Distance::Squared };
+        let built = Built::quantizer(projection, codebooks);
         Ok(Fitted { built, metrics, interrupted: false })
     }
 }

@@ -5,7 +5,7 @@ use engine::{Error, Progress, Result};
 use train::TrainConfig;
 use train::trainer;
 
-use crate::inputs::{Built, Front, Inputs};
+use crate::inputs::{Built, Inputs};
 use crate::method::{Fitted, Method, Prepared, Reads};
 use crate::training::Training;
 
@@ -73,12 +73,7 @@ impl Method for Micpq {
         let mut metrics = serde_json::to_value(&outcome.metrics).expect("plain data has a JSON form");
         // Of all runs that led here through a checkpoint, not of the last one.
         metrics["training_seconds"] = (outcome.metrics.seconds.training + outcome.metrics.seconds.validation).into();
-        let built = Built {
-            front: Front::Embeddings,
-            projection: outcome.projection,
-            codebooks: outcome.codebooks,
-            distance: config.distance,
-        };
+        let built = Built { distance: config.distance, ..Built::quantizer(outcome.projection, outcome.codebooks) };
         Ok(Fitted { built, metrics, interrupted: outcome.interrupted })
     }
 }

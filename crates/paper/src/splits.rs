@@ -17,7 +17,7 @@ use train::random::{Purpose, Stream};
 use train::views::{ViewChoice, Views};
 
 use crate::plan::{CorpusPlan, Plan, Source, locate};
-use methods::inputs::{Built, Front, Inputs, TermRows, TokenStates, signs};
+use methods::inputs::{Built, Inputs, TermRows, TokenStates, signs};
 use methods::tfidf::LexiconConfig;
 
 /// Documents, validation queries and queries of one corpus.
@@ -196,10 +196,8 @@ impl EncodedSplits {
         };
         let identity = methods::rotation::identity(bits).as_slice().to_vec();
         let built = Built {
-            front: Front::Embeddings,
-            projection: Projection::new(vec![Dense::new(bits, identity, vec![0.0; bits])?])?,
-            codebooks: signs(bits)?,
             distance: Distance::Hamming,
+            ..Built::quantizer(Projection::new(vec![Dense::new(bits, identity, vec![0.0; bits])?])?, signs(bits)?)
         };
         let empty = || Inputs::Embeddings(Matrix::zeros(0, bits));
         let (documents, queries) = (read(("documents", &splits.documents))?, read(("queries", &splits.queries))?);

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use engine::model::{Codebooks, Distance, Projection};
+use engine::model::{Codebooks, Distance, DistanceTable, KindTables, Model};
 use engine::search::Flat;
 use engine::{Error, Matrix, Progress, Result};
 use serde::Serialize;
@@ -38,7 +38,7 @@ impl Default for EvaluateConfig {
 /// Scores by one distance.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Ranked {
-    /// `norm`, `squared`, `hamming`, `cosine` or `euclidean`.
+    /// `norm`, `squared` or `hamming`, or `kind` for the tables by kind alone.
     pub distance: String,
     #[serde(flatten)]
     pub scores: Option<Scores>,
@@ -95,12 +95,12 @@ impl Evaluation {
 /// The seed decides the order of the database, and equal distances go by position in it. So a file sorted by label has no
 /// advantage, and one seed gives one result.
 pub fn evaluate(
-    projection: &Projection,
-    codebooks: &Codebooks,
+    model: &Model,
     corpus: &Corpus,
     config: &EvaluateConfig,
     progress: &dyn Progress,
 ) -> Result<Evaluation> {
+    let (projection, codebooks) = (model.projection(), model.codebooks());
     let Some(&main) = config.distances.first() else {
         return Err(Error::config("no distance to evaluate by; give norm, squared or hamming"));
     };
@@ -132,17 +132,21 @@ pub fn evaluate(
     let start = Instant::now();
     let flat = Flat::new(codebooks.shape(), codes)?;
     let mut distances = Vec::new();
-    for &distance in &config.distances {
+    let mut rank = |distance: String, search: &dyn Fn() -> Result<Vec<Vec<u32>>>| -> Result<()> {
         if progress.interrupted() {
             return Err(Error::Interrupted);
         }
         progress.stage(&format!("searching by {distance}"), None);
-        let results = code_search(&flat, codebooks, &projected, distance, DEPTH)?;
-        distances.push(Ranked {
-            distance: distance.to_string(),
-            scores: score(&results)?,
-            recall_10_at_100: float_results.as_ref().map(|f| recall_10_at_100(&f.cosine, &results)),
-        });
+        let results = search()?;
+        let recall_10_at_100 = float_results.as_ref().map(|f| recall_10_at_100(&f.cosine, &results));
+        distances.push(Ranked { distance, scores: score(&results)?, recall_10_at_100 });
+        Ok(())
+    };
+    for &distance in &config.distances {
+        rank(distance.to_string(), &|| code_search(&flat, codebooks, &projected, distance, DEPTH))?;
+    }
+    if let Some(kinds) = model.kinds() {
+        rank("kind".into(), &|| kind_search(&flat, kinds, corpus.queries, DEPTH))?;
     }
     seconds.search = start.elapsed().as_secs_f64();
     let float = match (&float_results, &labels) {
@@ -202,12 +206,27 @@ pub fn code_search(
     distance: Distance,
     k: usize,
 ) -> Result<Vec<Vec<u32>>> {
-    let mut results = Vec::with_capacity(projected.rows());
+    let tables =
+        |block: &[f32]| Ok(block.chunks_exact(projected.cols()).map(|q| codebooks.table(q, distance)).collect());
+    in_blocks(flat, projected, tables, k)
+}
+
+/// Document numbers, those of a query's kind first, for every query embedding.
+pub fn kind_search(flat: &Flat, kinds: &KindTables, queries: &Matrix, k: usize) -> Result<Vec<Vec<u32>>> {
+    in_blocks(flat, queries, |block| kinds.tables(&Matrix::from_vec(queries.cols(), block.to_vec())), k)
+}
+
+fn in_blocks(
+    flat: &Flat,
+    queries: &Matrix,
+    tables: impl Fn(&[f32]) -> Result<Vec<DistanceTable>>,
+    k: usize,
+) -> Result<Vec<Vec<u32>>> {
+    let mut results = Vec::with_capacity(queries.rows());
     // A distance table of 128-bit codes takes 2 kB per query. Blocks keep the tables in the cache and bound the memory.
     const QUERIES: usize = 1024;
-    for block in projected.as_slice().chunks(QUERIES * projected.cols()) {
-        let tables: Vec<_> = block.chunks_exact(projected.cols()).map(|q| codebooks.table(q, distance)).collect();
-        let hits = flat.search(&tables, k)?;
+    for block in queries.as_slice().chunks(QUERIES * queries.cols()) {
+        let hits = flat.search(&tables(block)?, k)?;
         results.extend(hits.into_iter().map(|list| list.into_iter().map(|hit| hit.row as u32).collect::<Vec<_>>()));
     }
     Ok(results)
@@ -217,13 +236,22 @@ pub fn code_search(
 mod tests {
     use super::*;
     use engine::NoProgress;
-    use engine::model::{CodeShape, Dense};
+    use engine::model::{CodeShape, Dense, ModelConfig, Projection};
 
     /// Two codebooks of two codewords in one dimension, at -1 and +1, behind an identity projection.
-    fn sign_model() -> (Projection, Codebooks) {
+    fn sign_model() -> Model {
         let projection = Projection::new(vec![Dense::new(2, vec![1.0, 0.0, 0.0, 1.0], vec![0.0; 2]).unwrap()]).unwrap();
         let shape = CodeShape::new(2, 2, 1).unwrap();
-        (projection, Codebooks::new(shape, vec![-1.0, 1.0, -1.0, 1.0]).unwrap())
+        let codebooks = Codebooks::new(shape, vec![-1.0, 1.0, -1.0, 1.0]).unwrap();
+        let config = ModelConfig {
+            format: engine::model::FORMAT,
+            method: "signs".into(),
+            shape,
+            distance: Distance::Norm,
+            embedding: None,
+            training: serde_json::Value::Null,
+        };
+        Model::new(config, projection, codebooks).unwrap()
     }
 
     fn four_corners(each: usize) -> (Matrix, Labels) {
@@ -240,7 +268,7 @@ mod tests {
 
     #[test]
     fn separable_classes_have_full_precision_under_every_distance() {
-        let (projection, codebooks) = sign_model();
+        let model = sign_model();
         let (documents, labels) = four_corners(150);
         let queries = Matrix::from_vec(2, vec![0.9, 0.8, -0.7, 0.6]);
         let query_labels = Labels::single(vec![3, 1]);
@@ -249,7 +277,7 @@ mod tests {
             distances: vec![Distance::Norm, Distance::Squared, Distance::Hamming],
             ..EvaluateConfig::default()
         };
-        let result = evaluate(&projection, &codebooks, &corpus, &config, &NoProgress).unwrap();
+        let result = evaluate(&model, &corpus, &config, &NoProgress).unwrap();
         assert_eq!(result.precision().unwrap().at_100, 100.0);
         assert_eq!(result.distances.len(), 3);
         assert!(result.distances.iter().all(|d| d.scores.unwrap().precision.at_100 == 100.0));
@@ -262,9 +290,26 @@ mod tests {
     }
 
     #[test]
+    fn tables_by_kind_are_measured_beside_the_distances() {
+        let (documents, labels) = four_corners(150);
+        let queries = Matrix::from_vec(2, vec![0.9, 0.8, -0.7, 0.6]);
+        let query_labels = Labels::single(vec![3, 1]);
+        let corpus = Corpus { documents: &documents, queries: &queries, labels: Some((&query_labels, &labels)) };
+        // The first codeword of a codebook is at -1: these tables are small at the codeword of the other sign, or of the own.
+        for (sign, expected) in [(1.0, 0.0), (-1.0, 100.0)] {
+            let layer = Dense::new(2, vec![-sign, 0.0, sign, 0.0, 0.0, -sign, 0.0, sign], vec![0.0; 4]).unwrap();
+            let model = sign_model().with_kinds(Projection::new(vec![layer]).unwrap()).unwrap();
+            let result = evaluate(&model, &corpus, &EvaluateConfig::default(), &NoProgress).unwrap();
+            let last = result.distances.last().unwrap();
+            assert_eq!((last.distance.as_str(), last.scores.unwrap().precision.at_100), ("kind", expected));
+            assert_eq!(result.distance, Distance::Norm, "the first distance leads");
+        }
+    }
+
+    #[test]
     fn order_of_equal_codes_depends_on_the_seed_and_not_on_the_file() {
         // Every document has the same code, so the hits are a random hundred whatever the order of the file.
-        let (projection, codebooks) = sign_model();
+        let model = sign_model();
         let documents = Matrix::from_vec(2, [1.0, 1.0].repeat(1000));
         let labels = Labels::single((0..1000).map(|i| u32::from(i >= 500)).collect());
         let queries = Matrix::from_vec(2, vec![1.0, 1.0]);
@@ -272,7 +317,7 @@ mod tests {
         let corpus = Corpus { documents: &documents, queries: &queries, labels: Some((&query_labels, &labels)) };
         let run = |seed| {
             let config = EvaluateConfig { seed, float: false, ..EvaluateConfig::default() };
-            evaluate(&projection, &codebooks, &corpus, &config, &NoProgress).unwrap().precision().unwrap().at_100
+            evaluate(&model, &corpus, &config, &NoProgress).unwrap().precision().unwrap().at_100
         };
         assert!((30.0..70.0).contains(&run(0)), "{}", run(0));
         assert_eq!(run(0), run(0));
@@ -281,13 +326,13 @@ mod tests {
 
     #[test]
     fn errors_name_mismatched_inputs() {
-        let (projection, codebooks) = sign_model();
+        let model = sign_model();
         let (documents, labels) = four_corners(2);
         let queries = Matrix::from_vec(2, vec![f32::NAN, 0.8]);
         let query_labels = Labels::single(vec![3]);
         let run = |queries: &Matrix, query_labels: &Labels, config: EvaluateConfig| {
             let corpus = Corpus { documents: &documents, queries, labels: Some((query_labels, &labels)) };
-            evaluate(&projection, &codebooks, &corpus, &config, &NoProgress).unwrap_err().to_string()
+            evaluate(&model, &corpus, &config, &NoProgress).unwrap_err().to_string()
         };
         assert!(run(&queries, &query_labels, EvaluateConfig::default()).contains("query 0"));
         let queries = Matrix::from_vec(2, vec![0.5, 0.8]);

@@ -147,7 +147,7 @@ impl Prepared<'_> {
             distances.extend([Distance::Norm, Distance::Squared].into_iter().filter(|d| *d != config.distance));
             let evaluation = EvaluateConfig { distances, float: false, seed: config.seed };
             // Not interruptible: it takes seconds, and a user who stops a run wants these scores.
-            let result = evaluate(model.projection(), model.codebooks(), &corpus, &evaluation, &NoProgress)?;
+            let result = evaluate(&model, &corpus, &evaluation, &NoProgress)?;
             metrics["test"] = serde_json::to_value(&result).expect("plain data has a JSON form");
         }
         Ok(Trained { model, metrics, interrupted: outcome.interrupted })

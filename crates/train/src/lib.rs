@@ -3,7 +3,7 @@
 //! The modules follow the data. [`views`] of documents become batches. A [`step`] turns a batch into a loss and gradients;
 //! its hard parts are [`quantizer`] and [`contrastive`]. The gradients update the [`parameters`]. The [`trainer`] runs
 //! epochs of steps under a [`config`] and keeps the model that [`selection`] finds best. [`distillation`] trains codes for
-//! the particular document and its kind from a trained MICPQ and float search. [`query_encoder`] distils the encoder for queries. [`mod@evaluate`] measures the model
+//! the particular document from float search, [`kinds`] learns from a trained MICPQ to ask them for a kind, and [`query_encoder`] distils the encoder for queries. [`mod@evaluate`] measures the model
 //! with the [`metrics`] of the field, beside exact [`float`] search.
 //!
 //! One seed gives one model, bit for bit, on any number of threads. Work is cut into pieces of fixed size, sums over pieces
@@ -57,6 +57,7 @@ pub mod selection;
 pub mod trainer;
 
 pub mod distillation;
+pub mod kinds;
 pub mod query_encoder;
 
 pub mod evaluate;
@@ -70,6 +71,8 @@ pub mod untrained;
 
 mod checkpoint;
 mod cholesky;
+#[cfg(test)]
+mod golden;
 mod gpu;
 pub mod product;
 mod vector_cache;

@@ -6,7 +6,6 @@ use engine::{Matrix, Progress, Result};
 
 use crate::evaluate::code_search;
 use crate::float;
-use crate::metrics::DEPTH;
 use crate::random::{Purpose, Stream};
 
 // Documents of a drawn sample, and how many of them are queries.
@@ -54,11 +53,5 @@ impl RecallSample {
             nearest.iter().filter(|document| found.contains(document)).count() as f64 / nearest.len().max(1) as f64
         });
         shares.sum::<f64>() / found.len().max(1) as f64
-    }
-
-    /// Recall 10@100 of squared distances, in percent.
-    pub fn recall_of(&self, projection: &Projection, codebooks: &Codebooks) -> Result<f64> {
-        let found = self.by_code(projection, codebooks, Distance::Squared, DEPTH)?;
-        Ok(100.0 * self.recall(&found, DEPTH))
     }
 }

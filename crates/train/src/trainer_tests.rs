@@ -77,16 +77,25 @@ fn trained_codes_beat_chance_untrained_codes_and_float_search() {
     let config = TrainConfig { epochs: 12, ..small() };
     let labelled =
         Validation::Labelled { queries: &validation, query_labels: &validation_labels, document_labels: &labels };
-    let measure = |projection: &Projection, codebooks: &Codebooks| {
+    let measure = |model: &Model| {
         let corpus = Corpus { documents: &documents, queries: &queries, labels: Some((&query_labels, &labels)) };
-        evaluate(projection, codebooks, &corpus, &EvaluateConfig::default(), &NoProgress).unwrap()
+        evaluate(model, &corpus, &EvaluateConfig::default(), &NoProgress).unwrap()
     };
     let (projection, codebooks) = Parameters::init(config.sizes(WIDTH).unwrap(), 0).model_parts().unwrap();
-    let before = measure(&projection, &codebooks).precision().unwrap().at_100;
+    let record = ModelConfig {
+        format: engine::model::FORMAT,
+        method: "micpq".into(),
+        shape: codebooks.shape(),
+        distance: config.distance,
+        embedding: None,
+        training: serde_json::Value::Null,
+    };
+    let untrained = Model::new(record, projection, codebooks).unwrap();
+    let before = measure(&untrained).precision().unwrap().at_100;
     let mut found = Vec::new();
     for validation in [labelled, Validation::HeldOut] {
         let outcome = train(None, &config, &views, validation, None, &NoProgress).unwrap();
-        let after = measure(&outcome.projection, &outcome.codebooks);
+        let after = measure(&outcome.model(&config, None).unwrap());
         let float = after.float.as_ref().unwrap().cosine.precision.at_100;
         let after = after.precision().unwrap().at_100;
         println!("chance 12.5, untrained {before:.1}, trained {after:.1}, float cosine {float:.1}");

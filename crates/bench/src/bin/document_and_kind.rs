@@ -20,7 +20,6 @@ use methods::{MethodConfig, Training, find};
 use serde_json::{Map, Value, json};
 use train::TrainConfig;
 use train::dataset::{Dataset, LabelNames};
-use train::evaluate::code_search;
 use train::float;
 use train::metrics::{Labels, Scores};
 use train::passes::Passes;
@@ -28,6 +27,8 @@ use train::views::ViewChoice;
 
 /// Numbers of candidates by code.
 const DEPTHS: [usize; 5] = [100, 200, 400, 800, 1600];
+/// Weights of the tables by kind, for a method that learns them.
+const WEIGHTS: [f32; 5] = [0.0, 0.25, 0.5, 0.75, 1.0];
 const VIEWS: ViewChoice = ViewChoice::Noise(12);
 
 fn main() -> Result<()> {
@@ -83,11 +84,21 @@ fn main() -> Result<()> {
         let (projection, codebooks) = (trained.model.projection(), trained.model.codebooks());
         let flat = Flat::new(codebooks.shape(), codebooks.assign(&projection.apply(&rows)?))?;
         let deepest = DEPTHS[DEPTHS.len() - 1];
-        let distance = trained.model.config.distance;
-        let found = code_search(&flat, codebooks, &projection.apply(&questions)?, distance, deepest)?;
-        let measured = measure(&found, &exact, &asked.labels, &documents.labels)?;
-        measured.into_iter().for_each(|(name, value)| line[name] = value);
-        println!("{line}");
+        let tables = trained.model.tables(&questions, trained.model.config.distance)?;
+        let kinds = trained.model.kinds().map(|kinds| kinds.tables(&questions)).transpose()?;
+        for weight in WEIGHTS {
+            let tables = match &kinds {
+                None if weight > 0.0 => continue,
+                None => tables.clone(),
+                Some(kinds) => tables.iter().zip(kinds).map(|(own, kind)| own.with_kind(kind, weight)).collect(),
+            };
+            let found = flat.search(&tables, deepest)?;
+            let rows = found.into_iter().map(|hits| hits.into_iter().map(|hit| hit.row as u32).collect());
+            let measured = measure(&rows.collect::<Vec<_>>(), &exact, &asked.labels, &documents.labels)?;
+            line["kind"] = json!(weight);
+            measured.into_iter().for_each(|(name, value)| line[name] = value);
+            println!("{line}");
+        }
     }
     Ok(())
 }

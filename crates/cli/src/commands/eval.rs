@@ -40,7 +40,7 @@ pub fn run(args: Eval, json: bool, progress: &TerminalProgress) -> Result<()> {
     distances.extend([Distance::Norm, Distance::Squared].into_iter().filter(|d| *d != primary));
     let corpus = evaluate::Corpus { documents: &documents, queries: &queries, labels };
     let config = EvaluateConfig { distances, float: !args.no_float, seed: args.seed };
-    let result = evaluate(model.projection(), model.codebooks(), &corpus, &config, progress)?;
+    let result = evaluate(&model, &corpus, &config, progress)?;
     progress.finish();
     if json { output::json(&result) } else { table(&result, &model, documents.cols()) }
 }

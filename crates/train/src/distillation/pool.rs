@@ -35,54 +35,68 @@ impl Neighbours {
     }
 }
 
-/// The documents of a step.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Drawn {
-    /// Queries, each another document.
-    pub queries: Vec<u32>,
-    /// The queries' documents and other random ones, then neighbours of the queries; both in order, each document once.
-    pub pool: Vec<u32>,
-    /// How many of the pool are random.
-    pub random: usize,
-}
-
-/// Draws the documents of every step from seed and step number alone.
-pub struct Draws {
+/// Draws queries and random documents of every step from seed and step number alone.
+#[derive(Clone, Copy, Debug)]
+pub struct RandomDraws {
     pub seed: u64,
     pub documents: usize,
     /// Queries per step.
     pub batch: usize,
-    /// Random documents of a step, the queries' own among them: those that the global teacher compares.
-    pub random: usize,
-    /// Neighbours drawn for each query.
-    pub per_query: usize,
+    /// Random documents of a step, the queries' own among them.
+    pub pool: usize,
 }
 
-impl Draws {
+/// The documents of a step.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RandomDrawn {
+    /// Queries, each another document.
+    pub queries: Vec<u32>,
+    /// The queries' documents and other random ones, in order.
+    pub pool: Vec<u32>,
+}
+
+impl RandomDraws {
     /// Steps in which every document but a remainder is a query once.
     pub fn steps_per_pass(&self) -> usize {
         (self.documents / self.batch).max(1)
     }
 
-    pub fn step(&self, number: usize, neighbours: &Neighbours) -> Drawn {
+    pub fn step(&self, number: usize) -> RandomDrawn {
         let (pass, place) = (number / self.steps_per_pass(), number % self.steps_per_pass());
-        let mut queries = Stream::new(self.seed, Purpose::Method, &[ADDRESS, pass as u64]).permutation(self.documents);
+        let order = Stream::new(self.seed, Purpose::Method, &[ADDRESS, pass as u64]).permutation(self.documents);
         let first = place * self.batch;
         let last = (first + self.batch).min(self.documents);
         // The next documents of the same permutation are as random as the queries.
-        let mut random: Vec<u32> = queries
-            .iter()
-            .cycle()
-            .skip(first)
-            .take(self.random.max(last - first).min(self.documents))
-            .copied()
-            .collect();
-        random.sort_unstable();
-        random.dedup();
-        queries = queries[first..last].to_vec();
+        let count = self.pool.max(last - first).min(self.documents);
+        let mut pool: Vec<u32> = order.iter().cycle().skip(first).take(count).copied().collect();
+        pool.sort_unstable();
+        RandomDrawn { queries: order[first..last].to_vec(), pool }
+    }
+}
+
+/// The documents of a step with neighbours.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Drawn {
+    /// Queries, each another document.
+    pub queries: Vec<u32>,
+    /// The queries' documents, then neighbours of the queries; both in order, each document once.
+    pub pool: Vec<u32>,
+}
+
+/// Draws the documents of every step from seed and step number alone.
+pub struct Draws {
+    pub random: RandomDraws,
+    /// Neighbours drawn for each query.
+    pub per_query: usize,
+}
+
+impl Draws {
+    pub fn step(&self, number: usize, neighbours: &Neighbours) -> Drawn {
+        let RandomDrawn { queries, pool: random } = self.random.step(number);
         let mut pool = Vec::with_capacity(queries.len() * self.per_query);
         for &query in &queries {
-            let stream = Stream::new(self.seed, Purpose::Method, &[ADDRESS + 1, number as u64, u64::from(query)]);
+            let address = [ADDRESS + 1, number as u64, u64::from(query)];
+            let stream = Stream::new(self.random.seed, Purpose::Method, &address);
             let mut draws = vec![0.0f32; self.per_query];
             stream.uniform_f32(&mut draws);
             let list = neighbours.of(query);
@@ -92,8 +106,7 @@ impl Draws {
         pool.retain(|document| random.binary_search(document).is_err());
         pool.sort_unstable();
         pool.dedup();
-        let count = random.len();
-        Drawn { queries, pool: [random, pool].concat(), random: count }
+        Drawn { queries, pool: [random, pool].concat() }
     }
 }
 
@@ -108,14 +121,15 @@ mod tests {
         let angle = |i: usize| i as f32 / 1000.0 * std::f32::consts::TAU;
         let circle = Matrix::from_vec(2, (0..1000).flat_map(|i| [angle(i).cos(), angle(i).sin()]).collect());
         let neighbours = Neighbours::find(&circle, &NoProgress).unwrap();
-        let draws = Draws { seed: 3, documents: 1000, batch: 100, random: 200, per_query: 4 };
+        let random = RandomDraws { seed: 3, documents: 1000, batch: 100, pool: 200 };
+        let draws = Draws { random, per_query: 4 };
         let mut seen = Vec::new();
-        for step in 0..draws.steps_per_pass() {
+        for step in 0..random.steps_per_pass() {
             let drawn = draws.step(step, &neighbours);
             assert_eq!(drawn, draws.step(step, &neighbours));
-            let (random, near) = drawn.pool.split_at(drawn.random);
+            let (random, near) = drawn.pool.split_at(200);
             assert!(random.is_sorted_by(|a, b| a < b) && near.is_sorted_by(|a, b| a < b));
-            assert!(random.len() == 200 && near.iter().all(|n| random.binary_search(n).is_err()));
+            assert!(near.iter().all(|n| random.binary_search(n).is_err()));
             assert!(drawn.queries.iter().all(|q| random.binary_search(q).is_ok()));
             let distance = |a: u32, b: u32| (i64::from(a) - i64::from(b)).rem_euclid(1000);
             for document in near {

@@ -2,13 +2,9 @@
 //!
 //! ```text
 //! s_qd = 2 z_q . h_d - |h_d|^2            h_d the codewords nearest to z_d; as -|z_q - h_d|^2 within a query
-//! local:  cross entropy of softmax(e^a s_q) to softmax(cos(x_q, x_d) / local temperature)
-//! global: cross entropy of softmax(e^b s_q) to softmax(cos(y_q, y_d) / global temperature)
-//! loss = mean over queries (local + weight * global) + commitment * mean over documents |z_d - h_d|^2
+//! loss = mean over queries of the cross entropy of softmax(e^a s_q) to softmax(cos(x_q, x_d) / temperature)
+//!      + commitment * mean over documents |z_d - h_d|^2
 //! ```
-//!
-//! The local softmax runs over the whole pool, the global one over its first documents, which are random. Among near documents
-//! the global teacher sees hardly a difference, and its target would undo the order that the local one teaches.
 //!
 //! A query never meets itself. Forward, `h_d` is hard: `h = sum over k of o_k C_k`, `o` 1 at the nearest codeword. Backward, `o` is
 //! `softmax(-|z - C_k|^2 / assignment temperature)` in every codebook, so the gradient by `h_d` reaches `z_d` only as far as another
@@ -27,10 +23,8 @@ use crate::real::Real;
 /// What is compared with what, and how much it counts.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DistilObjective {
-    pub local_temperature: f64,
-    pub global_temperature: f64,
-    /// Weight of the global distillation.
-    pub global_weight: f64,
+    /// Of the teacher's cosines.
+    pub temperature: f64,
     pub commitment: f64,
     /// Temperature of the softmax over codewords that gradients pass.
     pub assignment_temperature: f64,
@@ -41,12 +35,8 @@ pub struct DistilObjective {
 pub struct Batch<'a, T> {
     /// Documents of the pool: the first rows of `x`.
     pub pool: usize,
-    /// Documents of the pool that the global teacher compares: the first of them, with every query's own document.
-    pub random: usize,
     /// Embeddings `[rows, inputs]`: the pool, then views.
     pub x: &'a [T],
-    /// The random documents and the views in the space of the global teacher, `[rows - pool + random, any]`, of unit length.
-    pub y: &'a [T],
     /// The row of every query in `x`, each another one: its own document, or a view.
     pub queries: &'a [u32],
     /// The pool's row of the query's own document.
@@ -57,9 +47,7 @@ pub struct Batch<'a, T> {
 pub struct DistilLosses {
     pub loss: f64,
     /// Cross entropy to float search, in nats.
-    pub local: f64,
-    /// Cross entropy to MICPQ, in nats.
-    pub global: f64,
+    pub entropy: f64,
     /// Mean squared distance of the pool's documents from their codes.
     pub error: f64,
 }
@@ -148,7 +136,13 @@ fn row_sum<T: Real>(row: &[T]) -> T {
 
 /// Cross entropy of `softmax(scale s)` to `softmax(teacher)`. Leaves the derivative by `scale s` in `teacher` and returns the
 /// loss and its derivative by the logarithm of the scale.
-fn cross_entropy<T: Real>(teacher: &mut [T], s: &[T], scale: T, own: usize, student: &mut [T]) -> (f64, f64) {
+pub(crate) fn cross_entropy<T: Real>(
+    teacher: &mut [T],
+    s: &[T],
+    scale: T,
+    own: usize,
+    student: &mut [T],
+) -> (f64, f64) {
     softmax(teacher, own);
     student.iter_mut().zip(s).for_each(|(p, s)| *p = *s * scale);
     let log_sum = softmax(student, own);
@@ -156,14 +150,6 @@ fn cross_entropy<T: Real>(teacher: &mut [T], s: &[T], scale: T, own: usize, stud
     teacher.iter_mut().zip(&*student).for_each(|(t, p)| *t = *p - *t);
     let slope = dot(teacher, s) * scale;
     ((log_sum - agreement).wide(), slope.wide())
-}
-
-/// Sums of a task of queries.
-#[derive(Clone, Copy, Default)]
-struct Sums {
-    local: f64,
-    global: f64,
-    slopes: [f64; 2],
 }
 
 impl<T: Real> DistilWorkspace<T> {
@@ -181,12 +167,10 @@ impl<T: Real> DistilWorkspace<T> {
         let sizes = student.sizes;
         let rows = batch.x.len() / sizes.inputs;
         assert!(gradient.sizes == sizes && rows * sizes.inputs == batch.x.len());
-        assert!(batch.random >= 2 && batch.random <= batch.pool && batch.pool <= rows);
-        assert!(batch.y.len().is_multiple_of(batch.random + rows - batch.pool));
+        assert!(batch.pool >= 2 && batch.pool <= rows);
         assert!(batch.queries.len() == batch.own.len());
-        assert!(batch.own.iter().all(|&row| (row as usize) < batch.random));
-        let known = |row: &u32| (*row as usize) < batch.random || (batch.pool..rows).contains(&(*row as usize));
-        assert!(batch.queries.iter().all(known));
+        assert!(batch.own.iter().all(|&row| (row as usize) < batch.pool));
+        assert!(batch.queries.iter().all(|&row| (row as usize) < rows));
         let (width, queries) = (sizes.code.width(), batch.queries.len());
         for (buffer, size) in [
             (&mut self.hidden, rows * sizes.hidden),
@@ -207,20 +191,12 @@ impl<T: Real> DistilWorkspace<T> {
         self.codes.resize(batch.pool * sizes.code.num_codebooks(), 0);
         self.project(student, batch.x);
         self.quantize(student, batch);
-        let sums = self.compare(student, objective, batch);
+        let (entropy, slope) = self.compare(student, objective, batch);
         let error = self.backward_codes(objective, batch);
         self.backward_assignment(student, objective, batch, gradient);
         self.backward_projection(student, batch.x, gradient);
-        let mean = |sum: f64| sum / queries as f64;
-        let (local, global) = (mean(sums.local), mean(sums.global));
-        let slopes = [mean(sums.slopes[0]), objective.global_weight * mean(sums.slopes[1])];
-        gradient.part_mut(Part::Scales).iter_mut().zip(slopes).for_each(|(g, slope)| *g = T::of(slope));
-        DistilLosses {
-            loss: local + objective.global_weight * global + objective.commitment * error,
-            local,
-            global,
-            error,
-        }
+        gradient.part_mut(Part::Scale)[0] = T::of(slope);
+        DistilLosses { loss: entropy + objective.commitment * error, entropy, error }
     }
 
     /// Codeword numbers of the pool of the last step, `[pool, codebooks]`.
@@ -293,66 +269,49 @@ impl<T: Real> DistilWorkspace<T> {
         }
     }
 
-    /// Both distillations. Leaves the derivative by `s` in `similar` and that by the projected queries in `dquery`.
-    fn compare(&mut self, student: &Student<T>, objective: &DistilObjective, batch: &Batch<T>) -> Sums {
+    /// The mean cross entropy and its derivative by the logarithm of the scale. Leaves the derivative by `s` in `similar` and that
+    /// by the projected queries in `dquery`.
+    fn compare(&mut self, student: &Student<T>, objective: &DistilObjective, batch: &Batch<T>) -> (f64, f64) {
         let (d, width, pool) = (student.sizes.inputs, student.sizes.code.width(), batch.pool);
-        let random = batch.random;
-        let e = batch.y.len() / (random + self.inverse_lengths.len() - pool);
-        let rows_of = |from: &[T], width: usize, queries: &[u32]| -> Vec<T> {
-            queries.iter().flat_map(|&row| from[row as usize * width..][..width].iter().copied()).collect()
-        };
-        let mut scales = [T::ZERO; 2];
-        scales.copy_from_slice(student.part(Part::Scales));
-        T::exp_all(&mut scales);
-        let share = T::of(1.0 / batch.queries.len() as f64);
+        let mut scale = [student.part(Part::Scale)[0]];
+        T::exp_all(&mut scale);
+        let [scale] = scale;
+        let total = batch.queries.len() as f64;
+        let weight = scale * T::of(1.0 / total);
         let decoded = View::new(&self.decoded, pool, width);
+        let documents = View::new(&batch.x[..pool * d], pool, d).transposed();
         let (squares, inverse) = (&self.squares, &self.inverse_lengths);
         let outputs = self.similar.par_chunks_mut(QUERIES * pool).zip(self.dquery.par_chunks_mut(QUERIES * width));
         let inputs = self.query.par_chunks(QUERIES * width).zip(batch.queries.par_chunks(QUERIES));
-        let parts: Vec<Sums> = outputs
+        let parts: Vec<(f64, f64)> = outputs
             .zip(inputs.zip(batch.own.par_chunks(QUERIES)))
             .map(|((similar, dquery), ((z, queries), own))| {
                 let count = queries.len();
                 multiply(similar, View::new(z, count, width), decoded.transposed(), T::of(2.0));
-                let (mut local, mut global) = (vec![T::ZERO; count * pool], vec![T::ZERO; count * random]);
-                let x = rows_of(batch.x, d, queries);
-                let documents = View::new(&batch.x[..pool * d], pool, d).transposed();
-                multiply(&mut local, View::new(&x, count, d), documents, T::of(1.0 / objective.local_temperature));
-                let viewed = |row: u32| if (row as usize) < random { row } else { row - (pool - random) as u32 };
-                let y = rows_of(batch.y, e, &queries.iter().map(|&row| viewed(row)).collect::<Vec<_>>());
-                let documents = View::new(&batch.y[..random * e], random, e).transposed();
-                multiply(&mut global, View::new(&y, count, e), documents, T::of(1.0 / objective.global_temperature));
-                let mut sums = Sums::default();
-                let mut scratch = vec![T::ZERO; pool];
-                let teachers = local.chunks_exact_mut(pool).zip(global.chunks_exact_mut(random));
-                for (((s, (local, global)), own), &query) in
-                    similar.chunks_exact_mut(pool).zip(teachers).zip(own).zip(queries)
-                {
-                    let own = *own as usize;
+                let x: Vec<T> = queries.iter().flat_map(|&row| &batch.x[row as usize * d..][..d]).copied().collect();
+                let mut teacher = vec![T::ZERO; count * pool];
+                multiply(&mut teacher, View::new(&x, count, d), documents, T::of(1.0 / objective.temperature));
+                let (mut sums, mut scratch) = ((0.0, 0.0), vec![T::ZERO; pool]);
+                let rows = similar.chunks_exact_mut(pool).zip(teacher.chunks_exact_mut(pool));
+                for ((s, teacher), (&own, &query)) in rows.zip(own.iter().zip(queries)) {
+                    let own = own as usize;
                     s.iter_mut().zip(squares).for_each(|(s, square)| *s -= *square);
                     let length = inverse[query as usize];
-                    local.iter_mut().zip(inverse).for_each(|(t, inverse)| *t *= *inverse * length);
+                    teacher.iter_mut().zip(inverse).for_each(|(t, inverse)| *t *= *inverse * length);
                     // The own document would be the largest of each row and hide the others from the softmax.
-                    for row in [&mut *s, &mut *local, &mut *global] {
+                    for row in [&mut *s, &mut *teacher] {
                         row[own] = row[usize::from(own == 0)];
                     }
-                    let (loss, slope) = cross_entropy(local, s, scales[0], own, &mut scratch);
-                    (sums.local, sums.slopes[0]) = (sums.local + loss, sums.slopes[0] + slope);
-                    let (loss, slope) = cross_entropy(global, &s[..random], scales[1], own, &mut scratch[..random]);
-                    (sums.global, sums.slopes[1]) = (sums.global + loss, sums.slopes[1] + slope);
-                    let weights = [scales[0] * share, scales[1] * share * T::of(objective.global_weight)];
-                    s.iter_mut().zip(local).for_each(|(s, a)| *s = weights[0] * *a);
-                    s.iter_mut().zip(global).for_each(|(s, b)| *s += weights[1] * *b);
+                    let (loss, slope) = cross_entropy(teacher, s, scale, own, &mut scratch);
+                    sums = (sums.0 + loss, sums.1 + slope);
+                    s.iter_mut().zip(teacher).for_each(|(s, slope)| *s = weight * *slope);
                 }
                 multiply(dquery, View::new(similar, count, pool), decoded, T::of(2.0));
                 sums
             })
             .collect();
-        parts.into_iter().fold(Sums::default(), |a, b| Sums {
-            local: a.local + b.local,
-            global: a.global + b.global,
-            slopes: [a.slopes[0] + b.slopes[0], a.slopes[1] + b.slopes[1]],
-        })
+        let (loss, slope) = parts.into_iter().fold((0.0, 0.0), |a, b| (a.0 + b.0, a.1 + b.1));
+        (loss / total, slope / total)
     }
 
     /// The derivative by the codes of the documents, and that of the commitment by the projected rows. Returns the mean squared

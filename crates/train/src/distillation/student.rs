@@ -1,4 +1,4 @@
-//! The parameters of the student, `z = R x + b + W2 ReLU(W1 x + b1)`, its codebooks and its two scales, in one flat vector.
+//! The parameters of the student, `z = R x + b + W2 ReLU(W1 x + b1)`, its codebooks and its scale, in one flat vector.
 
 use std::ops::Range;
 
@@ -37,30 +37,30 @@ pub enum Part {
     Outer,
     /// `C [codebooks, codewords, dim]`.
     Codewords,
-    /// Logarithms of the scales of the local and the global student.
-    Scales,
+    /// Logarithm of the scale of distances.
+    Scale,
 }
 
 impl Part {
     pub const ALL: [Part; 7] =
-        [Part::Rotation, Part::Bias, Part::Inner, Part::InnerBias, Part::Outer, Part::Codewords, Part::Scales];
+        [Part::Rotation, Part::Bias, Part::Inner, Part::InnerBias, Part::Outer, Part::Codewords, Part::Scale];
 
     /// Learning rate relative to that of the residual. Bias and codewords start at a good place and move half as fast. So does the
-    /// rotation, for embeddings of length 1: its inputs are longer. The scales are two numbers that must cross whole units in a
+    /// rotation, for embeddings of length 1: its inputs are longer. The scale is one number that must cross whole units in a
     /// few hundred steps.
     pub fn rate(self) -> f64 {
         match self {
             Part::Rotation => 0.5 / INPUT_LENGTH,
             Part::Bias | Part::Codewords => 0.5,
             Part::Inner | Part::InnerBias | Part::Outer => 1.0,
-            Part::Scales => 10.0,
+            Part::Scale => 10.0,
         }
     }
 }
 
 impl StudentSizes {
     pub fn len(&self) -> usize {
-        self.range(Part::Scales).end
+        self.range(Part::Scale).end
     }
 
     /// Always false: a student has parameters.
@@ -70,7 +70,7 @@ impl StudentSizes {
 
     pub fn range(&self, part: Part) -> Range<usize> {
         let (d, h, w) = (self.inputs, self.hidden, self.code.width());
-        let sizes = [w * d, w, h * d, h, w * h, w * self.code.codebook_size(), 2];
+        let sizes = [w * d, w, h * d, h, w * h, w * self.code.codebook_size(), 1];
         let start = sizes[..part as usize].iter().sum();
         start..start + sizes[part as usize]
     }
@@ -105,9 +105,9 @@ pub fn input_factor(embeddings: &engine::Matrix) -> f32 {
 }
 
 impl Student<f32> {
-    /// OPQ, with a residual that is zero: `W1` is drawn, `W2` is zero. `factor` is [`input_factor`]; `sharpness` are the scales
+    /// OPQ, with a residual that is zero: `W1` is drawn, `W2` is zero. `factor` is [`input_factor`]; `sharpness` is the scale
     /// at the start, for projected embeddings of [`PROJECTED_LENGTH`].
-    pub fn new(opq: &Dense, codebooks: &Codebooks, hidden: usize, factor: f32, sharpness: [f64; 2], seed: u64) -> Self {
+    pub fn new(opq: &Dense, codebooks: &Codebooks, hidden: usize, factor: f32, sharpness: f64, seed: u64) -> Self {
         let sizes = StudentSizes { inputs: opq.inputs(), hidden, code: codebooks.shape() };
         let mut student = Student::zeros(sizes);
         // Distances are scaled by `stretch`; the rotation also undoes the factor of its input.
@@ -120,7 +120,7 @@ impl Student<f32> {
         Stream::new(seed, Purpose::Init, &[]).uniform_f32(inner);
         let bound = 1.0 / (sizes.inputs as f32).sqrt();
         inner.iter_mut().for_each(|v| *v = (2.0 * *v - 1.0) * bound);
-        student.part_mut(Part::Scales).copy_from_slice(&sharpness.map(|s| s.ln() as f32));
+        student.part_mut(Part::Scale)[0] = sharpness.ln() as f32;
         student
     }
 

@@ -8,8 +8,7 @@ use engine::{Error, Matrix, Progress, Result};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
-use super::balance::{Balance, Recall};
-use super::pool::{Draws, Neighbours};
+use super::pool::{Draws, Neighbours, RandomDraws};
 use super::step::{Batch, DistilLosses, DistilObjective, DistilWorkspace};
 use super::student::{Part, Student, input_factor};
 use crate::checkpoint::Checkpoint;
@@ -27,33 +26,17 @@ const CHUNK: usize = 1 << 15;
 /// Options of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DistilConfig {
-    /// With the first weight of the global teacher.
     pub objective: DistilObjective,
-    pub balance: Balance,
     /// Width of the residual's hidden layer.
     pub hidden: usize,
     pub steps: usize,
     /// Queries per step; every other one is a view.
     pub batch: usize,
-    /// Random documents in the pool, the queries' own among them.
-    pub random: usize,
     /// Float neighbours drawn into the pool for each query.
     pub neighbours: usize,
     /// Adam's learning rate at the top of its cycle.
     pub learning_rate: f64,
     pub seed: u64,
-}
-
-/// What the student learns from.
-pub struct Teachers<'a> {
-    /// Clean embeddings; their cosines are the local teacher.
-    pub documents: &'a Matrix,
-    /// Embeddings of other documents, as queries that measure recall.
-    pub held_out: &'a Matrix,
-    /// Views of the same documents.
-    pub views: &'a dyn Views,
-    /// Projection of a trained MICPQ; cosines in its space are the global teacher.
-    pub kinds: &'a Projection,
 }
 
 /// A point of the training curve: means over the steps since the one before.
@@ -62,11 +45,6 @@ pub struct DistilPoint {
     pub step: usize,
     #[serde(flatten)]
     pub losses: DistilLosses,
-    /// Weight of the global teacher in these steps.
-    pub global_weight: f64,
-    /// Recall 10@100 of the held-out documents after them, in percent, if the balance asks for it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub recall: Option<f64>,
 }
 
 /// The result of a run.
@@ -84,62 +62,53 @@ pub struct Distilled {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Record {
     step: usize,
-    global_weight: f64,
     curve: Vec<DistilPoint>,
     seconds: f64,
 }
 
 struct Run<'a> {
     config: &'a DistilConfig,
-    teachers: &'a Teachers<'a>,
+    // Clean embeddings, and views of the same documents.
+    documents: &'a Matrix,
+    views: &'a dyn Views,
     factor: f32,
     draws: Draws,
     neighbours: Neighbours,
-    // Documents in the space of the global teacher, of unit length.
-    kinds: Matrix,
     student: Student<f32>,
     moments: Moments<f32>,
-    recall: Option<Recall>,
     record: Record,
 }
 
-/// Distils both teachers into a quantizer that starts at OPQ. With a `checkpoint` directory the same call resumes a killed run
+/// Distils float search over clean embeddings into a quantizer that starts at OPQ. `views` are of the same documents. With a `checkpoint` directory the same call resumes a killed run
 /// and ends in the same model, byte for byte.
 pub fn distil(
     config: &DistilConfig,
     opq: (&Dense, &Codebooks),
-    teachers: &Teachers,
+    documents: &Matrix,
+    views: &dyn Views,
     checkpoint: Option<&Path>,
     progress: &dyn Progress,
 ) -> Result<Distilled> {
-    let documents = teachers.documents.rows();
-    if documents < 3 {
-        let problem = format!("there are {documents} to train on; a query is compared with others, so give at least 3");
+    let count = documents.rows();
+    if count < 3 {
+        let problem = format!("there are {count} to train on; a query is compared with others, so give at least 3");
         return Err(Error::input("documents", problem));
     }
-    let factor = input_factor(teachers.documents);
-    let objective = config.objective;
-    // At these scales OPQ's distances, of vectors of length 4, fall as the teachers' cosines do.
-    let sharpness = [objective.local_temperature, objective.global_temperature].map(|t| 1.0 / (32.0 * t));
+    let factor = input_factor(documents);
+    // At this scale OPQ's distances, of vectors of length 4, fall as the teacher's cosines do.
+    let sharpness = 1.0 / (32.0 * config.objective.temperature);
     let student = Student::new(opq.0, opq.1, config.hidden, factor, sharpness, config.seed);
     let checkpoint = match checkpoint {
-        Some(dir) => Some(Checkpoint::open(dir, fingerprint(config, teachers, &student))?),
+        Some(dir) => Some(Checkpoint::open(dir, fingerprint(config, documents, views, &student))?),
         None => None,
     };
     let moments = Moments::zeros(student.values.len());
-    let record = Record { step: 0, global_weight: config.objective.global_weight, curve: Vec::new(), seconds: 0.0 };
-    let neighbours = Neighbours::find(teachers.documents, progress)?;
-    let mut kinds = teachers.kinds.apply(teachers.documents)?;
-    kinds.normalize_rows();
-    let recall = match config.balance {
-        Balance::Fixed => None,
-        Balance::AboveStart { .. } => {
-            Some(Recall::new(teachers.documents, teachers.held_out, &student, factor, progress)?)
-        }
-    };
-    let batch = config.batch.min(documents);
-    let draws = Draws { seed: config.seed, documents, batch, random: config.random, per_query: config.neighbours };
-    let mut run = Run { config, teachers, factor, draws, neighbours, kinds, student, moments, recall, record };
+    let record = Record { step: 0, curve: Vec::new(), seconds: 0.0 };
+    let neighbours = Neighbours::find(documents, progress)?;
+    let batch = config.batch.min(count);
+    let random = RandomDraws { seed: config.seed, documents: count, batch, pool: batch };
+    let draws = Draws { random, per_query: config.neighbours };
+    let mut run = Run { config, documents, views, factor, draws, neighbours, student, moments, record };
     if let Some(checkpoint) = &checkpoint {
         run.resume(checkpoint, progress)?;
     }
@@ -149,7 +118,7 @@ pub fn distil(
 }
 
 /// Everything that decides the states of a run.
-fn fingerprint(config: &DistilConfig, teachers: &Teachers, student: &Student<f32>) -> String {
+fn fingerprint(config: &DistilConfig, documents: &Matrix, views: &dyn Views, student: &Student<f32>) -> String {
     let text = serde_json::to_string(config).expect("options have a JSON form");
     let sum = |values: &mut dyn Iterator<Item = f32>| {
         let mut hash = crc32fast::Hasher::new();
@@ -157,11 +126,8 @@ fn fingerprint(config: &DistilConfig, teachers: &Teachers, student: &Student<f32
         hash.finalize()
     };
     let start = sum(&mut student.values.iter().copied());
-    let embeddings = [teachers.documents, teachers.held_out];
-    let documents = sum(&mut embeddings.into_iter().flat_map(|m| m.as_slice().iter().copied()));
-    let layers = teachers.kinds.layers().iter();
-    let kinds = sum(&mut layers.flat_map(|l| l.weight().iter().chain(l.bias())).copied());
-    format!("distillation {text} {} {start:08x} {documents:08x} {kinds:08x}", teachers.views.fingerprint())
+    let documents = sum(&mut documents.as_slice().iter().copied());
+    format!("distillation {text} {} {start:08x} {documents:08x}", views.fingerprint())
 }
 
 impl Run<'_> {
@@ -195,20 +161,19 @@ impl Run<'_> {
             self.update(&gradient, rate(self.config.learning_rate, number, steps));
             progress.advance(1);
             sums.loss += losses.loss;
-            sums.local += losses.local;
-            sums.global += losses.global;
+            sums.entropy += losses.entropy;
             sums.error += losses.error;
             let done = number + 1;
             if done % SAVE_STEPS == 0 || done == steps {
                 let count = (done - self.record.step) as f64;
-                let mean = DistilLosses {
-                    loss: sums.loss / count,
-                    local: sums.local / count,
-                    global: sums.global / count,
-                    error: sums.error / count,
-                };
+                let mean =
+                    DistilLosses { loss: sums.loss / count, entropy: sums.entropy / count, error: sums.error / count };
                 self.record.step = done;
-                self.note(mean, progress)?;
+                progress.detail(&format!(
+                    "loss {:.3} (float search {:.3}, codes {:.2})",
+                    mean.loss, mean.entropy, mean.error
+                ));
+                self.record.curve.push(DistilPoint { step: done, losses: mean });
                 self.record.seconds += begun.elapsed().as_secs_f64();
                 (sums, begun) = (DistilLosses::default(), Instant::now());
                 if let Some(checkpoint) = checkpoint {
@@ -217,23 +182,6 @@ impl Run<'_> {
             }
         }
         Ok(false)
-    }
-
-    /// Adds a point to the curve and sets the weight of the next steps.
-    fn note(&mut self, losses: DistilLosses, progress: &dyn Progress) -> Result<()> {
-        let global_weight = self.record.global_weight;
-        let mut text = format!(
-            "loss {:.3} (document {:.3}, kind {:.3}, codes {:.2})",
-            losses.loss, losses.local, losses.global, losses.error
-        );
-        let recall = self.recall.as_ref().map(|recall| recall.of(&self.student, self.factor)).transpose()?;
-        if let (Some(recall), Some(start)) = (recall, &self.recall) {
-            text += &format!(", recall {recall:.1} (OPQ {:.1}), weight of the kind {global_weight:.2}", start.at_start);
-            self.record.global_weight = self.config.balance.next(global_weight, recall - start.at_start);
-        }
-        progress.detail(&text);
-        self.record.curve.push(DistilPoint { step: self.record.step, losses, global_weight, recall });
-        Ok(())
     }
 
     fn save(&self, checkpoint: &Checkpoint) -> Result<()> {
@@ -252,33 +200,30 @@ impl Run<'_> {
         gradient: &mut Student<f32>,
     ) -> Result<DistilLosses> {
         let drawn = self.draws.step(number, &self.neighbours);
-        let width = self.teachers.documents.cols();
+        let width = self.documents.cols();
         let pool = drawn.pool.len();
         // Every other query is a view, in a row behind the pool.
         let viewed: Vec<u32> = drawn.queries.iter().skip(1).step_by(2).copied().collect();
-        let random = &drawn.pool[..drawn.random];
-        let place = |query: &u32| random.binary_search(query).expect("queries are in the pool") as u32;
+        // The queries' documents come first in the pool, in order.
+        let asked = &drawn.pool[..drawn.queries.len()];
+        let place = |query: &u32| asked.binary_search(query).expect("queries are in the pool") as u32;
         let own: Vec<u32> = drawn.queries.iter().map(place).collect();
         let mut queries = own.clone();
         queries.iter_mut().skip(1).step_by(2).zip(pool as u32..).for_each(|(query, row)| *query = row);
         let rows = |from: &Matrix, documents: &[u32]| -> Vec<f32> {
             documents.iter().flat_map(|&document| from.row(document as usize).iter().copied()).collect()
         };
-        let (mut x, mut y) = (rows(self.teachers.documents, &drawn.pool), rows(&self.kinds, random));
+        let mut x = rows(self.documents, &drawn.pool);
         if !viewed.is_empty() {
             let mut views = vec![0.0; 2 * viewed.len() * width];
             let draw = Draw { seed: self.config.seed, epoch: number as u64 };
-            self.teachers.views.pair(&viewed, draw, &mut views);
+            self.views.pair(&viewed, draw, &mut views);
             views.truncate(viewed.len() * width);
             x.extend_from_slice(&views);
-            let mut kinds = self.teachers.kinds.apply(&Matrix::from_vec(width, views))?;
-            kinds.normalize_rows();
-            y.extend_from_slice(kinds.as_slice());
         }
         x.iter_mut().for_each(|v| *v *= self.factor);
-        let batch = Batch { pool, random: drawn.random, x: &x, y: &y, queries: &queries, own: &own };
-        let objective = DistilObjective { global_weight: self.record.global_weight, ..self.config.objective };
-        let losses = workspace.step(&self.student, &objective, &batch, gradient);
+        let batch = Batch { pool, x: &x, queries: &queries, own: &own };
+        let losses = workspace.step(&self.student, &self.config.objective, &batch, gradient);
         if losses.loss.is_finite() {
             return Ok(losses);
         }
@@ -307,7 +252,7 @@ impl Run<'_> {
 }
 
 /// One cycle: the rate rises in a line and falls in half a cosine.
-fn rate(top: f64, step: usize, steps: usize) -> f64 {
+pub(crate) fn rate(top: f64, step: usize, steps: usize) -> f64 {
     let warm_up = (WARM_UP * steps as f64).max(1.0);
     let place = step as f64 + 0.5;
     if place < warm_up {
