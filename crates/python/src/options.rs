@@ -339,6 +339,7 @@ pub fn search(text: &str) -> Result<(SearchConfig, QueryEncoder)> {
         radius: o.number("radius")?.map(|v| v as f32),
         after: o.parsed("after")?,
         hybrid: o.number("hybrid")?.map_or(defaults.hybrid, |v| v as f32),
+        kind: o.number("kind")?.map_or(defaults.kind, |v| v as f32),
         rerank: rerank.map_or(Ok(defaults.rerank), |text| text.parse())?,
         group: o.parsed("group")?.unwrap_or(defaults.group),
         distance: o.parsed("distance")?,
@@ -347,7 +348,9 @@ pub fn search(text: &str) -> Result<(SearchConfig, QueryEncoder)> {
         explain: o.flag("explain")?.unwrap_or(defaults.explain),
     };
     let encoder = o.parsed("query_encoder")?.unwrap_or_default();
-    o.end("k, filter, radius, after, hybrid, rerank, group, query_encoder, distance, documents, snippets, explain")?;
+    o.end(
+        "k, filter, radius, after, hybrid, kind, rerank, group, query_encoder, distance, documents, snippets, explain",
+    )?;
     config.validate()?;
     Ok((config, encoder))
 }

@@ -48,8 +48,10 @@ export const api = {
       values: values.map(({ value, count: documents, filter }) => ({ value: String(value), documents, filter })),
     })),
 
-  search: async (index, { text, like, filter, hybrid, k, after }, signal) => {
-    const body = { k, explain: true, snippets: true };
+  knowsKinds: async (index) => (await get(at(index, ""))).kinds,
+
+  search: async (index, { text, like, filter, hybrid, kind, k, after }, signal) => {
+    const body = { k, kind, explain: true, snippets: true };
     if (like === null) Object.assign(body, { text, hybrid });
     else body.document = like;
     if (filter) body.filter = filter;

@@ -18,6 +18,7 @@ export function start() {
     if (event.key === "Escape") { byId("query").value = ""; state.like = null; run(); }
   });
   byId("hybrid").addEventListener("input", soon);
+  byId("kind").addEventListener("input", soon);
   byId("more").addEventListener("click", () => run(state.next));
   byId("hits").addEventListener("keydown", onHitKey);
 }
@@ -27,6 +28,8 @@ export async function show(index) {
     state.index = index;
     state.like = null;
     state.filters.clear();
+    byId("kind").value = "0";
+    byId("kind-label").hidden = !(await api.knowsKinds(index));
     await showChips();
   }
   run();
@@ -86,7 +89,8 @@ async function run(after = null) {
   }
   try {
     const answer = await api.search(state.index, {
-      text, like: state.like, filter: filter(), hybrid: Number(byId("hybrid").value), k: PAGE, after,
+      text, like: state.like, filter: filter(), hybrid: Number(byId("hybrid").value), kind: Number(byId("kind").value),
+      k: PAGE, after,
     }, request.signal);
     if (request !== state.running) return;
     const hits = answer.hits.map(hitItem);

@@ -53,6 +53,10 @@ pub struct Search {
     /// Weight of the keywords (BM25) against the codes, 0 to 1
     #[arg(long, value_name = "W", default_value_t = SearchConfig::default().hybrid)]
     pub hybrid: f32,
+    /// From the particular document, 0, to everything of its kind, 1: for an index whose model knows kinds (method distilled).
+    /// Above 0 nothing is re-ranked unless --rerank says so
+    #[arg(long, value_name = "W", default_value_t = SearchConfig::default().kind)]
+    pub kind: f32,
     /// Keywords of hybrid search and snippets. Default: the query texts
     #[arg(long, value_name = "TEXT")]
     pub keywords: Option<String>,
@@ -97,6 +101,7 @@ impl Search {
             radius: self.radius,
             after: self.after,
             hybrid: self.hybrid,
+            kind: self.kind,
             rerank: self.rerank,
             group: self.group,
             distance: self.distance,

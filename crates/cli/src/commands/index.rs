@@ -242,7 +242,7 @@ fn print_info(index: &Index, json: bool) -> Result<()> {
     let size =
         |n: u64| format!("{:>10}  {:.1} per document", output::bytes(n), n as f64 / info.documents.max(1) as f64);
     output::line(format!(
-        "{}\n  documents    {}{chunks} ({} deleted, {} segments), store: {}, rerank vectors: {}, language: {}\n  codes        {} bits, {} bytes in memory for searches\n  model        {} ({})\n  on disk      {}",
+        "{}\n  documents    {}{chunks} ({} deleted, {} segments), store: {}, rerank vectors: {}, language: {}\n  codes        {} bits, {} bytes in memory for searches\n  model        {} ({}), {}{}\n  on disk      {}",
         index.dir().display(),
         info.documents,
         info.deleted,
@@ -254,6 +254,8 @@ fn print_info(index: &Index, json: bool) -> Result<()> {
         info.chunks.unwrap_or(info.documents) * shape.code_bytes(),
         info.model,
         index.model().config.embedding.as_ref().map_or("user vectors", |e| e.encoder.as_str()),
+        index.model().config.method,
+        if info.kinds { ", knows kinds" } else { "" },
         output::bytes(bytes.total()),
     ))?;
     for (name, n) in [

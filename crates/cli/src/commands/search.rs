@@ -200,10 +200,9 @@ impl ScoreKind {
         if config.hybrid > 0.0 {
             return ScoreKind::Fused;
         }
-        match config.rerank {
-            Rerank::Off => ScoreKind::MinusDistance,
-            Rerank::Auto if rerank_vectors == RerankVectors::None => ScoreKind::MinusDistance,
-            Rerank::Auto | Rerank::First(_) => ScoreKind::Cosine,
+        match config.reranked(rerank_vectors) {
+            Ok(0) | Err(_) => ScoreKind::MinusDistance,
+            Ok(_) => ScoreKind::Cosine,
         }
     }
 

@@ -277,6 +277,7 @@ class Index:
         radius: float | None = None,
         after: str | None = None,
         hybrid: float = 0.0,
+        kind: float = 0.0,
         rerank: bool | int | str = "auto",
         group: str = "best",
         query_encoder: str = "full",
@@ -297,8 +298,10 @@ class Index:
         :param radius: only documents whose code is at most this far away.
         :param after: ``hits.next`` of the previous page.
         :param hybrid: weight of the keywords (BM25), from 0 (codes only) to 1 (keywords only).
+        :param kind: from the particular document, 0, to everything of its kind, 1, for an index whose model knows kinds
+            (method ``"distilled"``).
         :param rerank: number of candidates to re-rank by their rerank vectors; ``"auto"`` (1000 if the index stores rerank
-            vectors), or ``False`` to rank by codes only.
+            vectors and ``kind`` is 0), or ``False`` to rank by codes only.
         :param group: in an index with chunks, what gives a document its place: its ``"best"`` chunk, or the ``"sum"`` of its
             best three.
         :param query_encoder: which encoder reads texts: ``"full"``, that of the documents, or ``"fast"``, the copy that
@@ -317,7 +320,7 @@ class Index:
         options = _inputs.options(
             {
                 "k": _inputs.count(k, "k"), "filter": filter, "radius": radius, "after": after, "hybrid": hybrid,
-                "rerank": rerank, "group": group, "query_encoder": query_encoder, "distance": distance,
+                "kind": kind, "rerank": rerank, "group": group, "query_encoder": query_encoder, "distance": distance,
                 "documents": documents, "snippets": snippets, "explain": explain,
             }
         )
@@ -335,7 +338,8 @@ class Index:
         [4, 4]
         """
         known = {
-            "filter", "radius", "hybrid", "rerank", "group", "query_encoder", "distance", "documents", "snippets", "explain"
+            "filter", "radius", "hybrid", "kind", "rerank", "group", "query_encoder", "distance", "documents", "snippets",
+            "explain",
         }
         for name in options:
             if name not in known:

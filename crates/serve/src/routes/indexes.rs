@@ -60,6 +60,8 @@ pub struct IndexView {
     model: String,
     /// Method that trained the model.
     method: String,
+    /// Whether a query can weigh the kind: the model has tables by kind.
+    kinds: bool,
     /// Encoder; `null` for an index of user vectors.
     encoder: Option<String>,
     /// Whether texts can be searched and added: the server has the encoder.
@@ -102,6 +104,7 @@ impl IndexView {
             rerank_vectors: info.rerank_vectors,
             model: info.model,
             method: model.config.method.clone(),
+            kinds: info.kinds,
             encoder: model.config.embedding.as_ref().map(|e| e.encoder.clone()),
             texts: server.encoders.of(model, &NoProgress).is_ok_and(|embedder| embedder.is_some()),
             format: info.format,

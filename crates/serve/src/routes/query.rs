@@ -89,6 +89,10 @@ pub struct Search {
     /// Weight of the keywords (BM25), from 0 (only codes) to 1 (only keywords).
     #[schema(minimum = 0.0, maximum = 1.0, default = 0.0)]
     hybrid: Option<f64>,
+    /// From the particular document (0) to everything of its kind (1), for an index whose model knows kinds. Above 0 nothing is
+    /// re-ranked unless `rerank` says so.
+    #[schema(minimum = 0.0, maximum = 1.0, default = 0.0)]
+    kind: Option<f64>,
     /// How many candidates are re-ranked by the cosine of their rerank vectors. Default: `auto`.
     rerank: Option<RerankOption>,
     /// In an index with chunks, what gives a document its place: its `best` chunk, or the `sum` of its best three. Default:
@@ -140,7 +144,8 @@ impl Search {
         let width = hosted.index().model().inputs();
         let like = examples.into_iter().map(|example| example.convert(width, max_text_bytes)).collect::<Answer<_>>()?;
         // Checked in double precision: rounding could move a value that is just out of range into it.
-        for (name, value, max) in [("radius", self.radius, MAX_RADIUS), ("hybrid", self.hybrid, 1.0)] {
+        let bounded = [("radius", self.radius, MAX_RADIUS), ("hybrid", self.hybrid, 1.0), ("kind", self.kind, 1.0)];
+        for (name, value, max) in bounded {
             if let Some(value) = value.filter(|value| !(0.0..=max).contains(value)) {
                 return Err(Problem::bad_request(format!("{name} is {value}; give a number from 0 to {max}")));
             }
@@ -156,6 +161,7 @@ impl Search {
             radius: self.radius.map(|radius| radius as f32),
             after,
             hybrid: self.hybrid.map_or(defaults.hybrid, |hybrid| hybrid as f32),
+            kind: self.kind.map_or(defaults.kind, |kind| kind as f32),
             rerank: match self.rerank {
                 None => defaults.rerank,
                 Some(RerankOption::Named(RerankName::Auto)) => Rerank::Auto,
