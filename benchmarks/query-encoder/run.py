@@ -22,12 +22,12 @@ def run(*command):
 
 def corpora(args):
     demo, agnews = ROOT / "work/demo", pathlib.Path(args.shared) / "data/agnews"
-    stories = ["--label-field", "topics", "--max-tokens", "64", "--views", "noise:6", "--epochs", str(args.epochs)]
+    stories = ["--label-field", "topics", "--max-tokens", "64", "--method", "micpq", "--views", "noise:6", "--epochs", str(args.epochs)]
     return {
         "stories, by title": (demo / "single-train.jsonl", demo / "single-test.jsonl", stories, "topics", "title"),
         "stories, by text": (demo / "single-train.jsonl", demo / "single-test.jsonl", stories, "topics", ""),
         "AGNews, by text": (agnews / "train.csv.gz", agnews / "test.csv.gz",
-                            ["--max-tokens", "64", "--views", "noise:6", "--epochs", str(args.epochs)], "", ""),
+                            ["--max-tokens", "64", "--method", "micpq", "--views", "noise:6", "--epochs", str(args.epochs)], "", ""),
     }
 
 

@@ -46,7 +46,7 @@ def prepare(lengths):
     for bits in lengths:
         model = PLACE / f"model-{bits}"
         if not (model / "config.json").exists():
-            run(MICPQ, "train", stories(), "--bits", bits, "--views", "noise:6", "--epochs", 25, *FEATURES,
+            run(MICPQ, "train", stories(), "--method", "micpq", "--bits", bits, "--views", "noise:6", "--epochs", 25, *FEATURES,
                 "--cache", cache, "-o", model)
     features = PLACE / "features.npy"
     if not features.exists():

@@ -181,9 +181,11 @@ impl MethodConfig {
         let known = record.as_object().expect("options are an object");
         if !known.contains_key(name) {
             let known: Vec<&str> = known.keys().map(String::as_str).collect();
+            let micpq = TrainConfig::new(self.bits).with_option(name, value).is_ok();
             return Err(Error::config(format!(
-                "{} has no option called {name}; known: {}",
+                "{} has no option called {name}; {}known: {}",
                 self.method,
+                if micpq { "the method micpq has it; " } else { "" },
                 known.join(", ")
             )));
         }

@@ -41,6 +41,10 @@ fn train(training: &Training, task: &Task, progress: &dyn Progress) -> Result<(T
         return Err(Error::input("corpus", problem));
     }
     task.corpus.check_labels(task.validation, task.test)?;
+    if task.validation.is_some() && !config.method.reads().validation {
+        progress
+            .note(&format!("{} has no epochs to choose from, so the validation queries are not used", config.method));
+    }
     let job = Job { training, config, task };
     match config.input {
         Input::Tfidf => job.terms(progress),

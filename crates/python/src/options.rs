@@ -140,9 +140,9 @@ impl Training {
     pub fn parse(text: &str) -> Result<Training> {
         let mut o = Options::parse(text)?;
         let bits = o.count("bits")?.unwrap_or(BuildConfig::BITS);
-        let method = o.parsed("method")?.map_or_else(|| methods::find(BuildConfig::METHOD), Ok)?;
         let input = o.parsed("input")?.unwrap_or(Input::Encoder);
         let preset = o.text("preset")?;
+        let method = BuildConfig::method(o.parsed("method")?, preset.is_some())?;
         let defaults = match &preset {
             Some(name) => name.parse::<train::Preset>()?.embedding(),
             None => EmbedderConfig::default(),

@@ -18,10 +18,10 @@ pub struct TrainingArgs {
     /// Bits of a code: 16, 32, 64 or 128. `train` takes several
     #[arg(long, default_values_t = [BuildConfig::BITS], value_name = "N[,N...]", value_delimiter = ',')]
     pub bits: Vec<usize>,
-    /// Training method. micpq groups documents of the same kind, opq preserves the order of float search; docs/methods.md
-    /// lists all
-    #[arg(long, default_value = BuildConfig::METHOD)]
-    pub method: MethodHandle,
+    /// Training method: distilled (one code for the particular document and for its kind), micpq (the paper's), opq, or
+    /// another of docs/methods.md. Default: distilled, and micpq with --preset
+    #[arg(long)]
+    pub method: Option<MethodHandle>,
     /// Input of the method: embeddings, or terms (tfidf; for vdsh, nash, wish, bmsh, corrsh, ammi)
     #[arg(long, value_name = "encoder|tfidf", default_value_t = Input::Encoder)]
     pub input: Input,
@@ -29,8 +29,8 @@ pub struct TrainingArgs {
     #[arg(long, default_value = "0", value_name = "N[,N...]", value_delimiter = ',')]
     pub seed: Vec<u64>,
     /// Views for training: full:R (R encoder passes with dropout per document), lastL:R (dropout only in the last L layers)
-    /// or noise[:R] (a model of that noise, fitted on a sample: a sixth of the encoding). Default: full:8, full:16 with CLS
-    /// pooling
+    /// or noise[:R] (a model of that noise, fitted on a sample: a sixth of the encoding). Default: that of the method, noise:12
+    /// for distilled, full:8 or (CLS pooling) full:16 for micpq
     #[arg(long, value_name = "full:R|lastL:R|noise[:R]")]
     pub views: Option<String>,
     /// A whole run of the paper, from encoder to training: paper:agnews, paper:dbpedia or paper:nyt as the authors' code runs
@@ -114,17 +114,18 @@ impl TrainingArgs {
     }
 
     fn one(&self, bits: usize, seed: u64, pooling: Pooling) -> Result<Training> {
-        if self.method.is_micpq() {
+        let method = BuildConfig::method(self.method.clone(), self.preset.is_some())?;
+        if method.is_micpq() {
             if self.input != Input::Encoder {
                 return Err(engine::Error::config(format!(
-                    "method {} needs an encoder; leave --input out, or choose a method that takes tfidf",
-                    self.method
+                    "method {method} needs an encoder; leave --input out, or choose a method that takes tfidf"
                 )));
             }
-            return Ok(Training::Micpq(self.method.clone(), Box::new(self.micpq(bits, seed, pooling)?)));
+            let config = self.micpq(&method, bits, seed, pooling)?;
+            return Ok(Training::Micpq(method, Box::new(config)));
         }
-        let mut config = MethodConfig { seed, ..MethodConfig::new(self.method.clone(), bits).reading(self.input) };
-        config.views = self.method.views(pooling);
+        let views = method.views(pooling);
+        let mut config = MethodConfig { seed, views, ..MethodConfig::new(method, bits).reading(self.input) };
         let options = [
             ("views", self.views.clone().map(Into::into)),
             ("epochs", self.epochs.map(Into::into)),
@@ -152,13 +153,13 @@ impl TrainingArgs {
     }
 
     /// Options of MICPQ and its variants.
-    fn micpq(&self, bits: usize, seed: u64, pooling: Pooling) -> Result<TrainConfig> {
+    fn micpq(&self, method: &MethodHandle, bits: usize, seed: u64, pooling: Pooling) -> Result<TrainConfig> {
         CodeShape::micpq(bits)?;
         let mut config = match &self.preset {
             Some(name) => TrainConfig::preset(name, bits)?,
             None => TrainConfig { views: ViewChoice::suited_to(pooling), ..TrainConfig::new(bits) },
         };
-        if let Some(variant) = self.method.variant() {
+        if let Some(variant) = method.variant() {
             variant.vary(&mut config);
         }
         if let Some(views) = &self.views {

@@ -21,7 +21,7 @@ fn spawn(bench: &Bench, line: &str) -> Child {
 /// A training run that is long enough to interrupt: many epochs, and no early stop.
 fn long_run(cache: &str, output: &str) -> String {
     let flags = TINY.replace("--cache cache", &format!("--cache {cache}"));
-    format!("train news.jsonl {flags} --epochs 150 --patience 150 --views noise:4 -o {output}")
+    format!("train news.jsonl {flags} --method micpq --epochs 150 --patience 150 --views noise:4 -o {output}")
 }
 
 fn has_checkpoint(bench: &Bench, cache: &str) -> bool {

@@ -51,7 +51,9 @@ fn a_seed_gives_the_same_bytes_with_any_number_of_threads() {
     for (run, threads) in [("a", 1), ("b", 2), ("c", 3)] {
         let cache = format!("cache-{run}");
         let flags = TINY.replace("--cache cache", &format!("--cache {cache}"));
-        bench.ok(&format!("train news.jsonl {flags} --epochs 3 --views noise:4 --threads {threads} -o model-{run}"));
+        bench.ok(&format!(
+            "train news.jsonl {flags} --method micpq --epochs 3 --views noise:4 --threads {threads} -o model-{run}"
+        ));
         bench.ok(&format!("encode news.jsonl --model model-{run} --threads {threads} -o codes-{run}.npy"));
     }
     for other in ["b", "c"] {
@@ -59,7 +61,7 @@ fn a_seed_gives_the_same_bytes_with_any_number_of_threads() {
         assert_eq!(bench.bytes("codes-a.npy"), bench.bytes(&format!("codes-{other}.npy")));
     }
     for (run, other) in [("d", "--seed 1"), ("e", "--set floor=0"), ("f", "--no-gumbel"), ("g", "--prob-weight 0")] {
-        bench.ok(&format!("train news.jsonl {TINY} --epochs 3 --views noise:4 {other} -o model-{run}"));
+        bench.ok(&format!("train news.jsonl {TINY} --method micpq --epochs 3 --views noise:4 {other} -o model-{run}"));
         let model = bench.bytes(&format!("model-{run}/model.safetensors"));
         assert_ne!(bench.bytes("model-a/model.safetensors"), model, "{other} changes the model");
     }
@@ -82,7 +84,9 @@ fn embeddings_are_written_in_input_order() {
 fn training_with_validation_labels_beats_chance() {
     let bench = Bench::new();
     std::fs::write(bench.path("val.jsonl"), corpus(1000, 1060)).unwrap();
-    bench.ok(&format!("train news.jsonl {TINY} --validation val.jsonl --epochs 8 --views full:4 -o model"));
+    bench.ok(&format!(
+        "train news.jsonl {TINY} --method micpq --validation val.jsonl --epochs 8 --views full:4 -o model"
+    ));
     let result = &bench.json("eval --model model --database news.jsonl --queries val.jsonl --cache cache")[0];
     let p100 = result["precision"]["100"].as_f64().unwrap();
     assert!(p100 > 60.0, "four even topics give 25 by chance, this is {p100}");

@@ -39,7 +39,7 @@ fn exported_faiss_files_give_the_same_index() {
         bench.ok(&format!("import {target}.faiss --model i/model -o from-{target}"));
         assert_eq!(ask("i"), ask(&format!("from-{target}")), "{target}");
         let plain = &bench.json(&format!("import {target}.faiss -o plain-{target}"))[0];
-        assert_eq!((plain["inputs"].as_u64(), plain["documents"].as_u64()), (Some(96), Some(400)));
+        assert_eq!((plain["inputs"].as_u64(), plain["documents"].as_u64()), (Some(32), Some(400)));
         assert_eq!(bench.json(&format!("index verify plain-{target}"))[0]["sound"], true);
     }
     assert!(bench.path("faiss.faiss.projection.npz").exists());

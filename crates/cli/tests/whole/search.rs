@@ -249,3 +249,32 @@ fn wrong_options_and_queries_are_refused() {
     }
     assert_eq!(bench.json("index info i")[0]["documents"], 400);
 }
+
+/// Four even topics: the label of a document is its number modulo four.
+#[test]
+fn kind_gathers_documents_of_the_querys_kind() {
+    let bench = built("int8");
+    let info = &bench.json("index info i")[0];
+    assert_eq!(info["kinds"], true, "{info}");
+    let label = |hit: &Value| hit["labels"][0].clone();
+    let of_kind = |line: &str| {
+        let hits = bench.json(line);
+        let own = label(&hits[0]);
+        (hits.iter().filter(|hit| label(hit) == own).count(), hits)
+    };
+    let (by_kind, hits) = of_kind("search i 'crude oil barrel' -k 80 --kind 1");
+    assert!(by_kind >= 40, "{by_kind} of 80 where 20 are chance");
+    assert!(hits.windows(2).all(|pair| pair[0]["distance"].as_f64() <= pair[1]["distance"].as_f64()), "not re-ranked");
+    assert_ne!(ids(&hits), ids(&bench.json("search i 'crude oil barrel' -k 80 --rerank off")));
+    // A document of the index is a query too, and its own place says nothing.
+    let (like, hits) = of_kind("search i --like 7 -k 80 --kind 0.8");
+    assert!(like >= 40 && !ids(&hits).contains(&7), "{like} of 80");
+    // Re-ranked where it is asked for.
+    assert!(bench.json("search i 'crude oil barrel' -k 5 --kind 1 --rerank 50")[0]["score"].as_f64().unwrap() > 0.0);
+    assert!(bench.fails("search i 'oil' --kind 2", 2).contains("kind is 2; it goes from 0"));
+    bench.ok(&format!("build news.jsonl {TINY} --method micpq --epochs 1 --views noise:4 -o m"));
+    let problem = bench.fails("search m 'oil' --kind 1", 2);
+    assert!(problem.contains("method micpq, which has no tables by kind; set kind to 0"), "{problem}");
+    bench.ok(&format!("build news.jsonl {TINY} --epochs 1 --views noise:4 --rerank-vectors none -o n"));
+    assert!(bench.fails("search n --like 7 --kind 1", 2).contains("stores no rerank vectors"));
+}

@@ -314,10 +314,10 @@ fn writes_during_training_are_in_the_new_index() {
     let view = server.get("/v1/indexes/notes");
     assert_eq!(
         (&view["bits"], &view["method"], &view["rerank_vectors"]),
-        (&json!(16), &json!("micpq"), &json!("int8"))
+        (&json!(16), &json!("distilled"), &json!("int8"))
     );
     assert!(oil(&server) >= 15, "{}", oil(&server));
-    assert!(server.get("/v1/indexes/notes/training")["metrics"]["curve"].as_array().unwrap().len() >= 2);
+    assert!(server.get("/v1/indexes/notes/training")["metrics"]["distillation_curve"].as_array().unwrap().len() >= 2);
     assert_eq!(server.stop(), Some(0));
     assert_eq!(bench.json("index verify made/notes")[0]["sound"], true);
     let left: Vec<_> = std::fs::read_dir(bench.path("made")).unwrap().map(|e| e.unwrap().file_name()).collect();

@@ -8,7 +8,9 @@ fn models_trained_together_equal_models_trained_alone() {
     std::fs::write(bench.path("val.jsonl"), corpus(400, 440)).unwrap();
     std::fs::write(bench.path("test.jsonl"), corpus(440, 500)).unwrap();
     let flags = TINY.replace("--bits 16 ", "");
-    let common = format!("train news.jsonl {flags} --views full:3 --epochs 3 --validation val.jsonl --test test.jsonl");
+    let common = format!(
+        "train news.jsonl {flags} --method micpq --views full:3 --epochs 3 --validation val.jsonl --test test.jsonl"
+    );
     let lines = bench.json(&format!("{common} --bits 16,32,16 --seed 0,1 --jobs 3 -o models"));
     assert_eq!(lines.len(), 4, "two lengths, two seeds");
     for line in &lines {

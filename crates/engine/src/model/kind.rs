@@ -73,7 +73,7 @@ impl DistanceTable {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::Dense;
+    use crate::model::{Codebooks, Dense, Distance, FORMAT, Model, ModelConfig};
 
     fn shape() -> CodeShape {
         CodeShape::new(2, 4, 3).unwrap()
@@ -114,5 +114,37 @@ mod tests {
         let layers = Projection::new(vec![Dense::new(3, vec![0.0; 21], vec![0.0; 7]).unwrap()]).unwrap();
         let problem = KindTables::new(shape(), layers).unwrap_err().to_string();
         assert!(problem.contains("7 values") && problem.contains("8 codewords"), "{problem}");
+    }
+
+    #[test]
+    fn tables_survive_saving_and_are_part_of_the_fingerprint() {
+        let config = ModelConfig {
+            format: FORMAT,
+            method: "distilled".into(),
+            shape: shape(),
+            distance: Distance::Squared,
+            embedding: None,
+            training: serde_json::Value::Null,
+        };
+        let identity = |n: usize| (0..n * n).map(|i| f32::from(u8::from(i % (n + 1) == 0))).collect::<Vec<f32>>();
+        let layer = Dense::new(6, identity(6), vec![0.0; 6]).unwrap();
+        let codebooks = Codebooks::new(shape(), (0..24).map(|i| i as f32).collect()).unwrap();
+        let plain = Model::new(config, Projection::new(vec![layer]).unwrap(), codebooks).unwrap();
+        let tables = |sign: f32| {
+            let weight = (0..48).map(|i| sign * ((i * 7) % 11) as f32).collect();
+            Projection::new(vec![Dense::new(6, weight, vec![0.5; 8]).unwrap()]).unwrap()
+        };
+        let [one, other] = [1.0, -1.0].map(|sign| plain.clone().with_kinds(tables(sign)).unwrap());
+        let prints = [&plain, &one, &other].map(|model| model.fingerprint().to_owned());
+        assert!(prints[0] != prints[1] && prints[1] != prints[2]);
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("model");
+        one.save(&path, &serde_json::Value::Null).unwrap();
+        let loaded = Model::load(&path).unwrap();
+        assert_eq!(loaded.fingerprint(), prints[1]);
+        let query = Matrix::from_vec(6, vec![1.0, 0.0, -2.0, 0.5, 0.25, 3.0]);
+        let of = |model: &Model| model.kinds().unwrap().tables(&query).unwrap();
+        assert_eq!(of(&loaded), of(&one));
+        assert!(plain.with_kinds(kinds().layers).unwrap_err().to_string().contains("3 values, the model takes 6"));
     }
 }

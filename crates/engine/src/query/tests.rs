@@ -63,9 +63,13 @@ struct Case {
 impl Case {
     /// Three commits, some documents replaced and deleted.
     fn new(keep: RerankVectors, store: Store, documents: u64) -> Case {
+        Case::of(&model(), keep, store, documents)
+    }
+
+    fn of(model: &Model, keep: RerankVectors, store: Store, documents: u64) -> Case {
         let dir = tempfile::tempdir().unwrap();
         let config = IndexConfig { rerank_vectors: keep, store, ..IndexConfig::default() };
-        let index = Index::create(&dir.path().join("index"), &model(), config).unwrap();
+        let index = Index::create(&dir.path().join("index"), model, config).unwrap();
         let mut writer = index.writer().unwrap();
         for third in 0..3 {
             let ids: Vec<u64> = (documents * third / 3..documents * (third + 1) / 3).collect();
@@ -176,6 +180,32 @@ fn search_by_vector_document_and_mixture_equals_brute_force() {
             assert_eq!(answer.hits, case.ask(query, &config).unwrap().hits);
         }
     }
+}
+
+#[test]
+fn search_by_kind_equals_brute_force_over_the_mixed_table() {
+    let shape = model().shape();
+    let layer = Dense::new(WIDTH, noise(WIDTH * 128, 21), noise(128, 22)).unwrap();
+    assert_eq!(shape.num_codebooks() * shape.codebook_size(), 128);
+    let model = model().with_kinds(Projection::new(vec![layer]).unwrap()).unwrap();
+    let case = Case::of(&model, RerankVectors::Int8, Store::All, 400);
+    let vector = embedding(777);
+    let row = Matrix::from_vec(WIDTH, vector.clone());
+    let own = model.tables(&row, Distance::Norm).unwrap().remove(0);
+    let kind = model.kinds().unwrap().tables(&row).unwrap().remove(0);
+    for weight in [0.3, 1.0] {
+        let table = own.with_kind(&kind, weight);
+        let expected = case.brute(|code| table.distance(code));
+        // The default re-ranks nothing then.
+        let config = SearchConfig { k: 500, kind: weight, ..SearchConfig::default() };
+        let found = case.hits(&Query::vector(vector.clone()), &config);
+        assert_eq!(found, expected.iter().map(|&(i, d)| (i, d, -d)).collect::<Vec<_>>());
+        assert_eq!(case.pages(&Query::vector(vector.clone()), &SearchConfig { k: 37, ..config }), found);
+    }
+    // Re-ranked, the first are ordered by cosine.
+    let config = SearchConfig { k: 20, kind: 1.0, rerank: Rerank::First(20), ..SearchConfig::default() };
+    let found = case.hits(&Query::vector(vector), &config);
+    assert!(found.windows(2).all(|w| w[0].2 >= w[1].2) && found[0].2 > 0.0);
 }
 
 #[test]

@@ -7,7 +7,7 @@ use engine::encoder::{EmbedderConfig, QueryEncoder, pull};
 use engine::index::{IndexConfig, RerankVectors, Store};
 use engine::language::LanguageChoice;
 use engine::{Error, Result};
-use methods::Training;
+use methods::{MethodHandle, Training};
 
 use super::fill::FillConfig;
 
@@ -40,8 +40,8 @@ pub struct BuildConfig {
 }
 
 impl BuildConfig {
-    /// The method of a build that names none.
-    pub const METHOD: &str = "micpq";
+    /// The method of a build that names none, nor a preset.
+    pub const METHOD: &str = "distilled";
     pub const BITS: usize = 64;
     pub const DROPOUT: f64 = 0.3;
     pub const RERANK_VECTORS: RerankVectors = RerankVectors::Int8;
@@ -63,6 +63,11 @@ impl BuildConfig {
             query_encoder: QueryEncoder::Full,
             measure_recall: true,
         }
+    }
+
+    /// The method that was named. A preset is a run of MICPQ.
+    pub fn method(named: Option<MethodHandle>, preset: bool) -> Result<MethodHandle> {
+        named.map_or_else(|| methods::find(if preset { "micpq" } else { BuildConfig::METHOD }), Ok)
     }
 
     pub fn validate(&self) -> Result<()> {

@@ -208,12 +208,13 @@ def train(
     :param embeddings: instead of texts, vectors ``[n, width]`` of any encoder: sentence-transformers, OpenAI, CLIP.
     :param views: for embeddings, other vectors of the same documents: a list of arrays ``[n, width]``, such as embeddings of
         shortened texts or with dropout. Default: the vectors with noise of 0.5 times their spread (``noise``). For texts, how
-        the encoder computes views: ``"full:8"`` (default; ``"full:16"`` with CLS pooling), ``"last2:16"``, or ``"noise:12"``,
-        which needs about one pass per text and costs some tenths of a point of P@100.
+        the encoder computes views: ``"noise:12"`` (default of "distilled"), which needs about one pass per text, ``"full:8"``
+        (default of "micpq"; ``"full:16"`` with CLS pooling), or ``"last2:16"``.
     :param bits: bits per code: 16, 32, 64 or 128.
     :param validation: labelled documents. The epoch with the highest P@100 on them is chosen.
     :param progress: ``True`` for a bar, or a function called with ``(kind, text, number)``.
-    :param options: ``method`` ("micpq" by default; "opq" has a higher recall of float search, see docs/methods.md), ``input``
+    :param options: ``method`` ("distilled" by default: one code for the particular document and for its kind; "micpq" is the
+        paper's, see docs/methods.md), ``input``
         ("encoder", or "tfidf" for methods that take keywords), ``encoder`` (a name, a Hugging Face directory, or a function
         from texts to vectors), ``precision`` ("auto" by default, which is int8; "f32", "bf16"), ``device`` ("auto", "cpu",
         "cuda:0"), ``pooling`` ("auto" by default: as the encoder's directory says, with its dense layers, normalisation and
@@ -226,8 +227,8 @@ def train(
 
     >>> import micpq
     >>> model = micpq.train(NEWS, bits=16, encoder=ENCODER, epochs=2, seed=1)
-    >>> model.metrics["epochs"]
-    2
+    >>> model.config["method"]
+    'distilled'
     """
     corpus, rest = _inputs.split_corpus(options)
     if isinstance(views, str):

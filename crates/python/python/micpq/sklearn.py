@@ -24,7 +24,7 @@ from .errors import ConfigError
 
 
 class MICPQ(TransformerMixin, BaseEstimator):  # type: ignore[misc,unused-ignore]
-    """Trains a model on texts or on vectors ``[n, width]``, and transforms them to codes.
+    """Trains a model of the method MICPQ on texts or on vectors ``[n, width]``, and transforms them to codes.
 
     :param bits: bits per code: 16, 32, 64 or 128.
     :param encoder: a name, a Hugging Face directory, or a function from texts to vectors. Vectors do not need it.
@@ -63,7 +63,7 @@ class MICPQ(TransformerMixin, BaseEstimator):  # type: ignore[misc,unused-ignore
         """Trains on texts or vectors. ``y`` is ignored."""
         if self.output not in ("codes", "codewords", "projected"):
             raise ConfigError(f"output is {self.output!r}; it must be \"codes\", \"codewords\" or \"projected\"")
-        options = {"bits": self.bits, "seed": self.seed, **(self.options or {})}
+        options = {"method": "micpq", "bits": self.bits, "seed": self.seed, **(self.options or {})}
         if self.epochs is not None:
             options["epochs"] = self.epochs
         if self._is_text(X):
