@@ -2,6 +2,7 @@
 
 mod build;
 mod corpus;
+mod duplicates;
 mod embedding;
 mod index;
 mod machine;
@@ -16,6 +17,7 @@ use engine::encoder::Device;
 
 pub use build::{Build, Sync, TextArgs};
 pub use corpus::CorpusArgs;
+pub use duplicates::DuplicateArgs;
 pub use embedding::{ComputingArgs, EmbeddingArgs};
 pub use index::Index;
 pub use machine::{CacheCommand, EncoderCommand, Serve};

@@ -25,6 +25,7 @@ mod merges;
 mod migrate;
 mod nesting;
 mod payload;
+mod phrases;
 #[cfg(all(test, unix))]
 mod power_tests;
 mod reader;

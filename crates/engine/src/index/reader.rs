@@ -19,8 +19,8 @@ use crate::search::TopKRequest;
 
 /// The query layer's view of an index: one commit, unaffected by writers.
 pub(crate) struct Reader {
-    inner: Arc<Inner>,
-    snapshot: Arc<Snapshot>,
+    pub(super) inner: Arc<Inner>,
+    pub(super) snapshot: Arc<Snapshot>,
 }
 
 impl Index {
@@ -61,6 +61,11 @@ impl Reader {
     /// Address of the document with this id; deleted ones are not found.
     pub fn find(&self, id: &DocId) -> Result<Option<DocAddress>> {
         guarded_ours(&self.inner.dir.join(STORE), || self.snapshot.find(&self.inner.fields, id))
+    }
+
+    /// The insertion sequence of a row.
+    pub fn sequence(&self, address: DocAddress) -> u64 {
+        self.snapshot.segments()[address.segment_ord as usize].columns.sequence.get_val(address.doc_id)
     }
 
     /// See [`Snapshot::nearest`].
@@ -193,6 +198,11 @@ impl Reader {
         let searcher = self.snapshot.searcher();
         guarded(&self.inner.dir.join(STORE), || keywords.snippets(searcher, fields.text, statistics, most_chars))
             .map(Some)
+    }
+
+    /// The whole text of a document; `None` if the index stores no texts.
+    pub fn text(&self, address: DocAddress) -> Result<Option<String>> {
+        Ok(self.inner.record(&self.snapshot, address)?.text)
     }
 
     pub fn id(&self, address: DocAddress) -> Result<DocId> {

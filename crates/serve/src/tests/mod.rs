@@ -7,6 +7,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::Body;
 use axum::http::{HeaderMap, Request};
+use engine::duplicates::DuplicatePolicy;
 use engine::index::{Index, IndexConfig, RerankVectors};
 use engine::model::{CodeShape, Codebooks, Dense, Distance, FORMAT, Model, ModelConfig, Projection};
 use http_body_util::BodyExt;
@@ -157,7 +158,7 @@ fn new_change(i: usize) -> Change {
     let new: crate::routes::NewDocument = serde_json::from_value(document(i)).unwrap();
     let crate::id::Id(id) = new.id;
     let stored = engine::corpus::Document { id, text: new.text.unwrap(), labels: vec![], attributes: vec![] };
-    Change::Upsert(vec![(stored, new.vector.map(|vector| vector.0))])
+    Change::Upsert(vec![(stored, new.vector.map(|vector| vector.0))], DuplicatePolicy::default())
 }
 
 impl Bench {
