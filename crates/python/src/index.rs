@@ -156,17 +156,20 @@ impl Index {
         Ok(Model::new(searcher.index().model().clone(), metrics, None))
     }
 
-    /// Adds documents and returns their number. A document with a known id replaces the old one.
-    #[pyo3(signature = (documents, vectors=None, report=None, stop=None))]
+    /// Adds documents. A document with a known id replaces the old one. Returns their number, and what became of duplicates as
+    /// JSON text.
+    #[pyo3(signature = (documents, options, vectors=None, report=None, stop=None))]
     fn add(
         &self,
         py: Python<'_>,
         documents: &Documents,
+        options: &str,
         vectors: Option<PyReadonlyArray2<'_, f32>>,
         report: Option<Py<PyAny>>,
         stop: Option<&Stop>,
-    ) -> PyResult<usize> {
+    ) -> PyResult<(usize, String)> {
         let searcher = self.searcher()?;
+        let filling = options::adding(options).map_err(raise)?;
         let borrowed = vectors.as_ref().map(floats).transpose()?;
         work::run(py, report, stop, |progress| {
             let index = searcher.index();
@@ -176,10 +179,14 @@ impl Index {
                 None => Embeddings::Encode(searcher.embedder(progress)?),
             };
             progress.stage("indexing", None);
-            let filled = documents.add_to(index, &embeddings, progress)?;
+            let filled = documents.add_to(index, &embeddings, filling, progress)?;
             filled.report_cut(index, progress);
             index.reload(progress)?;
-            if filled.interrupted { Err(Error::Interrupted) } else { Ok(filled.documents) }
+            if filled.interrupted {
+                return Err(Error::Interrupted);
+            }
+            let repeats = serde_json::to_string(&filled.repeats).expect("plain data has a JSON form");
+            Ok((filled.documents, repeats))
         })
     }
 

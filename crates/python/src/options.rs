@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use engine::chunk::ChunkConfig;
 use engine::corpus::CorpusConfig;
-use engine::duplicates::DuplicatesConfig;
+use engine::duplicates::{DuplicatePolicy, DuplicatesConfig};
 use engine::encoder::{Embedder, EmbedderConfig, Pooling, QueryEncoder};
 use engine::index::{IndexConfig, RerankVectors, Store};
 use engine::language::LanguageChoice;
@@ -13,7 +13,7 @@ use engine::query::SearchConfig;
 use engine::topics::TopicsConfig;
 use engine::{Error, Progress, Result};
 use methods::{Input, MethodConfig, MethodHandle};
-use micpq::pipeline::{BuildConfig, cache_dir};
+use micpq::pipeline::{BuildConfig, FillConfig, cache_dir};
 use serde_json::{Map, Value};
 use train::config::TrainConfig;
 use train::query_encoder::DistillConfig;
@@ -133,6 +133,7 @@ pub struct Training {
     pub replace: bool,
     pub target_recall: Option<f64>,
     pub query_encoder: QueryEncoder,
+    pub duplicates: DuplicatePolicy,
 }
 
 impl Training {
@@ -174,6 +175,7 @@ impl Training {
             replace: o.flag("replace")?.unwrap_or(false),
             target_recall: o.number("target_recall")?,
             query_encoder: o.parsed("query_encoder")?.unwrap_or_default(),
+            duplicates: duplicate_policy(&mut o)?,
             // The rest are options of the method.
             training: trainer(o.given, method, input, bits, preset, pooling)?,
         })
@@ -200,6 +202,7 @@ impl Training {
             chunk: self.chunk,
             target_recall: self.target_recall,
             query_encoder: self.query_encoder,
+            fill: FillConfig { duplicates: self.duplicates, ..FillConfig::default() },
             ..BuildConfig::new(self.training)
         }
     }
@@ -260,6 +263,26 @@ fn trainer(
     }
     config.validate()?;
     Ok(methods::Training::Micpq(method, Box::new(config)))
+}
+
+/// What becomes of new documents that repeat another.
+fn duplicate_policy(o: &mut Options) -> Result<DuplicatePolicy> {
+    let like = DuplicatesConfig {
+        by: o.parsed("duplicate_by")?,
+        threshold: o.number("duplicate_threshold")?.map(|v| v as f32),
+        ..DuplicatesConfig::default()
+    };
+    let policy = DuplicatePolicy { on_duplicate: o.parsed("on_duplicate")?.unwrap_or_default(), like };
+    policy.validate()?;
+    Ok(policy)
+}
+
+/// The options of adding documents.
+pub fn adding(text: &str) -> Result<FillConfig> {
+    let mut o = Options::parse(text)?;
+    let duplicates = duplicate_policy(&mut o)?;
+    o.end("on_duplicate, duplicate_by, duplicate_threshold")?;
+    Ok(FillConfig { duplicates, ..FillConfig::default() })
 }
 
 /// The options of finding duplicates.

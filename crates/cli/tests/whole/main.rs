@@ -6,6 +6,7 @@ mod crash;
 mod device;
 mod doctor;
 mod documents;
+mod duplicates;
 mod faults;
 mod flow;
 mod formats;

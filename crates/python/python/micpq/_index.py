@@ -151,6 +151,27 @@ def _hits(answer: tuple[Any, ...]) -> Hits:
     return Hits([Hit(*hit) for hit in hits], next, None if explanation is None else json.loads(explanation), timings)
 
 
+class Added(int):
+    """How many documents :meth:`Index.add` added, and what became of those that repeat another."""
+
+    #: Documents that were left out.
+    skipped: int
+    #: Documents that were added with the attribute ``duplicate_of``.
+    marked: int
+    #: Documents that new ones replaced.
+    replaced: int
+    #: The first 1,000 of them: ``id``, ``duplicate_of`` and ``similarity``.
+    duplicates: list[dict[str, Any]]
+
+    def __new__(cls, number: int, repeats: Mapping[str, Any]) -> Added:
+        added = super().__new__(cls, number)
+        added.skipped = repeats.get("skipped", 0)
+        added.marked = repeats.get("marked", 0)
+        added.replaced = repeats.get("replaced", 0)
+        added.duplicates = repeats.get("documents", [])
+        return added
+
+
 class Index:
     """An open index. Any number of threads may use it. It is a context manager, and it closes when it is dropped.
 
@@ -396,14 +417,22 @@ class Index:
         *,
         embeddings: Any = None,
         ids: Sequence[Id] | None = None,
+        on_duplicate: str | None = None,
+        duplicate_by: str | None = None,
+        duplicate_threshold: float | None = None,
         progress: Progress = False,
         **corpus: Any,
-    ) -> int:
+    ) -> Added:
         """Adds documents, and returns their number. They are on disk when it returns. A document with a known id replaces
         the old one.
 
         :param embeddings: vectors of the documents ``[n, width]``, for an index of user vectors.
         :param ids: ids of a list of texts.
+        :param on_duplicate: what to do with a document that repeats one of the index or one before it: ``"keep"`` it,
+            ``"skip"`` it (a document with a known id is an update, and added), ``"mark"`` it with the attribute
+            ``duplicate_of``, or ``"replace"`` the older ones. Default: keep.
+        :param duplicate_by: what makes a duplicate, as ``by`` of :meth:`dedup`.
+        :param duplicate_threshold: least similarity of two duplicates. Default: 0.4 by words, 0.9 by vectors.
 
         >>> import micpq
         >>> index = micpq.build(NEWS, encoder=ENCODER, bits=16, epochs=2)
@@ -411,17 +440,24 @@ class Index:
         1
         >>> "new" in index
         True
+        >>> added = index.add([{"id": "again", "text": "Crude oil!"}], on_duplicate="skip")
+        >>> added, added.skipped, added.duplicates[0]["duplicate_of"]
+        (0, 1, 'new')
         """
+        options = _inputs.options(
+            {"on_duplicate": on_duplicate, "duplicate_by": duplicate_by, "duplicate_threshold": duplicate_threshold}
+        )
         documents = _inputs.documents(data, corpus, ids=ids)
         if embeddings is None and self._encoder is not None:
             texts = documents.texts()
             if not texts:
-                return 0
+                return Added(0, {})
             embeddings = _inputs.vectors(self._encoder(texts), "the encoder's result", rows=len(texts))
         array = None
         if embeddings is not None:
             array = _inputs.vectors(embeddings, width=self.model.inputs, rows=documents.count())
-        return self._native.add(documents, array, reporter(progress))
+        number, repeats = self._native.add(documents, options, array, reporter(progress))
+        return Added(number, json.loads(repeats))
 
     def delete(self, ids: Id | Iterable[Id] | None = None, *, filter: str | None = None) -> int:
         """Deletes documents by id or by filter, and returns how many there were.
@@ -675,6 +711,7 @@ def build(
     :param progress: ``True`` for a bar, or a function called with ``(kind, text, number)``.
     :param options: those of :func:`train`, and ``store`` ("all" or "codes"), ``rerank_vectors`` ("int8", "f16" or "none"),
         ``target_recall`` (recall@10 against float search that searches should have: chooses ``bits``),
+        ``on_duplicate``, ``duplicate_by`` and ``duplicate_threshold`` (see :meth:`Index.add`),
         ``replace``, ``query_encoder`` (``"fast"``: also :meth:`Index.distill`), ``chunk`` (``True``, a number of tokens or ``"TOKENS:OVERLAP"``: split texts that are longer than the
         encoder takes) and ``language`` (of keyword search: ``"auto"``, ``"de"``, ``"ja"``, ...).
 

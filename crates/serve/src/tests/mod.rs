@@ -21,6 +21,7 @@ use crate::writes::Change;
 
 mod access;
 mod documents;
+mod duplicates;
 mod indexes;
 mod jobs;
 mod queries;
