@@ -239,4 +239,4 @@ fn report(
 #[cfg(test)]
 mod arrivals_tests;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

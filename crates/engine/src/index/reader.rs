@@ -10,6 +10,7 @@ use super::files::Part;
 use super::filter::{Bitmap, Filter, matching};
 use super::keywords::{self, KeywordStatistics, Keywords, Scored};
 use super::schema::Stored;
+use super::segment::Segment;
 use super::snapshot::{Candidate, Scanned, Snapshot};
 use super::{Index, Inner, STORE, guarded, guarded_ours};
 use crate::Result;
@@ -66,6 +67,36 @@ impl Reader {
     /// The insertion sequence of a row.
     pub fn sequence(&self, address: DocAddress) -> u64 {
         self.snapshot.segments()[address.segment_ord as usize].columns.sequence.get_val(address.doc_id)
+    }
+
+    /// The insertion sequence after those of all rows, deleted ones too.
+    pub fn end(&self) -> u64 {
+        let last = |segment: &Segment| {
+            let rank = (segment.blocks.len() as u32).checked_sub(1)?;
+            Some(segment.columns.sequence.get_val(segment.blocks.number(rank)) + 1)
+        };
+        self.snapshot.segments().iter().filter_map(last).max().unwrap_or(0)
+    }
+
+    /// Living rows that were inserted at this sequence or later, with their sequences, in that order.
+    pub fn rows_since(&self, sequence: u64) -> Result<Vec<(u64, DocAddress)>> {
+        self.snapshot.require(Part::Columns)?;
+        guarded_ours(&self.inner.dir.join(STORE), || {
+            let mut found = Vec::new();
+            let readers = self.snapshot.searcher().segment_readers();
+            for ((segment, reader), ordinal) in self.snapshot.segments().iter().zip(readers).zip(0u32..) {
+                // Ranks follow the order of insertion, so the new rows are the last ones.
+                let of = |rank: u32| {
+                    let row = segment.blocks.number(rank);
+                    (segment.columns.sequence.get_val(row), row)
+                };
+                let ranks = (0..segment.blocks.len() as u32).rev().map(of);
+                let new = ranks.take_while(|(own, _)| *own >= sequence).filter(|(_, row)| !reader.is_deleted(*row));
+                found.extend(new.map(|(own, row)| (own, DocAddress::new(ordinal, row))));
+            }
+            found.sort_unstable();
+            Ok(found)
+        })
     }
 
     /// See [`Snapshot::nearest`].
