@@ -12,8 +12,8 @@ use engine::formats::table::{self, Columns, TableFormat};
 use engine::formats::web;
 use engine::index::{CopyConfig, Index as Engine, IndexConfig, Record, backup, verify};
 use engine::query::{Like, Query, RecallConfig, Searcher};
-use engine::topics;
 use engine::{Error, Matrix, Result};
+use engine::{saved, topics};
 use micpq::pipeline::{Embeddings, distill_index};
 use numpy::{PyReadonlyArray1, PyReadonlyArray2};
 use parking_lot::{Mutex, RwLock};
@@ -312,6 +312,49 @@ impl Index {
                 value["assignments"] = found.assignments.iter().map(row).collect();
             }
             Ok(value.to_string())
+        })
+    }
+
+    /// Saves a query. The query as JSON text.
+    #[pyo3(signature = (name, options, vector=None))]
+    fn save_query(
+        &self,
+        py: Python<'_>,
+        name: String,
+        options: &str,
+        vector: Option<PyReadonlyArray1<'_, f32>>,
+    ) -> PyResult<String> {
+        let searcher = self.searcher()?;
+        let vector = vector.map(|vector| vector.as_array().to_vec());
+        let query = options::saved_query(name, options, vector).map_err(raise)?;
+        work::run(py, None, None, |progress| {
+            let mut writer = searcher.index().writer()?;
+            let (query, _) = saved::save(&searcher, &mut writer, query, progress)?;
+            Ok(options::saved_query_json(&query).to_string())
+        })
+    }
+
+    /// The saved queries as JSON text.
+    fn saved_queries(&self, py: Python<'_>) -> PyResult<String> {
+        let searcher = self.searcher()?;
+        let queries = work::quick(py, None, |_| saved::list(searcher.index()))?;
+        let queries: Vec<serde_json::Value> = queries.iter().map(options::saved_query_json).collect();
+        Ok(serde_json::Value::from(queries).to_string())
+    }
+
+    fn remove_query(&self, py: Python<'_>, name: String) -> PyResult<bool> {
+        let searcher = self.searcher()?;
+        work::run(py, None, None, |_| saved::remove(&mut searcher.index().writer()?, searcher.index(), &name))
+    }
+
+    /// New documents that match saved queries, as JSON text.
+    #[pyo3(signature = (options, stop=None))]
+    fn matches(&self, py: Python<'_>, options: &str, stop: Option<&Stop>) -> PyResult<String> {
+        let searcher = self.searcher()?;
+        let request = options::matches(options).map_err(raise)?;
+        work::run(py, None, stop, |progress| {
+            let found = saved::matches(&searcher, &request, progress)?;
+            Ok(serde_json::to_string(&found).expect("plain data has a JSON form"))
         })
     }
 

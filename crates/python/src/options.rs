@@ -10,6 +10,7 @@ use engine::index::{IndexConfig, RerankVectors, Store};
 use engine::language::LanguageChoice;
 use engine::model::CodeShape;
 use engine::query::SearchConfig;
+use engine::saved::{MatchRequest, SavedQuery, Start, Threshold};
 use engine::topics::TopicsConfig;
 use engine::{Error, Progress, Result};
 use methods::{Input, MethodConfig, MethodHandle};
@@ -326,6 +327,49 @@ pub fn topics(text: &str) -> Result<(TopicsConfig, Option<String>)> {
     o.end("topics, seed, terms, typical, over, mark")?;
     config.validate()?;
     Ok((config, mark))
+}
+
+/// A query to save.
+pub fn saved_query(name: String, text: &str, vector: Option<Vec<f32>>) -> Result<SavedQuery> {
+    let mut o = Options::parse(text)?;
+    let threshold = match (o.number("cosine")?, o.number("distance")?) {
+        (Some(_), Some(_)) => return Err(Error::config("give either cosine or distance")),
+        (Some(least), None) => Some(Threshold::Cosine(least as f32)),
+        (None, Some(most)) => Some(Threshold::Distance(most as f32)),
+        (None, None) => None,
+    };
+    let query = SavedQuery { name, text: o.text("text")?, filter: o.text("filter")?, threshold, vector, since: 0 };
+    o.end("text, filter, cosine, distance")?;
+    query.validate()?;
+    Ok(query)
+}
+
+/// A saved query without its vector.
+pub fn saved_query_json(query: &SavedQuery) -> Value {
+    let (cosine, distance) = match query.threshold {
+        Some(Threshold::Cosine(least)) => (Some(least), None),
+        Some(Threshold::Distance(most)) => (None, Some(most)),
+        None => (None, None),
+    };
+    serde_json::json!({
+        "name": query.name, "text": query.text, "filter": query.filter, "cosine": cosine, "distance": distance,
+        "since": query.since,
+    })
+}
+
+/// Which matches of saved queries to find.
+pub fn matches(text: &str) -> Result<MatchRequest> {
+    let mut o = Options::parse(text)?;
+    let start = match (o.parsed("after")?, o.flag("all")?.unwrap_or(false)) {
+        (Some(_), true) => return Err(Error::config("give either after or all")),
+        (Some(place), false) => Start::After(place),
+        (None, true) => Start::All,
+        (None, false) => Start::Saved,
+    };
+    let limit = o.count("limit")?.unwrap_or(MatchRequest::default().limit);
+    let request = MatchRequest { start, limit, name: o.text("name")? };
+    o.end("after, all, limit, name")?;
+    Ok(request)
 }
 
 /// The options of distilling a query encoder.

@@ -199,7 +199,7 @@ impl WriterThread {
     }
 
     /// The writer, opened on first use.
-    fn writer(&mut self) -> Result<&mut IndexWriter> {
+    pub fn writer(&mut self) -> Result<&mut IndexWriter> {
         if self.writer.is_none() {
             self.writer = Some(self.index().writer()?);
         }

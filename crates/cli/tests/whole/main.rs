@@ -22,3 +22,4 @@ mod several;
 mod soak;
 mod upkeep;
 mod usage;
+mod watch;

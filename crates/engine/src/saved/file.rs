@@ -53,6 +53,7 @@ impl File {
     pub fn write(self, dir: &Path) -> Result<()> {
         let crc32 = crc32(&self.queries);
         let stored = Stored { format: FORMAT, queries: self.queries, crc32 };
+        clear_litter(dir)?;
         let text = serde_json::to_string_pretty(&stored).expect("plain data has a JSON form") + "\n";
         disk::replace(&File::path(dir), text.as_bytes())
     }
@@ -77,7 +78,19 @@ pub(super) fn read_position(dir: &Path) -> Result<Option<u64>> {
 }
 
 pub(super) fn write_position(dir: &Path, sequence: u64) -> Result<()> {
+    clear_litter(dir)?;
     disk::replace(&position_path(dir), format!("{sequence}\n").as_bytes())
+}
+
+/// Removes unfinished files of killed processes.
+fn clear_litter(dir: &Path) -> Result<()> {
+    for entry in std::fs::read_dir(dir).map_err(Error::io(dir))? {
+        let entry = entry.map_err(Error::io(dir))?;
+        if entry.file_name().to_string_lossy().starts_with(disk::TEMPORARY) {
+            disk::clear_temporary(&entry.path())?;
+        }
+    }
+    Ok(())
 }
 
 fn read(path: &Path) -> Result<Option<Vec<u8>>> {

@@ -606,6 +606,78 @@ class Index:
         report: dict[str, Any] = json.loads(self._native.topics(options, bool(assignments), reporter(progress)))
         return report
 
+    # Saved queries
+
+    def watch(
+        self,
+        name: str,
+        query: Any = None,
+        *,
+        cosine: float | None = None,
+        distance: float | None = None,
+        filter: str | None = None,
+    ) -> dict[str, Any]:
+        """Saves a query with the index: :meth:`matches` tells which documents that are added later match it. A query with the
+        same name is replaced.
+
+        :param name: letters, digits, dots, hyphens and underscores.
+        :param query: a text, which is encoded once, or an embedding. Without it the filter alone decides.
+        :param cosine: least cosine of the query and a document's stored vector.
+        :param distance: greatest distance of a document's code. A query needs one of the two.
+        :param filter: only documents that match, as in :meth:`search`.
+
+        >>> import micpq
+        >>> index = micpq.build(NEWS, encoder=ENCODER, bits=16, epochs=2)
+        >>> index.watch("oil", "crude oil barrel", cosine=0.9)["name"]
+        'oil'
+        >>> index.add([{"id": "new", "text": "crude oil barrel"}, {"id": "far", "text": "a poem"}])
+        2
+        >>> answer = index.matches()
+        >>> [(match["query"], match["id"]) for match in answer["matches"]]
+        [('oil', 'new')]
+        >>> index.matches(after=answer["next"])["matches"]
+        []
+        """
+        if not isinstance(name, str):
+            raise ArgumentError(f"name must be a string, not {name!r}")
+        text, vector = None, None
+        if query is not None:
+            kind, example = self._example(query)
+            if kind == "text":
+                text = example
+            else:
+                vector = example
+        options = _inputs.options({"text": text, "filter": filter, "cosine": cosine, "distance": distance})
+        saved: dict[str, Any] = json.loads(self._native.save_query(name, options, vector))
+        return saved
+
+    def watches(self) -> list[dict[str, Any]]:
+        """The saved queries, by name: ``name``, ``text``, ``filter``, ``cosine``, ``distance``, and ``since``, the position in
+        the order of insertion from which documents are new to it."""
+        saved: list[dict[str, Any]] = json.loads(self._native.saved_queries())
+        return saved
+
+    def unwatch(self, name: str) -> bool:
+        """Removes a saved query, and returns whether there was one."""
+        return self._native.remove_query(name)
+
+    def matches(
+        self, after: str | None = None, *, limit: int | None = None, name: str | None = None, all: bool = False
+    ) -> dict[str, Any]:
+        """Finds the documents that were added since a place, and match saved queries. A document that is updated is new.
+
+        Returns ``matches`` (each with ``query``, ``id``, ``cosine`` and ``distance``), ``next``, the place where the next call
+        begins, and ``more``, whether the limit left some out.
+
+        :param after: ``next`` of an earlier call, also of another process. Default: all since each query was saved.
+        :param limit: about how many matches; all of a document are told together. Default: 1,000.
+        :param name: only matches of this query.
+        :param all: also documents that were there before a query was saved, to try it.
+        """
+        options = _inputs.options({"after": after, "limit": limit, "name": name, "all": all})
+        found: dict[str, Any] = json.loads(self._native.matches(options, None))
+        return found
+
     def verify(self) -> list[str]:
         """Checks every file, and returns a line for each damage: an empty list if the index is sound."""
         return self._native.verify()

@@ -27,6 +27,7 @@ mod jobs;
 mod queries;
 mod requests;
 mod tenants;
+mod watch;
 
 const WIDTH: usize = 8;
 
@@ -146,7 +147,7 @@ fn described() -> Vec<(String, String)> {
     let mut all = Vec::new();
     for (path, methods) in api["paths"].as_object().unwrap() {
         let path = path.replace("{index}", "news").replace("{id}", "1").replace("{job}", "1");
-        let path = path.replace("{codebook}", "0").replace("{codeword}", "0");
+        let path = path.replace("{name}", "saved").replace("{codebook}", "0").replace("{codeword}", "0");
         assert!(!path.contains('{'), "{path}");
         for method in methods.as_object().unwrap().keys() {
             all.push((method.to_uppercase(), path.clone()));
