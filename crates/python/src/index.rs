@@ -358,6 +358,23 @@ impl Index {
         })
     }
 
+    /// Gives documents that were added later the nearest topic. The numbers as JSON text.
+    #[pyo3(signature = (attribute, report=None, stop=None))]
+    fn extend_topics(
+        &self,
+        py: Python<'_>,
+        attribute: String,
+        report: Option<Py<PyAny>>,
+        stop: Option<&Stop>,
+    ) -> PyResult<String> {
+        let searcher = self.searcher()?;
+        work::run(py, report, stop, |progress| {
+            let later = topics::find_later(searcher.index(), &attribute, progress)?;
+            topics::mark_later(searcher.index(), &later, &attribute, progress)?;
+            Ok(serde_json::to_string(&later).expect("plain data has a JSON form"))
+        })
+    }
+
     /// Copies the last commit to another directory.
     fn backup(&self, py: Python<'_>, to: PathBuf) -> PyResult<()> {
         self.searcher()?;

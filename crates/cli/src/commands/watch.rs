@@ -4,10 +4,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use clap::{ArgGroup, Subcommand};
+use engine::Error;
 use engine::index::Index;
 use engine::query::Searcher;
 use engine::saved::{self, Match, MatchRequest, Matches, Place, SavedQuery, Start, Threshold};
-use engine::{Error, Progress};
 use std::sync::Arc;
 
 use super::embedder_for_queries;

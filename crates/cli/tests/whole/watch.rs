@@ -79,8 +79,8 @@ fn mistakes_are_told_before_an_encoder_is_loaded() {
     assert!(bench.fails("watch run i --after x", 2).contains("no place"));
     assert!(text(&bench.run("watch run nowhere").stderr).contains("nowhere"));
     // Damage is told, and verify finds it.
-    let file = bench.path("i").join("saved_queries.json");
+    let file = bench.path("i").join("saved/queries.json");
     std::fs::write(&file, std::fs::read_to_string(&file).unwrap().replace("oil", "tea")).unwrap();
     assert!(bench.fails("watch run i", 1).contains("is damaged"));
-    assert!(bench.fails("index verify i", 1).contains("saved_queries.json"));
+    assert!(bench.fails("index verify i", 1).contains("queries.json"));
 }

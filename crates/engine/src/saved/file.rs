@@ -1,4 +1,4 @@
-//! The file of saved queries in an index directory.
+//! The folder of saved queries in an index directory.
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +10,10 @@ use crate::{Error, Result, disk};
 const FORMAT: u32 = 1;
 const RESTORE: &str = "restore it from a backup, or remove it and save the queries again";
 
-/// Content of `saved_queries.json`, in the order of names.
+/// The folder, a part of the index directory.
+pub(crate) const FOLDER: &str = "saved";
+
+/// Content of `queries.json`, in the order of names.
 #[derive(Debug, Default)]
 pub(super) struct File {
     pub queries: Vec<SavedQuery>,
@@ -27,7 +30,7 @@ struct Stored {
 
 impl File {
     fn path(dir: &Path) -> PathBuf {
-        dir.join("saved_queries.json")
+        dir.join(FOLDER).join("queries.json")
     }
 
     /// Empty if nothing was saved.
@@ -53,7 +56,7 @@ impl File {
     pub fn write(self, dir: &Path) -> Result<()> {
         let crc32 = crc32(&self.queries);
         let stored = Stored { format: FORMAT, queries: self.queries, crc32 };
-        clear_litter(dir)?;
+        prepare(dir)?;
         let text = serde_json::to_string_pretty(&stored).expect("plain data has a JSON form") + "\n";
         disk::replace(&File::path(dir), text.as_bytes())
     }
@@ -65,7 +68,7 @@ fn crc32(queries: &[SavedQuery]) -> String {
 }
 
 fn position_path(dir: &Path) -> PathBuf {
-    dir.join("saved_queries.position")
+    dir.join(FOLDER).join("position")
 }
 
 pub(super) fn read_position(dir: &Path) -> Result<Option<u64>> {
@@ -78,14 +81,16 @@ pub(super) fn read_position(dir: &Path) -> Result<Option<u64>> {
 }
 
 pub(super) fn write_position(dir: &Path, sequence: u64) -> Result<()> {
-    clear_litter(dir)?;
+    prepare(dir)?;
     disk::replace(&position_path(dir), format!("{sequence}\n").as_bytes())
 }
 
-/// Removes unfinished files of killed processes.
-fn clear_litter(dir: &Path) -> Result<()> {
-    for entry in std::fs::read_dir(dir).map_err(Error::io(dir))? {
-        let entry = entry.map_err(Error::io(dir))?;
+/// Makes the folder, and removes unfinished files of killed processes.
+fn prepare(dir: &Path) -> Result<()> {
+    let folder = &dir.join(FOLDER);
+    disk::create_directories(folder)?;
+    for entry in std::fs::read_dir(folder).map_err(Error::io(folder))? {
+        let entry = entry.map_err(Error::io(folder))?;
         if entry.file_name().to_string_lossy().starts_with(disk::TEMPORARY) {
             disk::clear_temporary(&entry.path())?;
         }

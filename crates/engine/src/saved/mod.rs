@@ -5,7 +5,7 @@
 //! documents are new, so an answer is a function of the index and a place in that order.
 
 mod carry;
-mod file;
+pub(crate) mod file;
 mod matching;
 
 use serde::{Deserialize, Serialize};

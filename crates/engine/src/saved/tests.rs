@@ -262,7 +262,7 @@ fn damage_is_found_and_nothing_is_guessed() {
     let path = dir.path().join("i");
     let searcher = create(&path, with_vectors());
     saved(&searcher, query("near", 1, Threshold::Cosine(0.5), None));
-    let file = path.join("saved_queries.json");
+    let file = path.join("saved/queries.json");
     let good = std::fs::read_to_string(&file).unwrap();
     for bad in [
         good.replace("0.5", "0.4"),
@@ -272,12 +272,12 @@ fn damage_is_found_and_nothing_is_guessed() {
     ] {
         std::fs::write(&file, &bad).unwrap();
         let said = list(searcher.index()).unwrap_err().to_string();
-        assert!(said.contains("saved_queries.json"), "{said}");
+        assert!(said.contains("queries.json"), "{said}");
         assert_eq!(verify(&path, &NoProgress).unwrap().len(), 1);
     }
     std::fs::write(&file, &good).unwrap();
     assert_eq!(list(searcher.index()).unwrap().len(), 1);
-    std::fs::write(path.join("saved_queries.position"), "x").unwrap();
+    std::fs::write(path.join("saved/position"), "x").unwrap();
     assert!(position(searcher.index()).unwrap_err().to_string().contains("is not a number"));
 }
 

@@ -606,6 +606,23 @@ class Index:
         report: dict[str, Any] = json.loads(self._native.topics(options, bool(assignments), reporter(progress)))
         return report
 
+    def extend_topics(self, attribute: str, *, progress: Progress = False) -> dict[str, Any]:
+        """Gives documents that were added after ``topics(mark=attribute)`` the number of the nearest topic, and finds no new ones.
+
+        Returns ``documents``, how many were ``assigned``, the ``outliers``, which are far from every topic, and the documents of
+        each of ``topics``.
+
+        >>> import micpq
+        >>> index = micpq.build(NEWS, encoder=ENCODER, bits=16, epochs=2)
+        >>> marked = index.topics(4, mark="topic")
+        >>> index.add([{"id": "again", "text": index.get(marked["topics"][0]["typical"][0]["id"])["text"]}])
+        1
+        >>> index.extend_topics("topic")["assigned"], index.get("again")["attributes"]["topic"]
+        (1, 0)
+        """
+        later: dict[str, Any] = json.loads(self._native.extend_topics(attribute, reporter(progress)))
+        return later
+
     # Saved queries
 
     def watch(
