@@ -191,8 +191,13 @@ impl Documents {
     }
 
     /// Adds the documents to an index, and notes rows that were skipped.
-    pub fn add_to(&self, index: &Index, embeddings: &Embeddings, progress: &dyn Progress) -> Result<Filled> {
-        let filling = FillConfig::default();
+    pub fn add_to(
+        &self,
+        index: &Index,
+        embeddings: &Embeddings,
+        filling: FillConfig,
+        progress: &dyn Progress,
+    ) -> Result<Filled> {
         match &self.source {
             Source::Memory(documents) => fill(index, documents.iter().cloned().map(Ok), embeddings, filling, progress),
             Source::Files { path, config } => {

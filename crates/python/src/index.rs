@@ -12,8 +12,8 @@ use engine::formats::table::{self, Columns, TableFormat};
 use engine::formats::web;
 use engine::index::{CopyConfig, Index as Engine, IndexConfig, Record, backup, verify};
 use engine::query::{Like, Query, RecallConfig, Searcher};
-use engine::topics;
 use engine::{Error, Matrix, Result};
+use engine::{saved, topics};
 use micpq::pipeline::{Embeddings, distill_index};
 use numpy::{PyReadonlyArray1, PyReadonlyArray2};
 use parking_lot::{Mutex, RwLock};
@@ -156,17 +156,20 @@ impl Index {
         Ok(Model::new(searcher.index().model().clone(), metrics, None))
     }
 
-    /// Adds documents and returns their number. A document with a known id replaces the old one.
-    #[pyo3(signature = (documents, vectors=None, report=None, stop=None))]
+    /// Adds documents. A document with a known id replaces the old one. Returns their number, and what became of duplicates as
+    /// JSON text.
+    #[pyo3(signature = (documents, options, vectors=None, report=None, stop=None))]
     fn add(
         &self,
         py: Python<'_>,
         documents: &Documents,
+        options: &str,
         vectors: Option<PyReadonlyArray2<'_, f32>>,
         report: Option<Py<PyAny>>,
         stop: Option<&Stop>,
-    ) -> PyResult<usize> {
+    ) -> PyResult<(usize, String)> {
         let searcher = self.searcher()?;
+        let filling = options::adding(options).map_err(raise)?;
         let borrowed = vectors.as_ref().map(floats).transpose()?;
         work::run(py, report, stop, |progress| {
             let index = searcher.index();
@@ -176,10 +179,14 @@ impl Index {
                 None => Embeddings::Encode(searcher.embedder(progress)?),
             };
             progress.stage("indexing", None);
-            let filled = documents.add_to(index, &embeddings, progress)?;
+            let filled = documents.add_to(index, &embeddings, filling, progress)?;
             filled.report_cut(index, progress);
             index.reload(progress)?;
-            if filled.interrupted { Err(Error::Interrupted) } else { Ok(filled.documents) }
+            if filled.interrupted {
+                return Err(Error::Interrupted);
+            }
+            let repeats = serde_json::to_string(&filled.repeats).expect("plain data has a JSON form");
+            Ok((filled.documents, repeats))
         })
     }
 
@@ -305,6 +312,66 @@ impl Index {
                 value["assignments"] = found.assignments.iter().map(row).collect();
             }
             Ok(value.to_string())
+        })
+    }
+
+    /// Saves a query. The query as JSON text.
+    #[pyo3(signature = (name, options, vector=None))]
+    fn save_query(
+        &self,
+        py: Python<'_>,
+        name: String,
+        options: &str,
+        vector: Option<PyReadonlyArray1<'_, f32>>,
+    ) -> PyResult<String> {
+        let searcher = self.searcher()?;
+        let vector = vector.map(|vector| vector.as_array().to_vec());
+        let query = options::saved_query(name, options, vector).map_err(raise)?;
+        work::run(py, None, None, |progress| {
+            let mut writer = searcher.index().writer()?;
+            let (query, _) = saved::save(&searcher, &mut writer, query, progress)?;
+            Ok(options::saved_query_json(&query).to_string())
+        })
+    }
+
+    /// The saved queries as JSON text.
+    fn saved_queries(&self, py: Python<'_>) -> PyResult<String> {
+        let searcher = self.searcher()?;
+        let queries = work::quick(py, None, |_| saved::list(searcher.index()))?;
+        let queries: Vec<serde_json::Value> = queries.iter().map(options::saved_query_json).collect();
+        Ok(serde_json::Value::from(queries).to_string())
+    }
+
+    fn remove_query(&self, py: Python<'_>, name: String) -> PyResult<bool> {
+        let searcher = self.searcher()?;
+        work::run(py, None, None, |_| saved::remove(&mut searcher.index().writer()?, searcher.index(), &name))
+    }
+
+    /// New documents that match saved queries, as JSON text.
+    #[pyo3(signature = (options, stop=None))]
+    fn matches(&self, py: Python<'_>, options: &str, stop: Option<&Stop>) -> PyResult<String> {
+        let searcher = self.searcher()?;
+        let request = options::matches(options).map_err(raise)?;
+        work::run(py, None, stop, |progress| {
+            let found = saved::matches(&searcher, &request, progress)?;
+            Ok(serde_json::to_string(&found).expect("plain data has a JSON form"))
+        })
+    }
+
+    /// Gives documents that were added later the nearest topic. The numbers as JSON text.
+    #[pyo3(signature = (attribute, report=None, stop=None))]
+    fn extend_topics(
+        &self,
+        py: Python<'_>,
+        attribute: String,
+        report: Option<Py<PyAny>>,
+        stop: Option<&Stop>,
+    ) -> PyResult<String> {
+        let searcher = self.searcher()?;
+        work::run(py, report, stop, |progress| {
+            let later = topics::find_later(searcher.index(), &attribute, progress)?;
+            topics::mark_later(searcher.index(), &later, &attribute, progress)?;
+            Ok(serde_json::to_string(&later).expect("plain data has a JSON form"))
         })
     }
 

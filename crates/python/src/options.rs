@@ -4,16 +4,17 @@ use std::path::PathBuf;
 
 use engine::chunk::ChunkConfig;
 use engine::corpus::CorpusConfig;
-use engine::duplicates::DuplicatesConfig;
+use engine::duplicates::{DuplicatePolicy, DuplicatesConfig};
 use engine::encoder::{Embedder, EmbedderConfig, Pooling, QueryEncoder};
 use engine::index::{IndexConfig, RerankVectors, Store};
 use engine::language::LanguageChoice;
 use engine::model::CodeShape;
 use engine::query::SearchConfig;
+use engine::saved::{MatchRequest, SavedQuery, Start, Threshold};
 use engine::topics::TopicsConfig;
 use engine::{Error, Progress, Result};
 use methods::{Input, MethodConfig, MethodHandle};
-use micpq::pipeline::{BuildConfig, cache_dir};
+use micpq::pipeline::{BuildConfig, FillConfig, cache_dir};
 use serde_json::{Map, Value};
 use train::config::TrainConfig;
 use train::query_encoder::DistillConfig;
@@ -133,6 +134,7 @@ pub struct Training {
     pub replace: bool,
     pub target_recall: Option<f64>,
     pub query_encoder: QueryEncoder,
+    pub duplicates: DuplicatePolicy,
 }
 
 impl Training {
@@ -174,6 +176,7 @@ impl Training {
             replace: o.flag("replace")?.unwrap_or(false),
             target_recall: o.number("target_recall")?,
             query_encoder: o.parsed("query_encoder")?.unwrap_or_default(),
+            duplicates: duplicate_policy(&mut o)?,
             // The rest are options of the method.
             training: trainer(o.given, method, input, bits, preset, pooling)?,
         })
@@ -200,6 +203,7 @@ impl Training {
             chunk: self.chunk,
             target_recall: self.target_recall,
             query_encoder: self.query_encoder,
+            fill: FillConfig { duplicates: self.duplicates, ..FillConfig::default() },
             ..BuildConfig::new(self.training)
         }
     }
@@ -262,6 +266,26 @@ fn trainer(
     Ok(methods::Training::Micpq(method, Box::new(config)))
 }
 
+/// What becomes of new documents that repeat another.
+fn duplicate_policy(o: &mut Options) -> Result<DuplicatePolicy> {
+    let like = DuplicatesConfig {
+        by: o.parsed("duplicate_by")?,
+        threshold: o.number("duplicate_threshold")?.map(|v| v as f32),
+        ..DuplicatesConfig::default()
+    };
+    let policy = DuplicatePolicy { on_duplicate: o.parsed("on_duplicate")?.unwrap_or_default(), like };
+    policy.validate()?;
+    Ok(policy)
+}
+
+/// The options of adding documents.
+pub fn adding(text: &str) -> Result<FillConfig> {
+    let mut o = Options::parse(text)?;
+    let duplicates = duplicate_policy(&mut o)?;
+    o.end("on_duplicate, duplicate_by, duplicate_threshold")?;
+    Ok(FillConfig { duplicates, ..FillConfig::default() })
+}
+
 /// The options of finding duplicates.
 pub struct Dedup {
     pub config: DuplicatesConfig,
@@ -303,6 +327,49 @@ pub fn topics(text: &str) -> Result<(TopicsConfig, Option<String>)> {
     o.end("topics, seed, terms, typical, over, mark")?;
     config.validate()?;
     Ok((config, mark))
+}
+
+/// A query to save.
+pub fn saved_query(name: String, text: &str, vector: Option<Vec<f32>>) -> Result<SavedQuery> {
+    let mut o = Options::parse(text)?;
+    let threshold = match (o.number("cosine")?, o.number("distance")?) {
+        (Some(_), Some(_)) => return Err(Error::config("give either cosine or distance")),
+        (Some(least), None) => Some(Threshold::Cosine(least as f32)),
+        (None, Some(most)) => Some(Threshold::Distance(most as f32)),
+        (None, None) => None,
+    };
+    let query = SavedQuery { name, text: o.text("text")?, filter: o.text("filter")?, threshold, vector, since: 0 };
+    o.end("text, filter, cosine, distance")?;
+    query.validate()?;
+    Ok(query)
+}
+
+/// A saved query without its vector.
+pub fn saved_query_json(query: &SavedQuery) -> Value {
+    let (cosine, distance) = match query.threshold {
+        Some(Threshold::Cosine(least)) => (Some(least), None),
+        Some(Threshold::Distance(most)) => (None, Some(most)),
+        None => (None, None),
+    };
+    serde_json::json!({
+        "name": query.name, "text": query.text, "filter": query.filter, "cosine": cosine, "distance": distance,
+        "since": query.since,
+    })
+}
+
+/// Which matches of saved queries to find.
+pub fn matches(text: &str) -> Result<MatchRequest> {
+    let mut o = Options::parse(text)?;
+    let start = match (o.parsed("after")?, o.flag("all")?.unwrap_or(false)) {
+        (Some(_), true) => return Err(Error::config("give either after or all")),
+        (Some(place), false) => Start::After(place),
+        (None, true) => Start::All,
+        (None, false) => Start::Saved,
+    };
+    let limit = o.count("limit")?.unwrap_or(MatchRequest::default().limit);
+    let request = MatchRequest { start, limit, name: o.text("name")? };
+    o.end("after, all, limit, name")?;
+    Ok(request)
 }
 
 /// The options of distilling a query encoder.

@@ -42,3 +42,26 @@ def test_bad_options_say_what_is_wrong(index, documents, model, tmp_path):
     bare = micpq.build(documents, tmp_path / "bare", model=model, store="codes", rerank_vectors="none")
     with pytest.raises(ConfigError, match="neither texts nor rerank vectors"):
         bare.dedup()
+
+
+def test_new_documents_that_repeat_another_are_skipped_marked_or_replace(index, model, tmp_path):
+    text = "The committee of seven towns met on Friday about the price of a bridge over the slow river"
+    copy, edited = {"id": "copy", "text": text.upper()}, {"id": "edited", "text": text + " again"}
+    assert index.add([{"id": "first", "text": text}]) == 1
+    added = index.add([copy, edited], on_duplicate="skip")
+    assert (added, added.skipped, [d["duplicate_of"] for d in added.duplicates]) == (0, 2, ["first", "first"])
+    assert 0.8 < added.duplicates[1]["similarity"] < 1 and "copy" not in index and len(index) == 401
+    added = index.add([copy, edited], on_duplicate="mark")
+    assert (added, added.marked, index.count("duplicate_of:first"), index.count("NOT duplicate_of:*")) == (2, 2, 2, 401)
+    added = index.add([{"id": "newest", "text": text}], on_duplicate="replace", duplicate_by="words")
+    assert (added, added.replaced, len(index), "newest" in index, "first" in index) == (1, 3, 401, True, False)
+    assert index.add([{"id": "kept", "text": text}]).duplicates == [] and len(index) == 402
+    # An update is never skipped.
+    assert index.add([{"id": "kept", "text": text, "year": 2000}], on_duplicate="skip") == 1
+    with pytest.raises(ConfigError, match="keep, skip, mark"):
+        index.add([copy], on_duplicate="drop")
+    with pytest.raises(ConfigError, match="on_duplicate keeps"):
+        index.add([copy], duplicate_by="words")
+    rows = [{"id": i, "text": text if i % 2 else f"{text} {i}"} for i in range(10)]
+    built = micpq.build(rows, tmp_path / "built", model=model, on_duplicate="skip")
+    assert [i in built for i in range(3)] == [True, False, False]

@@ -36,6 +36,8 @@ pub enum Code {
     IndexUnavailable,
     /// No document has this id.
     UnknownDocument,
+    /// No saved query has this name.
+    UnknownSavedQuery,
     /// No job has this number.
     UnknownJob,
     /// The server does not have this path.

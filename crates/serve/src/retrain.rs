@@ -113,6 +113,7 @@ fn swap(server: &Server, hosted: &Hosted, old_writer: &mut WriterThread, staged:
     catch_up(&old, old_writer.searcher().embedder(&NoProgress)?, &mut writer, changed)?;
     writer.commit(&NoProgress)?;
     writer.close(&NoProgress)?;
+    engine::saved::carry(&old, &new)?;
     drop(new);
     old_writer.release();
     staged.finish()?;

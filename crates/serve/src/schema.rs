@@ -49,6 +49,16 @@ described!(DuplicatesBy, {
     "enum": engine::duplicates::Measure::VARIANTS,
 });
 
+pub enum OnDuplicateName {}
+
+described!(OnDuplicateName, {
+    "description": "What to do with a new document that repeats one of the index or one before it: `keep` it, `skip` it (a \
+                    document with a known id is an update, and stored), `mark` it with the attribute `duplicate_of`, or \
+                    `replace` the older ones.",
+    "type": "string",
+    "enum": engine::duplicates::OnDuplicate::VARIANTS,
+});
+
 pub enum Store {}
 
 described!(Store, {

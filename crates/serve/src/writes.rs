@@ -9,17 +9,19 @@ use std::time::{Duration, Instant};
 
 use engine::chunk::Chunker;
 use engine::corpus::{DocId, Document, Value};
+use engine::duplicates::{Arrivals, DuplicatePolicy, OnDuplicate, Repeat, Repeats};
 use engine::encoder::Embedder;
 use engine::index::{Index, IndexWriter, RerankVectors};
 use engine::query::Searcher;
 use engine::{Error, Matrix, NoProgress, Result};
 use parking_lot::{Mutex, RwLock};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 use utoipa::ToSchema;
 
 use crate::bounds::slices;
 use crate::config::ServeConfig;
+use crate::id::Id;
 use crate::metrics::Metrics;
 use crate::problem::{self, Code, Problem};
 
@@ -28,8 +30,8 @@ pub type DocumentWithVector = (Document, Option<Vec<f32>>);
 
 /// The change of one request. It is executed completely or not at all.
 pub enum Change {
-    /// Adds documents. They replace documents with the same ids.
-    Upsert(Vec<DocumentWithVector>),
+    /// Adds documents. They replace documents with the same ids. The policy says what becomes of duplicates.
+    Upsert(Vec<DocumentWithVector>, DuplicatePolicy),
     Delete(Vec<DocId>),
     /// Deletes the documents that match a filter.
     DeleteWhere(String),
@@ -38,9 +40,18 @@ pub enum Change {
 impl Change {
     fn len(&self) -> usize {
         match self {
-            Change::Upsert(documents) => documents.len(),
+            Change::Upsert(documents, _) => documents.len(),
             Change::Delete(ids) => ids.len(),
             Change::DeleteWhere(_) => 1,
+        }
+    }
+
+    /// Whether it is a commit of its own: a filter counts committed documents, and duplicates are looked for among them.
+    fn is_alone(&self) -> bool {
+        match self {
+            Change::Upsert(_, policy) => policy.on_duplicate != OnDuplicate::Keep,
+            Change::Delete(_) => false,
+            Change::DeleteWhere(_) => true,
         }
     }
 
@@ -48,7 +59,7 @@ impl Change {
     fn bytes(&self) -> usize {
         let attribute = |(name, value): &(String, Value)| name.len() + value_bytes(value);
         match self {
-            Change::Upsert(new) => new
+            Change::Upsert(new, _) => new
                 .iter()
                 .map(|(document, vector)| {
                     size_of::<DocumentWithVector>()
@@ -74,16 +85,68 @@ fn value_bytes(value: &Value) -> usize {
 }
 
 /// The result of a change. It is on disk.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, ToSchema)]
 #[schema(as = Changed)]
 pub struct Done {
-    /// Number of documents added, replaced or deleted.
+    /// Number of documents added, replaced or deleted. Skipped duplicates do not count.
     pub changed: usize,
     /// Number of documents in the index after the commit.
     pub documents: usize,
     /// Number of texts of this change that are longer than the encoder takes: only their beginnings are searched. An index
     /// created with `chunk` searches all of each.
     pub cut: usize,
+    /// What became of duplicates, if `on_duplicate` was given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub duplicates: Option<Duplicated>,
+}
+
+/// What became of new documents that repeat another.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Duplicated {
+    /// Number of new documents that were left out.
+    pub skipped: usize,
+    /// Number of new documents that were added with the attribute `duplicate_of`.
+    pub marked: usize,
+    /// Number of documents that new ones replaced.
+    pub replaced: usize,
+    /// The first 1,000 of them.
+    pub documents: Vec<DuplicateOf>,
+}
+
+/// A new document that repeats another.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct DuplicateOf {
+    pub id: Id,
+    /// The most similar document. A document that replaces several has an entry for each.
+    pub duplicate_of: Id,
+    pub similarity: f32,
+}
+
+impl From<Repeats> for Duplicated {
+    fn from(repeats: Repeats) -> Duplicated {
+        let Repeats { skipped, marked, replaced, documents } = repeats;
+        let one = |Repeat { id, duplicate_of, similarity }: Repeat| DuplicateOf {
+            id: Id(id),
+            duplicate_of: Id(duplicate_of),
+            similarity,
+        };
+        Duplicated { skipped, marked, replaced, documents: documents.into_iter().map(one).collect() }
+    }
+}
+
+impl Duplicated {
+    /// Adds those of a later write.
+    pub fn extend(&mut self, later: Duplicated) {
+        self.skipped += later.skipped;
+        self.marked += later.marked;
+        self.replaced += later.replaced;
+        self.documents.extend(later.documents);
+        self.shorten();
+    }
+
+    fn shorten(&mut self) {
+        self.documents.truncate(Repeats::MAX_TOLD);
+    }
 }
 
 /// Work that runs on the writer thread between two commits.
@@ -136,7 +199,7 @@ impl WriterThread {
     }
 
     /// The writer, opened on first use.
-    fn writer(&mut self) -> Result<&mut IndexWriter> {
+    pub fn writer(&mut self) -> Result<&mut IndexWriter> {
         if self.writer.is_none() {
             self.writer = Some(self.index().writer()?);
         }
@@ -177,13 +240,14 @@ impl WriterThread {
             false => encode(searcher.embedder(&NoProgress)?, &texts)?,
         };
         let (mut encoded, mut cut, mut split) = (encoded.iter(), cut.into_iter(), split.into_iter());
-        let inputs = searcher.index().model().inputs();
+        let index = searcher.index();
+        let inputs = index.model().inputs();
         let mut done = Vec::with_capacity(changes.len());
         let writer = self.writer()?;
         for change in changes {
-            let mut cut_here = 0;
+            let (mut cut_here, mut duplicates) = (0, None);
             let changed = match change {
-                Change::Upsert(new) => {
+                Change::Upsert(new, policy) => {
                     let mut rows = Vec::with_capacity(new.len() * inputs);
                     let mut documents = Vec::with_capacity(new.len());
                     for (document, vector) in new {
@@ -197,8 +261,14 @@ impl WriterThread {
                         }
                         documents.push((document, chunks));
                     }
-                    writer.add_chunks(&documents, &Matrix::from_vec(inputs, rows))?;
-                    new.len()
+                    let rows = Matrix::from_vec(inputs, rows);
+                    match Arrivals::new(index, policy)? {
+                        None => writer.add_chunks(&documents, &rows)?,
+                        Some(mut arrivals) => {
+                            duplicates = Some(arrivals.add(writer, &documents, &rows, &NoProgress)?)
+                        }
+                    }
+                    new.len() - duplicates.as_ref().map_or(0, |repeats| repeats.skipped)
                 }
                 Change::Delete(ids) => {
                     let mut deleted = 0;
@@ -209,17 +279,21 @@ impl WriterThread {
                 }
                 Change::DeleteWhere(filter) => writer.delete_where(filter)?,
             };
-            done.push(Done { changed, documents: 0, cut: cut_here });
+            done.push(Done { changed, documents: 0, cut: cut_here, duplicates: duplicates.map(Duplicated::from) });
         }
         let documents = writer.commit(&NoProgress)?;
         done.iter_mut().for_each(|d| d.documents = documents);
         if let Some(changed) = &mut self.changed {
+            // Those that new documents replaced, too.
+            let repeats = done.iter().flat_map(|done| &done.duplicates).flat_map(|d| &d.documents);
+            changed.push(Changed::Ids(repeats.map(|repeat| repeat.duplicate_of.0.clone()).collect()));
             changed.extend(changes.iter().map(|change| match change {
-                Change::Upsert(new) => Changed::Ids(new.iter().map(|(d, _)| d.id.clone()).collect()),
+                Change::Upsert(new, _) => Changed::Ids(new.iter().map(|(d, _)| d.id.clone()).collect()),
                 Change::Delete(ids) => Changed::Ids(ids.clone()),
                 Change::DeleteWhere(filter) => Changed::Where(filter.clone()),
             }));
         }
+        done.iter_mut().flat_map(|done| &mut done.duplicates).for_each(Duplicated::shorten);
         Ok(done)
     }
 
@@ -285,7 +359,7 @@ fn texts_of<'a>(
 }
 
 fn upserts<'a>(changes: &'a [&'a Change]) -> impl Iterator<Item = &'a DocumentWithVector> {
-    changes.iter().flat_map(|change| if let Change::Upsert(new) = change { new.as_slice() } else { &[] })
+    changes.iter().flat_map(|change| if let Change::Upsert(new, _) = change { new.as_slice() } else { &[] })
 }
 
 /// The write queue of an index.
@@ -514,14 +588,13 @@ impl Thread {
                 }
                 match message {
                     Message::Write { change, reply, bytes } => {
-                        // A filter counts committed documents, so the writes before it are committed first.
-                        let filter = matches!(change, Change::DeleteWhere(_));
-                        if filter {
+                        let alone = change.is_alone();
+                        if alone {
                             self.commit(std::mem::take(&mut group));
                         }
                         count += change.len();
                         group.push((change, reply, bytes));
-                        if filter || count >= self.max_documents {
+                        if alone || count >= self.max_documents {
                             break;
                         }
                     }

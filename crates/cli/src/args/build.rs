@@ -10,7 +10,7 @@ use engine::language::LanguageChoice;
 use micpq::BuildConfig;
 use micpq::pipeline::FillConfig;
 
-use super::{ComputingArgs, CorpusArgs, EmbeddingArgs, TrainingArgs};
+use super::{ComputingArgs, CorpusArgs, DuplicateArgs, EmbeddingArgs, TrainingArgs};
 
 #[derive(Flags)]
 #[command(after_help = "\
@@ -46,6 +46,8 @@ pub struct Build {
     /// Replace an existing index
     #[arg(long)]
     pub force: bool,
+    #[command(flatten)]
+    pub duplicates: DuplicateArgs,
     #[command(flatten)]
     pub source: CorpusArgs,
     #[command(flatten)]

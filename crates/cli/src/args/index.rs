@@ -6,7 +6,7 @@ use engine::query::RecallConfig;
 use micpq::BuildConfig;
 use micpq::pipeline::FillConfig;
 
-use super::{ComputingArgs, CorpusArgs, TextArgs};
+use super::{ComputingArgs, CorpusArgs, DuplicateArgs, TextArgs};
 
 #[derive(Subcommand)]
 pub enum Index {
@@ -36,6 +36,11 @@ pub enum Index {
         computing: ComputingArgs,
     },
     /// Add documents; a document with a known id replaces the old one
+    #[command(after_help = "\
+Examples:
+  micpq index add news.micpq today.jsonl
+  micpq index add news.micpq today.jsonl --on-duplicate skip
+  micpq index add news.micpq today.jsonl --on-duplicate mark      # then: search --filter \"NOT duplicate_of:*\"")]
     Add {
         /// Index directory
         index: PathBuf,
@@ -44,6 +49,8 @@ pub enum Index {
         /// Documents per commit; committed documents survive a crash
         #[arg(long, default_value_t = FillConfig::UPDATES, value_name = "N")]
         commit_every: usize,
+        #[command(flatten)]
+        duplicates: DuplicateArgs,
         #[command(flatten)]
         source: CorpusArgs,
         #[command(flatten)]

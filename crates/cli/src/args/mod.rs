@@ -2,6 +2,7 @@
 
 mod build;
 mod corpus;
+mod duplicates;
 mod embedding;
 mod index;
 mod machine;
@@ -16,6 +17,7 @@ use engine::encoder::Device;
 
 pub use build::{Build, Sync, TextArgs};
 pub use corpus::CorpusArgs;
+pub use duplicates::DuplicateArgs;
 pub use embedding::{ComputingArgs, EmbeddingArgs};
 pub use index::Index;
 pub use machine::{CacheCommand, EncoderCommand, Serve};
@@ -77,6 +79,9 @@ pub enum Command {
     Topics(crate::commands::topics::TopicsArgs),
     /// Find duplicates and near-duplicates in an index, and delete or mark them
     Dedup(crate::commands::dedup::Dedup),
+    /// Save queries with an index, and tell which new documents match them
+    #[command(subcommand, name = "watch")]
+    SavedQueries(crate::commands::watch::SavedQueries),
     /// Make a query encoder that takes microseconds, for an index or a model
     Distill(crate::commands::distill::Distill),
     /// Write an index as FAISS, Parquet, Arrow, JSONL, a BEIR folder, a TREC run or plain codes

@@ -8,7 +8,7 @@ use engine::encoder::Embedder;
 use engine::index::IndexConfig;
 use engine::model::Model;
 use engine::{Error, disk};
-use micpq::pipeline::{BuildConfig, Built, ModelSource, Source};
+use micpq::pipeline::{BuildConfig, Built, FillConfig, ModelSource, Source};
 
 use super::embedder_of;
 use super::index::metrics_of;
@@ -59,6 +59,7 @@ impl Build {
             chunk: self.texts.chunk,
             target_recall: self.target_recall,
             query_encoder: self.query_encoder,
+            fill: FillConfig { duplicates: self.duplicates.policy(), ..FillConfig::default() },
             interrupted_model: Some(disk::beside(&self.output, ".model")),
             ..BuildConfig::new(training)
         })
@@ -107,7 +108,7 @@ fn report(built: &Built, output: &Path, json: bool) -> Result<()> {
             "code_bytes": code_bytes, "fingerprint": model.fingerprint(), "seconds": built.seconds,
             "texts": built.texts, "cut": built.cut, "language": info.language,
             "training_seconds": built.training_seconds, "metrics": built.metrics,
-            "rerank": built.rerank,
+            "rerank": built.rerank, "duplicates": built.repeats,
         }));
     }
     let rerank = built.rerank.map_or_else(String::new, |depth| format!(" --rerank {}", depth.rerank));

@@ -9,7 +9,7 @@ use engine::language::LanguageChoice;
 use engine::model::Model;
 use engine::query::{RecallConfig, RecallReport, Searcher};
 use engine::{Error, Progress};
-use micpq::pipeline::{Embeddings, FillConfig, fill, report_skipped};
+use micpq::pipeline::{Embeddings, FillConfig, Filled, fill, report_skipped};
 
 use super::embedder_of;
 use crate::args;
@@ -34,22 +34,28 @@ pub fn run(command: args::Index, json: bool, progress: &TerminalProgress) -> Res
             let config = IndexConfig { store, rerank_vectors, language, chunk, replace: force, metrics };
             let created = Index::create(&index, &model, config)?;
             if let Some(corpus) = corpus {
-                add(&created, &corpus, &source, computing, DOCUMENTS_PER_COMMIT, progress)?;
+                let filling = FillConfig { commit_every: DOCUMENTS_PER_COMMIT, ..FillConfig::default() };
+                add(&created, &corpus, &source, computing, filling, progress)?;
             }
             created.reload(progress)?;
             print_info(&created, json)
         }
-        args::Index::Add { index, corpus, commit_every, source, computing } => {
+        args::Index::Add { index, corpus, commit_every, duplicates, source, computing } => {
             if commit_every == 0 {
                 return Err(Error::config("--commit-every is 0; give 1 or more").into());
             }
             let opened = Index::open(&index, progress)?;
-            let added = add(&opened, &corpus, &source, computing, commit_every, progress)?;
+            let filling = FillConfig { commit_every, duplicates: duplicates.policy(), ..FillConfig::default() };
+            let added = add(&opened, &corpus, &source, computing, filling, progress)?;
             opened.reload(progress)?;
             if json {
-                return output::json(&serde_json::json!({ "added": added, "documents": opened.len() }));
+                let Filled { documents, repeats, .. } = added;
+                let all = opened.len();
+                return output::json(
+                    &serde_json::json!({ "added": documents, "documents": all, "duplicates": repeats }),
+                );
             }
-            output::line(format!("{added} documents added; {} in the index", opened.len()))
+            output::line(format!("{} documents added; {} in the index", added.documents, opened.len()))
         }
         args::Index::Delete { index, ids, filter } => delete(&index, &ids, filter.as_deref(), json, progress),
         args::Index::Info { index } => print_info(&Index::open(&index, progress)?, json),
@@ -303,20 +309,20 @@ fn add(
     corpus: &Path,
     source: &args::CorpusArgs,
     computing: args::ComputingArgs,
-    commit_every: usize,
+    filling: FillConfig,
     progress: &TerminalProgress,
-) -> Result<u64> {
+) -> Result<Filled> {
     let embedder = embedder_of(index.model(), computing, progress)?;
     let mut corpus = Corpus::open(corpus, &source.config())?;
     progress.stage("indexing", None);
-    let config = FillConfig { commit_every, ..FillConfig::default() };
-    let filled = fill(index, corpus.by_ref(), &Embeddings::Encode(&embedder), config, progress)?;
+    let filled = fill(index, corpus.by_ref(), &Embeddings::Encode(&embedder), filling, progress)?;
     report_skipped(&corpus, progress);
     filled.report_cut(index, progress);
+    filled.report_repeats(progress);
     progress.finish();
     if filled.interrupted {
         let problem = format!("{} documents are committed; run the same command to add the rest", filled.documents);
         return Err(anyhow::Error::new(Error::Interrupted).context(problem));
     }
-    Ok(filled.documents as u64)
+    Ok(filled)
 }

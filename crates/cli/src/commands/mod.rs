@@ -19,6 +19,7 @@ mod serve;
 mod sync;
 pub mod topics;
 mod train;
+pub mod watch;
 
 use std::path::Path;
 use std::sync::OnceLock;
@@ -56,6 +57,7 @@ pub fn run(args: Args) -> Result<()> {
         Command::Index(command) => index::run(command, json, &progress),
         Command::Topics(a) => topics::run(a, json, &progress),
         Command::Dedup(a) => dedup::run(a, json, &progress),
+        Command::SavedQueries(command) => watch::run(command, json, &progress),
         Command::Distill(a) => distill::run(a, json, &progress),
         Command::Export(a) => export::run(a, json, &progress),
         Command::Import(a) => import::run(a, json, &progress),

@@ -16,6 +16,7 @@ Examples:
   micpq topics news.micpq
   micpq topics news.micpq --topics 30 --over date --json
   micpq topics news.micpq --mark topic       # then: search --filter \"topic:3\"
+  micpq topics news.micpq --extend topic     # after documents were added
   micpq topics news.micpq --assignments topics.jsonl")]
 pub struct TopicsArgs {
     /// Index directory
@@ -38,6 +39,10 @@ pub struct TopicsArgs {
     /// Give each document this attribute, with the number of its topic; outliers have none
     #[arg(long, value_name = "ATTRIBUTE")]
     pub mark: Option<String>,
+    /// Give documents that were added later the number of the nearest topic, in the attribute that --mark wrote; find no new
+    /// topics
+    #[arg(long, value_name = "ATTRIBUTE", conflicts_with_all = ["topics", "over", "mark", "assignments"])]
+    pub extend: Option<String>,
     /// Write the topic of every document as a line of JSON
     #[arg(long, value_name = "FILE")]
     pub assignments: Option<PathBuf>,
@@ -45,6 +50,9 @@ pub struct TopicsArgs {
 
 pub fn run(args: TopicsArgs, json: bool, progress: &TerminalProgress) -> Result<()> {
     let index = Index::open(&args.index, progress)?;
+    if let Some(name) = &args.extend {
+        return extend(&index, name, json, progress);
+    }
     let config = TopicsConfig {
         topics: args.topics,
         seed: args.seed,
@@ -70,6 +78,21 @@ pub fn run(args: TopicsArgs, json: bool, progress: &TerminalProgress) -> Result<
         output::line(format!("attribute {name} written: {marked} documents changed"))?;
     }
     Ok(())
+}
+
+fn extend(index: &Index, attribute: &str, json: bool, progress: &TerminalProgress) -> Result<()> {
+    let later = topics::find_later(index, attribute, progress)?;
+    let marked = topics::mark_later(index, &later, attribute, progress)?;
+    progress.finish();
+    if json {
+        let mut value = serde_json::to_value(&later)?;
+        value["marked"] = marked.into();
+        return output::json(&value);
+    }
+    output::line(format!(
+        "{} documents have a topic now; {} of {} are far from every topic",
+        later.assigned, later.outliers, later.documents
+    ))
 }
 
 /// One line of JSON per document. The file appears when it is complete.

@@ -3,31 +3,39 @@
 //! Equal texts are found by their SHA-256. For the others, codes give the candidates: each document's nearest ones, by the
 //! exact scan. Words decide, by the Jaccard similarity of word pairs; or the stored vectors, by cosine. Pairs that are alike
 //! join into groups, and the first document of a group represents it.
+//!
+//! New documents are compared in the same way before they are added ([`Arrivals`]).
 
+mod arrivals;
 mod change;
 mod groups;
+mod lately;
+mod likeness;
 mod pairs;
+mod policy;
 mod shingles;
 
 use std::collections::HashMap;
 
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
 use strum::{EnumString, VariantNames};
 
 use crate::corpus::DocId;
 use crate::index::{Index, RerankVectors, Store, Walk};
 use crate::{Error, Progress, Result};
+pub use arrivals::Arrivals;
 pub use change::{Deleted, delete, mark};
 use groups::Groups;
+use likeness::text_hash;
 use pairs::Judge;
+pub use policy::{DUPLICATE_OF, DuplicatePolicy, OnDuplicate, Repeat, Repeats};
 
 /// Documents read at a time.
 const CHUNK: usize = 4096;
 
 /// How duplicates are found.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DuplicatesConfig {
     /// The measure. `None`: words, or vectors in an index that stores no texts.
     pub by: Option<Measure>,
@@ -83,6 +91,11 @@ impl Measure {
             Measure::Words => 0.4,
             Measure::Vectors => 0.9,
         }
+    }
+
+    /// The threshold given, or the default. Equal texts need none.
+    fn threshold_or(self, given: Option<f32>) -> f32 {
+        given.filter(|_| self != Measure::Text).unwrap_or(self.threshold())
     }
 
     fn of(index: &Index, config: &DuplicatesConfig) -> Result<Measure> {
@@ -150,7 +163,7 @@ pub struct Duplicates {
 pub fn find(index: &Index, config: &DuplicatesConfig, progress: &dyn Progress) -> Result<Duplicates> {
     config.validate()?;
     let measure = Measure::of(index, config)?;
-    let threshold = config.threshold.filter(|_| measure != Measure::Text).unwrap_or(measure.threshold());
+    let threshold = measure.threshold_or(config.threshold);
     let walk = index.walk()?;
     let mut groups = Groups::new(walk.len());
     let equal = match index.store() {
@@ -176,12 +189,7 @@ fn equal_texts(walk: &Walk, groups: &mut Groups, progress: &dyn Progress) -> Res
             return Err(Error::Interrupted);
         }
         let end = (start + CHUNK).min(walk.len());
-        let hash = |place: usize| -> Result<Option<[u8; 16]>> {
-            let record = walk.get(place)?;
-            let text = record.text.filter(|text| !text.trim().is_empty());
-            // Half of a SHA-256: two texts of 10^9 are equal in it by chance once in 10^20 corpora.
-            Ok(text.map(|text| Sha256::digest(text)[..16].try_into().expect("16 bytes")))
-        };
+        let hash = |place: usize| Ok(walk.get(place)?.text.as_deref().and_then(text_hash));
         let hashes = (start..end).into_par_iter().map(hash).collect::<Result<Vec<_>>>()?;
         for (place, hash) in (start..end).zip(hashes) {
             let Some(hash) = hash else { continue };
@@ -229,4 +237,6 @@ fn report(
 }
 
 #[cfg(test)]
-mod tests;
+mod arrivals_tests;
+#[cfg(test)]
+pub(crate) mod tests;

@@ -144,7 +144,7 @@ pub(super) fn join(
 }
 
 /// Documents of equal code that each document is compared with. Only short codes of many documents have more.
-const MAX_EQUAL: usize = 1000;
+pub(super) const MAX_EQUAL: usize = 1000;
 
 /// Rows by code. The scan orders equal distances by insertion and would cut a copy behind `k` others of its code.
 struct EqualCodes {
@@ -192,9 +192,9 @@ impl EqualCodes {
 
 /// Smallest shingles of a text that are looked up in the others. Two texts with a Jaccard similarity J share none of them with
 /// a probability of about (1 - J)^8: 0.02 at 0.4.
-const LOOKED_UP: usize = 8;
+pub(super) const LOOKED_UP: usize = 8;
 /// Texts with the same shingle that a text is compared with. Frequent pairs of words say little.
-const MAX_SHARED: usize = 50;
+pub(super) const MAX_SHARED: usize = 50;
 
 /// Rows by the smallest shingles of their texts: `(shingle, row)`, sorted. Empty where vectors decide.
 ///

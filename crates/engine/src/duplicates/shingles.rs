@@ -13,13 +13,21 @@ pub(super) struct Shingles(Box<[u32]>);
 impl Shingles {
     /// Lower case, letters and digits only. A text of one word has that word as its shingle.
     pub fn of(text: &str) -> Shingles {
-        let words: Vec<String> =
-            text.split(|c: char| !c.is_alphanumeric()).filter(|w| !w.is_empty()).map(str::to_lowercase).collect();
-        let mut hashes: Vec<u32> = words.windows(WORDS.min(words.len()).max(1)).map(hash).collect();
+        let words = words(text);
+        let mut hashes: Vec<u32> = windows(&words).map(hash).collect();
         hashes.sort_unstable();
         hashes.dedup();
         hashes.truncate(MAX_HASHES);
         Shingles(hashes.into())
+    }
+
+    /// The words of the shingles with the smallest hashes, at most `most` of them.
+    pub fn drawn(text: &str, most: usize) -> Vec<String> {
+        let words = words(text);
+        let mut drawn: Vec<(u32, &[String])> = windows(&words).map(|window| (hash(window), window)).collect();
+        drawn.sort_unstable();
+        drawn.dedup_by_key(|(hash, _)| *hash);
+        drawn.into_iter().take(most).map(|(_, window)| window.join(" ")).collect()
     }
 
     pub fn smallest(&self, most: usize) -> &[u32] {
@@ -44,6 +52,14 @@ impl Shingles {
         }
         if self.0.is_empty() || other.0.is_empty() { 0.0 } else { both as f32 / seen as f32 }
     }
+}
+
+fn words(text: &str) -> Vec<String> {
+    text.split(|c: char| !c.is_alphanumeric()).filter(|w| !w.is_empty()).map(str::to_lowercase).collect()
+}
+
+fn windows(words: &[String]) -> impl Iterator<Item = &[String]> {
+    words.windows(WORDS.min(words.len()).max(1))
 }
 
 /// FNV-1a of the words, folded to 32 bits: the same on every machine.

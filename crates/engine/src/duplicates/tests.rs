@@ -8,14 +8,14 @@ use crate::index::IndexConfig;
 use crate::model::{CodeShape, Codebooks, Dense, Distance, FORMAT, Model, ModelConfig, Projection};
 use crate::{Matrix, NoProgress};
 
-const WIDTH: usize = 16;
+pub(crate) const WIDTH: usize = 16;
 
-fn noise(seed: u64, i: u64) -> f32 {
+pub(crate) fn noise(seed: u64, i: u64) -> f32 {
     (mix(seed, i) >> 40) as f32 / (1 << 23) as f32 - 1.0
 }
 
 /// Codebooks of random codewords over embeddings as they are.
-fn model() -> Model {
+pub(crate) fn model() -> Model {
     let shape = CodeShape::new(8, 16, 2).unwrap();
     let identity = (0..WIDTH * WIDTH).map(|i| f32::from(u8::from(i / WIDTH == i % WIDTH))).collect();
     let projection = Projection::new(vec![Dense::new(WIDTH, identity, vec![0.0; WIDTH]).unwrap()]).unwrap();

@@ -85,6 +85,11 @@ impl Manifest {
         })
     }
 
+    /// The beginning of the id, or of the model's fingerprint where there is none.
+    pub fn short_id(&self) -> String {
+        self.id.as_ref().unwrap_or(&self.model).chars().take(16).collect()
+    }
+
     pub fn layout(&self) -> Layout {
         Layout {
             store: self.store,

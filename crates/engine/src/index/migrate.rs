@@ -181,6 +181,7 @@ fn fill(
             format!("has {} documents after all {total} were encoded; remove it and migrate again", new.len()),
         ));
     }
+    crate::saved::carry(old, &new)?;
     Ok(Migrated { documents: total, resumed })
 }
 
@@ -220,7 +221,7 @@ fn features_of(
 }
 
 /// Whether both models take vectors of the same encoder. For user vectors, only the width can be compared.
-fn same_vectors(old: &Model, new: &Model) -> bool {
+pub(crate) fn same_vectors(old: &Model, new: &Model) -> bool {
     match (&old.config.embedding, &new.config.embedding) {
         (Some(old), Some(new)) => old.same_vectors(new),
         (None, None) => old.inputs() == new.inputs(),

@@ -25,6 +25,7 @@ mod merges;
 mod migrate;
 mod nesting;
 mod payload;
+mod phrases;
 #[cfg(all(test, unix))]
 mod power_tests;
 mod reader;
@@ -57,6 +58,7 @@ pub use info::{Bytes, Info};
 pub(crate) use keywords::{KeywordStatistics, Keywords};
 pub(crate) use manifest::SHARDS;
 pub use manifest::{FORMAT, OLDEST_FORMAT, Store};
+pub(crate) use migrate::same_vectors;
 pub use migrate::{MigrateConfig, Migrated, migrate};
 pub use nesting::{MAX_FILTER_BYTES, MAX_FILTER_DEPTH};
 pub(crate) use reader::Reader;
@@ -332,6 +334,11 @@ impl Index {
     /// Reads every document: the distribution of codes, and the attributes.
     pub fn stats(&self, progress: &dyn Progress) -> Result<Stats> {
         stats::of(&self.inner, progress)
+    }
+
+    /// Tells this index from a copy of it and from one that takes its place. Indexes of the first formats have the model's name.
+    pub(crate) fn short_id(&self) -> String {
+        self.inner.manifest.short_id()
     }
 
     /// Counts and sizes.

@@ -11,6 +11,7 @@ use super::filter::{Bitmap, Filter, matching};
 use super::keywords::{self, KeywordStatistics, Keywords, Scored};
 use super::rerank_vectors::Cosines;
 use super::schema::Stored;
+use super::segment::Segment;
 use super::snapshot::{Candidate, Scanned, Snapshot};
 use super::{Index, Inner, STORE, guarded, guarded_ours};
 use crate::Result;
@@ -20,8 +21,8 @@ use crate::search::TopKRequest;
 
 /// The query layer's view of an index: one commit, unaffected by writers.
 pub(crate) struct Reader {
-    inner: Arc<Inner>,
-    snapshot: Arc<Snapshot>,
+    pub(super) inner: Arc<Inner>,
+    pub(super) snapshot: Arc<Snapshot>,
 }
 
 impl Index {
@@ -62,6 +63,41 @@ impl Reader {
     /// Address of the document with this id; deleted ones are not found.
     pub fn find(&self, id: &DocId) -> Result<Option<DocAddress>> {
         guarded_ours(&self.inner.dir.join(STORE), || self.snapshot.find(&self.inner.fields, id))
+    }
+
+    /// The insertion sequence of a row.
+    pub fn sequence(&self, address: DocAddress) -> u64 {
+        self.snapshot.segments()[address.segment_ord as usize].columns.sequence.get_val(address.doc_id)
+    }
+
+    /// The insertion sequence after those of all rows, deleted ones too.
+    pub fn end(&self) -> u64 {
+        let last = |segment: &Segment| {
+            let rank = (segment.blocks.len() as u32).checked_sub(1)?;
+            Some(segment.columns.sequence.get_val(segment.blocks.number(rank)) + 1)
+        };
+        self.snapshot.segments().iter().filter_map(last).max().unwrap_or(0)
+    }
+
+    /// Living rows that were inserted at this sequence or later, with their sequences, in that order.
+    pub fn rows_since(&self, sequence: u64) -> Result<Vec<(u64, DocAddress)>> {
+        self.snapshot.require(Part::Columns)?;
+        guarded_ours(&self.inner.dir.join(STORE), || {
+            let mut found = Vec::new();
+            let readers = self.snapshot.searcher().segment_readers();
+            for ((segment, reader), ordinal) in self.snapshot.segments().iter().zip(readers).zip(0u32..) {
+                // Ranks follow the order of insertion, so the new rows are the last ones.
+                let of = |rank: u32| {
+                    let row = segment.blocks.number(rank);
+                    (segment.columns.sequence.get_val(row), row)
+                };
+                let ranks = (0..segment.blocks.len() as u32).rev().map(of);
+                let new = ranks.take_while(|(own, _)| *own >= sequence).filter(|(_, row)| !reader.is_deleted(*row));
+                found.extend(new.map(|(own, row)| (own, DocAddress::new(ordinal, row))));
+            }
+            found.sort_unstable();
+            Ok(found)
+        })
     }
 
     /// See [`Snapshot::nearest`].
@@ -206,6 +242,11 @@ impl Reader {
         let searcher = self.snapshot.searcher();
         guarded(&self.inner.dir.join(STORE), || keywords.snippets(searcher, fields.text, statistics, most_chars))
             .map(Some)
+    }
+
+    /// The whole text of a document; `None` if the index stores no texts.
+    pub fn text(&self, address: DocAddress) -> Result<Option<String>> {
+        Ok(self.inner.record(&self.snapshot, address)?.text)
     }
 
     pub fn id(&self, address: DocAddress) -> Result<DocId> {

@@ -83,6 +83,14 @@ impl RerankVectors {
         Ok(bytes.as_chunks::<8>().0.iter().map(|block| u64::from_le_bytes(*block)).collect())
     }
 
+    /// A vector as it comes back from storage; as it is if none is stored.
+    pub(crate) fn rounded(self, embedding: &[f32]) -> std::result::Result<Vec<f32>, String> {
+        let packed = self.pack(embedding)?;
+        let mut rounded = embedding.to_vec();
+        self.unpack(&packed, &mut rounded);
+        Ok(rounded)
+    }
+
     /// Inverse of `pack`, up to the rounding of the storage type.
     fn unpack(self, packed: &[u64], embedding: &mut [f32]) {
         match self {

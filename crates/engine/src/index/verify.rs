@@ -83,6 +83,17 @@ impl Check<'_> {
         self.problems.push(Problem { path: path.as_ref().to_path_buf(), problem: problem.into() });
     }
 
+    /// Reports damage that does not end the check; another error does.
+    fn report_error(&mut self, error: Error) -> Result<()> {
+        match error {
+            Error::Format { path, problem } => {
+                self.report(path, problem);
+                Ok(())
+            }
+            other => Err(other),
+        }
+    }
+
     /// Reports a problem that the next search repairs.
     fn note(&self, path: &Path, problem: &str) {
         self.progress
@@ -98,6 +109,9 @@ impl Check<'_> {
         let model = Model::load(&self.dir.join(MODEL))?;
         manifest.check_model(self.dir, &model)?;
 
+        if let Some(problem) = crate::saved::problem(self.dir) {
+            self.report_error(problem)?;
+        }
         let store = self.dir.join(STORE);
         let index = super::guarded(&store, || tantivy::Index::open_in_dir(&store))?;
         let metas = super::guarded(&store, || index.load_metas())?;

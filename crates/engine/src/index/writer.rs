@@ -14,6 +14,7 @@ use super::directory::segment_of;
 use super::filter::Filter;
 use super::merges::{SoundMerges, groups, most_documents};
 use super::payload::Payload;
+use super::reader::Reader;
 use super::schema::id_text;
 use super::segment::codes_path;
 use super::snapshot::Snapshot;
@@ -153,6 +154,12 @@ impl IndexWriter {
     pub fn next_sequence(&mut self) -> Result<u64> {
         self.ready()?;
         Ok(self.next)
+    }
+
+    /// The last commit, which no other writer changes.
+    pub(crate) fn reader(&mut self) -> Result<Reader> {
+        self.ready()?;
+        Ok(Reader::new(self.inner.clone(), self.inner.sound()?))
     }
 
     /// Adds documents with the byte ranges of their chunks, and embeddings `[chunks of all documents, inputs]`.

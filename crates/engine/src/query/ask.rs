@@ -112,6 +112,16 @@ pub struct Embedded {
     pub(super) encode: Duration,
 }
 
+impl Embedded {
+    /// The embedding of a query that is one text or one vector.
+    pub(crate) fn into_embedding(self) -> Option<Vec<f32>> {
+        match self.like.into_iter().next() {
+            Some((Point::Embedding { embedding, .. }, _)) => Some(embedding),
+            _ => None,
+        }
+    }
+}
+
 /// An example as an embedding, or a document of the index.
 #[derive(Clone, Debug)]
 pub(super) enum Point {

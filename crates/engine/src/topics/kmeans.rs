@@ -29,9 +29,20 @@ impl Clusters {
 
 /// Clusters points around `count` centres.
 pub(super) fn cluster(points: &Points, count: usize, seed: u64, progress: &dyn Progress) -> Result<Clusters> {
+    restarted(points, count, seed, RESTARTS, progress)
+}
+
+/// [`cluster`] with another number of clusterings from different seeds.
+pub(super) fn restarted(
+    points: &Points,
+    count: usize,
+    seed: u64,
+    restarts: u64,
+    progress: &dyn Progress,
+) -> Result<Clusters> {
     let sample = points.sample(SAMPLE);
     let mut best: Option<Clusters> = None;
-    for restart in 0..RESTARTS {
+    for restart in 0..restarts {
         let found = lloyd(&sample, seeds(&sample, count, mix(seed, restart)), SAMPLE_ITERATIONS, progress)?;
         if best.as_ref().is_none_or(|best| found.error() < best.error()) {
             best = Some(found);

@@ -7,6 +7,7 @@
 mod choose;
 mod hierarchy;
 mod kmeans;
+mod later;
 mod names;
 mod points;
 #[cfg(test)]
@@ -21,6 +22,7 @@ use crate::corpus::{DocId, Value};
 use crate::index::{Index, Walk};
 use crate::{Error, Progress, Result};
 use kmeans::Clusters;
+pub use later::{Later, find_later, mark_later};
 pub use names::TopicTerm;
 use points::Points;
 

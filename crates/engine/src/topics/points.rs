@@ -1,5 +1,6 @@
 //! Decoded codes as points. A point is a codeword number per codebook; its vector is never built.
 
+use kernels::dropout::mix;
 use rayon::prelude::*;
 
 use crate::model::{CodeShape, Codebooks};
@@ -57,6 +58,19 @@ impl<'a> Points<'a> {
         let count = n.min(most);
         let codewords = (0..count).flat_map(|i| self.codewords[i * n / count * width..][..width].iter().copied());
         Points { codebooks: self.codebooks, codewords: codewords.collect() }
+    }
+
+    /// Two halves, drawn by the seed.
+    pub fn halves(&self, seed: u64) -> (Points<'a>, Points<'a>) {
+        let mut order: Vec<usize> = (0..self.len()).collect();
+        order.sort_by_key(|&i| mix(seed, i as u64));
+        let (one, other) = order.split_at(order.len() / 2);
+        (self.select(one), self.select(other))
+    }
+
+    pub fn select(&self, places: &[usize]) -> Points<'a> {
+        let codewords = places.iter().flat_map(|&i| self.point(i).iter().copied()).collect();
+        Points { codebooks: self.codebooks, codewords }
     }
 
     pub fn shape(&self) -> CodeShape {

@@ -144,3 +144,46 @@ fn bad_options_are_refused_with_the_value() {
     let said = refused(TopicsConfig { over: Some("nowhere".into()), ..Default::default() });
     assert!(said.contains("\"nowhere\"") && said.contains("YYYY"), "{said}");
 }
+
+#[test]
+fn documents_added_later_get_the_nearest_topic() {
+    let dir = tempfile::tempdir().unwrap();
+    let index = index(&dir, 2, Store::All);
+    let said = find_later(&index, "topic", &NoProgress).unwrap_err().to_string();
+    assert!(said.contains("no document has a topic"), "{said}");
+    assert!(find_later(&index, "size", &NoProgress).unwrap_err().to_string().contains("1234"));
+    let config = TopicsConfig { topics: Some(3), ..TopicsConfig::default() };
+    let found = find(&index, &config, &NoProgress).unwrap();
+    mark(&index, &found, "topic", &NoProgress).unwrap();
+    let topic_of = |id: u64| {
+        let record = index.get(&DocId::Int(id)).unwrap().unwrap();
+        record.attributes.into_iter().find(|(name, _)| name == "topic").map(|(_, value)| value)
+    };
+    let before: Vec<_> = (0..300).map(topic_of).collect();
+    let unchanged = find_later(&index, "topic", &NoProgress).unwrap();
+    assert_eq!((unchanged.assigned, unchanged.outliers), (0, found.outliers));
+
+    // Copies of documents without their topics, and one far from all.
+    let walk = index.walk().unwrap();
+    let mut writer = index.writer().unwrap();
+    for i in 0..60u64 {
+        let record = walk.get(i as usize).unwrap();
+        let document = Document { id: DocId::Int(1000 + i), text: "new".into(), labels: vec![], attributes: vec![] };
+        writer.add(&document, &record.code).unwrap();
+    }
+    writer.commit(&NoProgress).unwrap();
+    writer.close(&NoProgress).unwrap();
+    index.reload(&NoProgress).unwrap();
+    let later = find_later(&index, "topic", &NoProgress).unwrap();
+    let with_topic = (0..60).filter(|&i| before[i as usize].is_some()).count() as u64;
+    assert_eq!(
+        (later.documents, later.assigned, later.assigned + later.outliers),
+        (360, with_topic, 60 + found.outliers)
+    );
+    assert_eq!(mark_later(&index, &later, "topic", &NoProgress).unwrap() as u64, with_topic);
+    for i in 0..60 {
+        assert_eq!(topic_of(1000 + i), before[i as usize], "a copy has the topic of its original");
+    }
+    assert_eq!((0..300).map(topic_of).collect::<Vec<_>>(), before, "no topic changes");
+    assert_eq!(later.topics.iter().sum::<u64>(), 300 - found.outliers + with_topic);
+}

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use engine::chunk::Chunker;
 use engine::corpus::Document;
+use engine::duplicates::{Arrivals, DuplicatePolicy, Repeats};
 use engine::encoder::Embedder;
 use engine::index::{Index, IndexWriter};
 use engine::{Error, Matrix, Progress, Result};
@@ -16,11 +17,14 @@ pub struct FillConfig {
     /// Documents or chunks embedded and added at a time. The default keeps every core busy and is small beside any memory; a
     /// server takes fewer, so that queries in between do not wait long.
     pub at_once: usize,
+    /// What becomes of a document that repeats another. Unless all are kept, a commit has at most [`FillConfig::UPDATES`]
+    /// documents: those since the last one are compared in memory.
+    pub duplicates: DuplicatePolicy,
 }
 
 impl Default for FillConfig {
     fn default() -> Self {
-        FillConfig { commit_every: 200_000, at_once: 4096 }
+        FillConfig { commit_every: 200_000, at_once: 4096, duplicates: DuplicatePolicy::default() }
     }
 }
 
@@ -35,7 +39,7 @@ impl FillConfig {
         if self.at_once == 0 {
             return Err(Error::config("at_once is 0; add at least one document at a time"));
         }
-        Ok(())
+        self.duplicates.validate()
     }
 }
 
@@ -127,14 +131,16 @@ fn count(cut: &[bool]) -> usize {
 }
 
 /// The result of [`fill`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Filled {
-    /// Documents added and committed.
+    /// Documents added and committed; those that were skipped as duplicates are not among them.
     pub documents: usize,
     /// Texts that were encoded: documents, or their chunks.
     pub texts: usize,
     /// Texts of which the encoder took only the beginning.
     pub cut: usize,
+    /// What became of documents that repeat another.
+    pub repeats: Repeats,
     pub interrupted: bool,
 }
 
@@ -145,6 +151,30 @@ impl Filled {
             progress.warn(&note);
         }
     }
+
+    /// Says what became of documents that repeat another; nothing where there were none.
+    pub fn report_repeats(&self, progress: &dyn Progress) {
+        if let Some(note) = repeats_note(&self.repeats) {
+            progress.note(&note);
+        }
+    }
+}
+
+fn repeats_note(repeats: &Repeats) -> Option<String> {
+    let counts = [
+        (repeats.skipped, "documents repeat another and were skipped"),
+        (repeats.marked, "documents repeat another and have its id as duplicate_of"),
+        (repeats.replaced, "documents were replaced by new ones that repeat them"),
+    ];
+    let said: Vec<String> = counts.iter().filter(|(n, _)| *n > 0).map(|(n, what)| format!("{n} {what}")).collect();
+    let first = repeats.documents.first()?;
+    Some(format!(
+        "{}; the first is {}, like {} with {:.3}",
+        said.join(", "),
+        first.id,
+        first.duplicate_of,
+        first.similarity
+    ))
 }
 
 /// How many texts were cut, and what to do about it.
@@ -195,6 +225,7 @@ pub(super) fn add(
     writer: &mut IndexWriter,
     group: &[Split],
     embeddings: &Embeddings,
+    arrivals: Option<&mut Arrivals>,
     filled: &mut Filled,
     progress: &dyn Progress,
 ) -> Result<()> {
@@ -207,10 +238,14 @@ pub(super) fn add(
     let (rows, cut) = embeddings.of(filled.texts, &texts, progress)?;
     let split: Vec<(&Document, Vec<Range<usize>>)> =
         group.iter().map(|(document, chunks)| (document, chunks.clone())).collect();
-    writer.add_chunks(&split, &rows)?;
+    let repeats = match arrivals {
+        None => writer.add_chunks(&split, &rows).map(|()| Repeats::default())?,
+        Some(arrivals) => arrivals.add(writer, &split, &rows, progress)?,
+    };
     filled.texts += texts.len();
     filled.cut += cut;
-    filled.documents += group.len();
+    filled.documents += group.len() - repeats.skipped;
+    filled.repeats.extend(repeats);
     Ok(())
 }
 
@@ -240,7 +275,11 @@ pub fn fill(
     progress: &dyn Progress,
 ) -> Result<Filled> {
     config.validate()?;
-    let FillConfig { commit_every, at_once } = config;
+    let FillConfig { mut commit_every, at_once, duplicates } = config;
+    let mut arrivals = Arrivals::new(index, &duplicates)?;
+    if arrivals.is_some() {
+        commit_every = commit_every.min(FillConfig::UPDATES);
+    }
     let mut groups = Groups { documents, at_once, chunker: chunker(index, embeddings.embedder())? };
     let mut writer = index.writer()?;
     let (mut filled, mut pending) = (Filled::default(), 0);
@@ -251,7 +290,7 @@ pub fn fill(
             break;
         }
         let documents = group.len();
-        match add(&mut writer, &group, embeddings, &mut filled, progress) {
+        match add(&mut writer, &group, embeddings, arrivals.as_mut(), &mut filled, progress) {
             Err(Error::Interrupted) => {
                 writer.commit(progress)?;
                 return Ok(Filled { interrupted: true, ..filled });
@@ -261,15 +300,18 @@ pub fn fill(
         pending += documents;
         if pending >= commit_every {
             writer.commit(progress)?;
+            if let Some(arrivals) = &mut arrivals {
+                arrivals.committed();
+            }
             pending = 0;
         }
     }
     if let Embeddings::Given(rows) = embeddings
-        && rows.rows() != filled.documents
+        && rows.rows() != filled.texts
     {
         return Err(Error::input(
             "vectors",
-            format!("there are {} rows for {} documents; give one for each", rows.rows(), filled.documents),
+            format!("there are {} rows for {} documents; give one for each", rows.rows(), filled.texts),
         ));
     }
     writer.commit(progress)?;

@@ -15,6 +15,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use engine::corpus::Document;
+use engine::duplicates::Repeats;
 use engine::encoder::{Embedder, QueryEncoder};
 use engine::index::{Claim, Index, IndexConfig};
 use engine::language::LanguageChoice;
@@ -54,6 +55,8 @@ pub struct Built {
     /// Texts that were encoded (documents, or their chunks), and how many of them the encoder cut.
     pub texts: usize,
     pub cut: usize,
+    /// What became of documents that repeat another.
+    pub repeats: Repeats,
     pub metrics: serde_json::Value,
     /// Seconds of encoding and training, before the first document was indexed.
     pub training_seconds: f64,
@@ -85,6 +88,7 @@ pub fn build(
     claim.finish()?;
     let index = Index::open(output, progress)?;
     staged.filled.report_cut(&index, progress);
+    staged.filled.report_repeats(progress);
     let rerank = config.target_recall.and_then(|target| reranked_for(&index, target, progress));
     Ok(Built {
         rerank,
@@ -92,6 +96,7 @@ pub fn build(
         documents: staged.filled.documents,
         texts: staged.filled.texts,
         cut: staged.filled.cut,
+        repeats: staged.filled.repeats,
         metrics: staged.metrics,
         training_seconds: staged.training_seconds,
         seconds: begun.elapsed().as_secs_f64(),

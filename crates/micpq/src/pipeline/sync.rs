@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use engine::corpus::{Corpus, CorpusConfig, DocId, Document, FILE, FILE_HASH, FolderFile, OnError, files_below};
+use engine::duplicates::OnDuplicate;
 use engine::encoder::Embedder;
 use engine::index::{Index, IndexWriter};
 use engine::{Error, Progress, Result};
@@ -68,6 +69,11 @@ pub fn sync(
     progress: &dyn Progress,
 ) -> Result<Synced> {
     config.fill.validate()?;
+    if config.fill.duplicates.on_duplicate != OnDuplicate::Keep {
+        return Err(Error::config(
+            "sync keeps an index like a folder, so it adds every file; leave on_duplicate out, or run dedup after it",
+        ));
+    }
     let fill = config.fill;
     let config =
         CorpusConfig { file_hashes: true, on_error: OnError::Skip, unique_ids: false, ..config.corpus.clone() };
@@ -179,7 +185,7 @@ impl Work<'_> {
         let count = waiting.len();
         let group = fill::split(self.chunker.as_ref(), waiting);
         for some in group.chunks(self.fill.at_once) {
-            fill::add(&mut self.writer, some, &self.embeddings, &mut self.synced.filled, self.progress)?;
+            fill::add(&mut self.writer, some, &self.embeddings, None, &mut self.synced.filled, self.progress)?;
         }
         self.pending += count;
         Ok(())

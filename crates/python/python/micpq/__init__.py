@@ -10,7 +10,7 @@
 
 from __future__ import annotations
 
-from ._index import Hit, Hits, Index, build, open
+from ._index import Added, Hit, Hits, Index, build, open
 from ._methods import Method, paper, register_method
 from ._micpq import __version__, set_threads, threads
 from ._model import Flat, Model, train
@@ -30,6 +30,7 @@ from .errors import (
 from .formats import read_vectors, score
 
 __all__ = [
+    "Added",
     "ArgumentError",
     "BusyError",
     "ClosedError",

@@ -151,6 +151,27 @@ def _hits(answer: tuple[Any, ...]) -> Hits:
     return Hits([Hit(*hit) for hit in hits], next, None if explanation is None else json.loads(explanation), timings)
 
 
+class Added(int):
+    """How many documents :meth:`Index.add` added, and what became of those that repeat another."""
+
+    #: Documents that were left out.
+    skipped: int
+    #: Documents that were added with the attribute ``duplicate_of``.
+    marked: int
+    #: Documents that new ones replaced.
+    replaced: int
+    #: The first 1,000 of them: ``id``, ``duplicate_of`` and ``similarity``.
+    duplicates: list[dict[str, Any]]
+
+    def __new__(cls, number: int, repeats: Mapping[str, Any]) -> Added:
+        added = super().__new__(cls, number)
+        added.skipped = repeats.get("skipped", 0)
+        added.marked = repeats.get("marked", 0)
+        added.replaced = repeats.get("replaced", 0)
+        added.duplicates = repeats.get("documents", [])
+        return added
+
+
 class Index:
     """An open index. Any number of threads may use it. It is a context manager, and it closes when it is dropped.
 
@@ -400,14 +421,22 @@ class Index:
         *,
         embeddings: Any = None,
         ids: Sequence[Id] | None = None,
+        on_duplicate: str | None = None,
+        duplicate_by: str | None = None,
+        duplicate_threshold: float | None = None,
         progress: Progress = False,
         **corpus: Any,
-    ) -> int:
+    ) -> Added:
         """Adds documents, and returns their number. They are on disk when it returns. A document with a known id replaces
         the old one.
 
         :param embeddings: vectors of the documents ``[n, width]``, for an index of user vectors.
         :param ids: ids of a list of texts.
+        :param on_duplicate: what to do with a document that repeats one of the index or one before it: ``"keep"`` it,
+            ``"skip"`` it (a document with a known id is an update, and added), ``"mark"`` it with the attribute
+            ``duplicate_of``, or ``"replace"`` the older ones. Default: keep.
+        :param duplicate_by: what makes a duplicate, as ``by`` of :meth:`dedup`.
+        :param duplicate_threshold: least similarity of two duplicates. Default: 0.4 by words, 0.9 by vectors.
 
         >>> import micpq
         >>> index = micpq.build(NEWS, encoder=ENCODER, bits=16, epochs=2)
@@ -415,17 +444,24 @@ class Index:
         1
         >>> "new" in index
         True
+        >>> added = index.add([{"id": "again", "text": "Crude oil!"}], on_duplicate="skip")
+        >>> added, added.skipped, added.duplicates[0]["duplicate_of"]
+        (0, 1, 'new')
         """
+        options = _inputs.options(
+            {"on_duplicate": on_duplicate, "duplicate_by": duplicate_by, "duplicate_threshold": duplicate_threshold}
+        )
         documents = _inputs.documents(data, corpus, ids=ids)
         if embeddings is None and self._encoder is not None:
             texts = documents.texts()
             if not texts:
-                return 0
+                return Added(0, {})
             embeddings = _inputs.vectors(self._encoder(texts), "the encoder's result", rows=len(texts))
         array = None
         if embeddings is not None:
             array = _inputs.vectors(embeddings, width=self.model.inputs, rows=documents.count())
-        return self._native.add(documents, array, reporter(progress))
+        number, repeats = self._native.add(documents, options, array, reporter(progress))
+        return Added(number, json.loads(repeats))
 
     def delete(self, ids: Id | Iterable[Id] | None = None, *, filter: str | None = None) -> int:
         """Deletes documents by id or by filter, and returns how many there were.
@@ -574,6 +610,95 @@ class Index:
         report: dict[str, Any] = json.loads(self._native.topics(options, bool(assignments), reporter(progress)))
         return report
 
+    def extend_topics(self, attribute: str, *, progress: Progress = False) -> dict[str, Any]:
+        """Gives documents that were added after ``topics(mark=attribute)`` the number of the nearest topic, and finds no new ones.
+
+        Returns ``documents``, how many were ``assigned``, the ``outliers``, which are far from every topic, and the documents of
+        each of ``topics``.
+
+        >>> import micpq
+        >>> index = micpq.build(NEWS, encoder=ENCODER, bits=16, epochs=2)
+        >>> marked = index.topics(4, mark="topic")
+        >>> index.add([{"id": "again", "text": index.get(marked["topics"][0]["typical"][0]["id"])["text"]}])
+        1
+        >>> index.extend_topics("topic")["assigned"], index.get("again")["attributes"]["topic"]
+        (1, 0)
+        """
+        later: dict[str, Any] = json.loads(self._native.extend_topics(attribute, reporter(progress)))
+        return later
+
+    # Saved queries
+
+    def watch(
+        self,
+        name: str,
+        query: Any = None,
+        *,
+        cosine: float | None = None,
+        distance: float | None = None,
+        filter: str | None = None,
+    ) -> dict[str, Any]:
+        """Saves a query with the index: :meth:`matches` tells which documents that are added later match it. A query with the
+        same name is replaced.
+
+        :param name: letters, digits, dots, hyphens and underscores.
+        :param query: a text, which is encoded once, or an embedding. Without it the filter alone decides.
+        :param cosine: least cosine of the query and a document's stored vector.
+        :param distance: greatest distance of a document's code. A query needs one of the two.
+        :param filter: only documents that match, as in :meth:`search`.
+
+        >>> import micpq
+        >>> index = micpq.build(NEWS, encoder=ENCODER, bits=16, epochs=2)
+        >>> index.watch("oil", "crude oil barrel", cosine=0.9)["name"]
+        'oil'
+        >>> index.add([{"id": "new", "text": "crude oil barrel"}, {"id": "far", "text": "a poem"}])
+        2
+        >>> answer = index.matches()
+        >>> [(match["query"], match["id"]) for match in answer["matches"]]
+        [('oil', 'new')]
+        >>> index.matches(after=answer["next"])["matches"]
+        []
+        """
+        if not isinstance(name, str):
+            raise ArgumentError(f"name must be a string, not {name!r}")
+        text, vector = None, None
+        if query is not None:
+            kind, example = self._example(query)
+            if kind == "text":
+                text = example
+            else:
+                vector = example
+        options = _inputs.options({"text": text, "filter": filter, "cosine": cosine, "distance": distance})
+        saved: dict[str, Any] = json.loads(self._native.save_query(name, options, vector))
+        return saved
+
+    def watches(self) -> list[dict[str, Any]]:
+        """The saved queries, by name: ``name``, ``text``, ``filter``, ``cosine``, ``distance``, and ``since``, the position in
+        the order of insertion from which documents are new to it."""
+        saved: list[dict[str, Any]] = json.loads(self._native.saved_queries())
+        return saved
+
+    def unwatch(self, name: str) -> bool:
+        """Removes a saved query, and returns whether there was one."""
+        return self._native.remove_query(name)
+
+    def matches(
+        self, after: str | None = None, *, limit: int | None = None, name: str | None = None, all: bool = False
+    ) -> dict[str, Any]:
+        """Finds the documents that were added since a place, and match saved queries. A document that is updated is new.
+
+        Returns ``matches`` (each with ``query``, ``id``, ``cosine`` and ``distance``), ``next``, the place where the next call
+        begins, and ``more``, whether the limit left some out.
+
+        :param after: ``next`` of an earlier call, also of another process. Default: all since each query was saved.
+        :param limit: about how many matches; all of a document are told together. Default: 1,000.
+        :param name: only matches of this query.
+        :param all: also documents that were there before a query was saved, to try it.
+        """
+        options = _inputs.options({"after": after, "limit": limit, "name": name, "all": all})
+        found: dict[str, Any] = json.loads(self._native.matches(options, None))
+        return found
+
     def verify(self) -> list[str]:
         """Checks every file, and returns a line for each damage: an empty list if the index is sound."""
         return self._native.verify()
@@ -679,6 +804,7 @@ def build(
     :param progress: ``True`` for a bar, or a function called with ``(kind, text, number)``.
     :param options: those of :func:`train`, and ``store`` ("all" or "codes"), ``rerank_vectors`` ("int8", "f16" or "none"),
         ``target_recall`` (recall@10 against float search that searches should have: chooses ``bits``),
+        ``on_duplicate``, ``duplicate_by`` and ``duplicate_threshold`` (see :meth:`Index.add`),
         ``replace``, ``query_encoder`` (``"fast"``: also :meth:`Index.distill`), ``chunk`` (``True``, a number of tokens or ``"TOKENS:OVERLAP"``: split texts that are longer than the
         encoder takes) and ``language`` (of keyword search: ``"auto"``, ``"de"``, ``"ja"``, ...).
 

@@ -15,7 +15,7 @@ use super::jobs::{Started, bad_option, start};
 use crate::extract::{MayAdmin, NamedIndex, OptionalBody};
 use crate::hosted::Hosted;
 use crate::jobs::{Job, JobView};
-use crate::problem::Answer;
+use crate::problem::{Answer, Problem};
 use crate::schema;
 use crate::server::Server;
 use crate::whole::some_whole;
@@ -141,6 +141,9 @@ pub struct FindTopics {
     over: Option<String>,
     /// Give each document this attribute, with the number of its topic; outliers have none.
     mark: Option<String>,
+    /// Give documents that were added later the number of the nearest topic, in this attribute that `mark` wrote before. No
+    /// topics are found anew: the result has the numbers of documents.
+    extend: Option<String>,
 }
 
 /// Find topics
@@ -166,6 +169,12 @@ pub async fn topics(
         over: body.over,
     };
     config.validate().map_err(bad_option)?;
+    if let Some(name) = body.extend {
+        if body.mark.is_some() || config.topics.is_some() {
+            return Err(Problem::bad_request("extend finds no topics; leave topics and mark out"));
+        }
+        return start("topics", server, hosted, move |_, hosted, job| extend_topics(hosted, name, job));
+    }
     let mark = body.mark;
     start("topics", server, hosted, move |_, hosted, job| {
         let mut found = topics::find(&hosted.index(), &config, job)?;
@@ -177,4 +186,11 @@ pub async fn topics(
         }
         Ok(with(result, &found))
     })
+}
+
+fn extend_topics(hosted: &Hosted, name: String, job: &Job) -> Result<serde_json::Value> {
+    let later = topics::find_later(&hosted.index(), &name, job)?;
+    let write = move |index: &Index, later: &topics::Later| topics::mark_later(index, later, &name, &NoProgress);
+    let (marked, later) = change(hosted, later, write, job)?;
+    Ok(with(serde_json::json!({ "marked": marked }), &later))
 }

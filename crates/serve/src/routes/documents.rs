@@ -6,6 +6,7 @@ use axum::Json;
 use axum::extract::State;
 use engine::Progress;
 use engine::corpus::{DocId, Document, Value};
+use engine::duplicates::{Arrivals, DuplicatePolicy, DuplicatesConfig, Measure, OnDuplicate};
 use engine::index::{Record, Store};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -17,6 +18,7 @@ use crate::extract::{Body, MayRead, MayWrite, NamedIndex, NoBody, PathPart};
 use crate::hosted::Hosted;
 use crate::id::Id;
 use crate::problem::{Answer, Code, Problem};
+use crate::schema;
 use crate::server::Server;
 use crate::writes::{Change, DocumentWithVector, Done};
 
@@ -140,11 +142,35 @@ pub struct Upsert {
     #[schema(min_items = 1, max_items = 10000)]
     #[serde(deserialize_with = "crate::extract::objects")]
     documents: Vec<NewDocument>,
+    /// What to do with documents that repeat another. Default: `keep`.
+    #[schema(value_type = Option<schema::OnDuplicateName>)]
+    on_duplicate: Option<OnDuplicate>,
+    /// What makes a duplicate. Default: `words`, or `vectors` in an index without texts.
+    #[schema(value_type = Option<schema::DuplicatesBy>)]
+    duplicate_by: Option<Measure>,
+    /// Least similarity of two duplicates. Default: 0.4 by words, 0.9 by vectors.
+    #[schema(minimum = 0.01, maximum = 1.0)]
+    duplicate_threshold: Option<f32>,
+}
+
+/// The policy of a request, checked against the index.
+pub fn duplicate_policy(
+    hosted: &Hosted,
+    on_duplicate: Option<OnDuplicate>,
+    by: Option<Measure>,
+    threshold: Option<f32>,
+) -> Answer<DuplicatePolicy> {
+    let like = DuplicatesConfig { by, threshold, ..DuplicatesConfig::default() };
+    let policy = DuplicatePolicy { on_duplicate: on_duplicate.unwrap_or_default(), like };
+    policy.validate().map_err(|error| Problem::bad_request(error.to_string()))?;
+    Arrivals::new(&hosted.index(), &policy).map_err(|error| Problem::conflict(Code::Unsupported, error.to_string()))?;
+    Ok(policy)
 }
 
 /// Add or replace documents
 ///
-/// Stores all documents, or none if one of them cannot be stored. The answer comes when they are on disk and searchable.
+/// Stores all documents, or none if one of them cannot be stored. The answer comes when they are on disk and searchable. With
+/// `on_duplicate`, documents that repeat one of the index or one before them are skipped, marked, or replace the older ones.
 #[utoipa::path(put, path = "/v1/indexes/{index}/documents", tag = "documents", operation_id = "upsertDocuments",
     params(("index" = String, Path, description = "Name of the index")),
     request_body = Upsert, responses((status = 200, description = "The documents are stored", body = Done), Refusals))]
@@ -161,9 +187,10 @@ pub async fn upsert(
             body.documents.len()
         )));
     }
+    let policy = duplicate_policy(&hosted, body.on_duplicate, body.duplicate_by, body.duplicate_threshold)?;
     let max_text_bytes = server.config.max_text_bytes;
     let new = body.documents.into_iter().map(|d| d.checked(&hosted, max_text_bytes)).collect::<Answer<Vec<_>>>()?;
-    Ok(Json(hosted.writes.change(Change::Upsert(new)).await?))
+    Ok(Json(hosted.writes.change(Change::Upsert(new, policy)).await?))
 }
 
 /// A document of the index.

@@ -13,6 +13,7 @@ mod recall;
 mod stream;
 mod system;
 mod vector;
+mod watch;
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -51,6 +52,7 @@ pub use documents::NewDocument;
         (name = "indexes", description = "Create, show, back up and drop indexes"),
         (name = "documents", description = "Add, get, count and delete documents"),
         (name = "search", description = "Find documents"),
+        (name = "watch", description = "Saved queries, and the new documents that match them"),
         (name = "insight", description = "Codes, attributes and training"),
         (name = "jobs", description = "Background jobs"),
         (name = "embeddings", description = "Embeddings and codes of texts, compatible with OpenAI's API"),
@@ -75,6 +77,9 @@ fn described() -> OpenApiRouter<Arc<Server>> {
         .routes(routes!(query::query))
         .routes(routes!(query::batch))
         .routes(routes!(query::vector))
+        .routes(routes!(watch::list))
+        .routes(routes!(watch::save, watch::remove))
+        .routes(routes!(watch::matches))
         .routes(routes!(insight::facets))
         .routes(routes!(insight::codebooks))
         .routes(routes!(insight::codeword))

@@ -10,17 +10,20 @@ use axum::body::{Body, Bytes};
 use axum::extract::{Request, State};
 use axum::http::{StatusCode, header};
 use engine::corpus::{Corpus, CorpusConfig, Document, Format, OnError};
+use engine::duplicates::{DuplicatePolicy, Measure, OnDuplicate};
 use futures_util::StreamExt;
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 use utoipa::{IntoParams, ToSchema};
 
 use super::Refusals;
+use super::documents::duplicate_policy;
 use crate::extract::{MayWrite, NamedIndex, QueryString};
 use crate::hosted::Hosted;
 use crate::problem::{Answer, Code, Problem};
+use crate::schema;
 use crate::server::Server;
-use crate::writes::{Change, Done, Pending};
+use crate::writes::{Change, Done, Duplicated, Pending};
 
 /// Limits of one write, in documents and bytes of text. Large enough to keep the encoder busy, small enough to fail early.
 const CHUNK_DOCUMENTS: usize = 512;
@@ -48,6 +51,15 @@ pub struct Options {
     /// Field that holds the label or labels. Default: `label` or `labels`.
     #[param(min_length = 1)]
     label_field: Option<String>,
+    /// What to do with documents that repeat another. Default: `keep`.
+    #[param(inline, value_type = Option<schema::OnDuplicateName>)]
+    on_duplicate: Option<OnDuplicate>,
+    /// What makes a duplicate. Default: `words`, or `vectors` in an index without texts.
+    #[param(inline, value_type = Option<schema::DuplicatesBy>)]
+    duplicate_by: Option<Measure>,
+    /// Least similarity of two duplicates. Default: 0.4 by words, 0.9 by vectors.
+    #[param(minimum = 0.01, maximum = 1.0)]
+    duplicate_threshold: Option<f32>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, ToSchema)]
@@ -61,7 +73,7 @@ enum OnBadLine {
 /// The result of a stream. The counted documents are on disk.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct Streamed {
-    /// Number of documents added or replaced.
+    /// Number of documents added or replaced. Skipped duplicates do not count.
     changed: u64,
     /// Number of skipped lines.
     skipped: u64,
@@ -69,6 +81,9 @@ pub struct Streamed {
     reasons: Vec<String>,
     /// Number of documents in the index.
     documents: u64,
+    /// What became of duplicates, if `on_duplicate` was given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    duplicates: Option<Duplicated>,
 }
 
 /// Add or replace documents from a stream
@@ -114,6 +129,7 @@ pub async fn stream(
         return Err(Problem::bad_request("a field name is empty; name the field, or leave the option out"));
     }
     config.validate().map_err(Problem::of(Code::BadQuery))?;
+    let policy = duplicate_policy(&hosted, options.on_duplicate, options.duplicate_by, options.duplicate_threshold)?;
     let Ok(_permit) = server.streams.clone().try_acquire_owned() else {
         server.metrics.rejected("stream");
         return Err(Problem::overloaded("too many streams are being read"));
@@ -122,7 +138,7 @@ pub async fn stream(
     let (finished, finish) = oneshot::channel();
     std::thread::Builder::new()
         .name("stream".into())
-        .spawn(move || drop(finished.send(write_all(receiver, &config, &hosted))))
+        .spawn(move || drop(finished.send(write_all(receiver, &config, policy, &hosted))))
         .map_err(|e| Problem::internal(format!("cannot start a thread: {e}")))?;
     let fed = feed(request.into_body(), sender, server.config.timeout());
     tokio::pin!(fed, finish);
@@ -187,10 +203,15 @@ impl Read for Pieces {
     }
 }
 
-fn write_all(receiver: Receiver<io::Result<Bytes>>, config: &CorpusConfig, hosted: &Hosted) -> Answer<Streamed> {
+fn write_all(
+    receiver: Receiver<io::Result<Bytes>>,
+    config: &CorpusConfig,
+    policy: DuplicatePolicy,
+    hosted: &Hosted,
+) -> Answer<Streamed> {
     let mut pending = VecDeque::new();
     let mut total = Done::default();
-    let read = read_all(receiver, config, hosted, &mut pending, &mut total);
+    let read = read_all(receiver, config, policy, hosted, &mut pending, &mut total);
     // However the reading ended, the pending writes are awaited and counted.
     let mut failure = read.as_ref().err().cloned();
     for done in pending {
@@ -204,6 +225,7 @@ fn write_all(receiver: Receiver<io::Result<Bytes>>, config: &CorpusConfig, hoste
             skipped: skipped.0,
             reasons: skipped.1,
             documents: hosted.index().len() as u64,
+            duplicates: total.duplicates,
         }),
         (Some(mut problem), _) | (None, Err(mut problem)) => {
             problem.details.committed = Some(total.changed as u64);
@@ -216,6 +238,7 @@ fn write_all(receiver: Receiver<io::Result<Bytes>>, config: &CorpusConfig, hoste
 fn read_all(
     receiver: Receiver<io::Result<Bytes>>,
     config: &CorpusConfig,
+    policy: DuplicatePolicy,
     hosted: &Hosted,
     pending: &mut VecDeque<Pending>,
     total: &mut Done,
@@ -263,7 +286,7 @@ fn read_all(
             if pending.len() >= MAX_PENDING_WRITES {
                 settle(hosted, pending.pop_front().expect("not empty"), total)?;
             }
-            let change = Change::Upsert(chunk.into_iter().map(|document| (document, None)).collect());
+            let change = Change::Upsert(chunk.into_iter().map(|document| (document, None)).collect(), policy);
             pending.push_back(hosted.writes.push(change)?);
         }
         if let Some(problem) = failed {
@@ -277,6 +300,10 @@ fn read_all(
 
 /// Waits for a write and counts it.
 fn settle(hosted: &Hosted, done: Pending, total: &mut Done) -> Answer<()> {
-    total.changed += hosted.writes.result(done.blocking_recv())?.changed;
+    let done = hosted.writes.result(done.blocking_recv())?;
+    total.changed += done.changed;
+    if let Some(later) = done.duplicates {
+        total.duplicates.get_or_insert_default().extend(later);
+    }
     Ok(())
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::Body;
 use axum::http::{HeaderMap, Request};
+use engine::duplicates::DuplicatePolicy;
 use engine::index::{Index, IndexConfig, RerankVectors};
 use engine::model::{CodeShape, Codebooks, Dense, Distance, FORMAT, Model, ModelConfig, Projection};
 use http_body_util::BodyExt;
@@ -20,11 +21,13 @@ use crate::writes::Change;
 
 mod access;
 mod documents;
+mod duplicates;
 mod indexes;
 mod jobs;
 mod queries;
 mod requests;
 mod tenants;
+mod watch;
 
 const WIDTH: usize = 8;
 
@@ -144,7 +147,7 @@ fn described() -> Vec<(String, String)> {
     let mut all = Vec::new();
     for (path, methods) in api["paths"].as_object().unwrap() {
         let path = path.replace("{index}", "news").replace("{id}", "1").replace("{job}", "1");
-        let path = path.replace("{codebook}", "0").replace("{codeword}", "0");
+        let path = path.replace("{name}", "saved").replace("{codebook}", "0").replace("{codeword}", "0");
         assert!(!path.contains('{'), "{path}");
         for method in methods.as_object().unwrap().keys() {
             all.push((method.to_uppercase(), path.clone()));
@@ -157,7 +160,7 @@ fn new_change(i: usize) -> Change {
     let new: crate::routes::NewDocument = serde_json::from_value(document(i)).unwrap();
     let crate::id::Id(id) = new.id;
     let stored = engine::corpus::Document { id, text: new.text.unwrap(), labels: vec![], attributes: vec![] };
-    Change::Upsert(vec![(stored, new.vector.map(|vector| vector.0))])
+    Change::Upsert(vec![(stored, new.vector.map(|vector| vector.0))], DuplicatePolicy::default())
 }
 
 impl Bench {

@@ -1,0 +1,110 @@
+//! Topics of documents that were added after the topics were written into an attribute.
+//!
+//! Nothing is stored about topics but the attribute: a centre is the mean of the documents that have its number. So the numbers
+//! stay what they are, also after a migration to another model.
+
+use std::collections::HashMap;
+
+use serde::Serialize;
+
+use super::points::{Centres, Nearest, Points};
+use super::{Assignment, MAX_TOPICS, assign, kmeans::Clusters};
+use crate::corpus::Value;
+use crate::index::{Index, Walk};
+use crate::{Error, Progress, Result};
+
+/// Documents between two looks at whether to stop.
+const CHUNK: usize = 4096;
+
+/// The result of [`find_later`].
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Later {
+    pub documents: u64,
+    /// Documents that had no topic and get the nearest.
+    pub assigned: u64,
+    /// Documents that are far from every topic.
+    pub outliers: u64,
+    /// Documents by topic afterwards.
+    pub topics: Vec<u64>,
+    /// The topic of every document that has one, by its insertion sequence.
+    #[serde(skip)]
+    values: HashMap<u64, Value>,
+}
+
+/// Finds the nearest topic of each document that has none, where `attribute` has the topics of the others ([`super::mark`]). The
+/// rule that tells outliers is that of [`super::find`].
+pub fn find_later(index: &Index, attribute: &str, progress: &dyn Progress) -> Result<Later> {
+    let walk = index.walk()?;
+    let (own, sequences) = read(&walk, attribute, progress)?;
+    let Some(count) = own.iter().flatten().max().map(|&topic| usize::from(topic) + 1) else {
+        return Err(Error::config(format!(
+            "no document has a topic as attribute \"{attribute}\"; write topics first (mark)"
+        )));
+    };
+    let points = Points::new(index.model().codebooks(), &walk.codes()?);
+    let centres = centres(&points, &own, count);
+    // The distances of the documents of a topic say who is far from it.
+    let nearest = points.nearest(&centres);
+    let within = |(near, own): (&Nearest, &Option<u16>)| match own {
+        Some(topic) => Nearest { centre: *topic, ..*near },
+        None => *near,
+    };
+    let all: Vec<Nearest> = nearest.iter().zip(&own).map(within).collect();
+    let assigned = assign(&Clusters { centres, nearest: all }, count);
+    let topic = |(own, found): (&Option<u16>, &Assignment)| own.or((!found.outlier).then_some(found.topic));
+    let topics: Vec<Option<u16>> = own.iter().zip(&assigned).map(topic).collect();
+    let mut sizes = vec![0; count];
+    topics.iter().flatten().for_each(|&topic| sizes[usize::from(topic)] += 1);
+    let values = sequences.iter().zip(&topics).filter_map(|(&s, topic)| Some((s, Value::Int((*topic)?.into()))));
+    Ok(Later {
+        documents: walk.len() as u64,
+        assigned: own.iter().zip(&topics).filter(|(own, topic)| own.is_none() && topic.is_some()).count() as u64,
+        outliers: topics.iter().filter(|topic| topic.is_none()).count() as u64,
+        topics: sizes,
+        values: values.collect(),
+    })
+}
+
+/// Writes the topics that [`find_later`] found, in one commit. Returns how many documents changed.
+pub fn mark_later(index: &Index, found: &Later, attribute: &str, progress: &dyn Progress) -> Result<usize> {
+    index.set_attribute(attribute, &found.values, progress)
+}
+
+/// The topic of every document, if it has one, and its insertion sequence.
+fn read(walk: &Walk, attribute: &str, progress: &dyn Progress) -> Result<(Vec<Option<u16>>, Vec<u64>)> {
+    progress.stage("reading topics", Some(walk.len() as u64));
+    let (mut topics, mut sequences) = (Vec::with_capacity(walk.len()), Vec::with_capacity(walk.len()));
+    for i in 0..walk.len() {
+        if i % CHUNK == 0 && progress.interrupted() {
+            return Err(Error::Interrupted);
+        }
+        let record = walk.get(i)?;
+        let value = record.attributes.iter().find(|(name, _)| name == attribute).map(|(_, value)| value);
+        topics.push(match value {
+            None => None,
+            Some(Value::Int(topic)) if (0..MAX_TOPICS as i64).contains(topic) => Some(*topic as u16),
+            Some(other) => {
+                let shown = serde_json::to_string(other).unwrap_or_default();
+                return Err(Error::config(format!(
+                    "document {} has {shown} as attribute \"{attribute}\", which is not the number of a topic; name the \
+                     attribute that topics were written to (mark)",
+                    record.id
+                )));
+            }
+        });
+        sequences.push(record.sequence);
+        progress.advance(1);
+    }
+    Ok((topics, sequences))
+}
+
+/// The means of the documents of each topic. A topic without documents is far from everything.
+fn centres(points: &Points, own: &[Option<u16>], count: usize) -> Centres {
+    let with_topic: Vec<usize> = (0..own.len()).filter(|&i| own[i].is_some()).collect();
+    let members = points.select(&with_topic);
+    let near = |&i: &usize| Nearest { centre: own[i].expect("it has a topic"), distance: 0.0, second: 0.0 };
+    let nearest: Vec<Nearest> = with_topic.iter().map(near).collect();
+    let width = points.shape().width();
+    let far = Centres { width, values: vec![f32::MAX.sqrt() / width as f32; count * width] };
+    members.means(&members.histograms(&nearest, count), &far)
+}
