@@ -10,6 +10,7 @@ mod faults;
 mod flow;
 mod formats;
 mod hub;
+mod mcp;
 mod methods;
 mod pull;
 mod query_encoder;
