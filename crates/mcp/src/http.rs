@@ -2,11 +2,13 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use engine::{Error, Result};
 use rmcp::transport::streamable_http_server::session::never::NeverSessionManager;
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
 use tokio::net::TcpListener;
+use tokio::sync::Notify;
 
 use crate::tools::Tools;
 
@@ -15,6 +17,9 @@ pub const PATH: &str = "/mcp";
 
 /// Bytes of a request. A query text is the longest part of one.
 const MAX_BODY_BYTES: usize = 1 << 20;
+
+/// How long accepted calls may take after a stop.
+const GRACE: Duration = Duration::from_secs(5);
 
 /// Serves until `stop` is ready; accepted calls are answered.
 pub async fn serve(
@@ -38,9 +43,16 @@ pub async fn serve(
     let service =
         StreamableHttpService::new(move || Ok(tools.clone()), Arc::new(NeverSessionManager::default()), config);
     let router = axum::Router::new().route_service(PATH, service);
-    let serving = std::pin::pin!(axum::serve(listener, router).into_future());
+    let stopping = Arc::new(Notify::new());
+    let own = stopping.clone();
+    let serving = axum::serve(listener, router).with_graceful_shutdown(async move { own.notified().await });
+    let stopped = async {
+        stop.await;
+        stopping.notify_one();
+        tokio::time::sleep(GRACE).await;
+    };
     tokio::select! {
-        result = serving => result.map_err(busy),
-        () = stop => Ok(()),
+        result = serving.into_future() => result.map_err(busy),
+        () = stopped => Ok(()),
     }
 }
