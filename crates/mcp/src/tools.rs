@@ -6,10 +6,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use engine::{Error, Progress, Result};
 use rmcp::model::{
-    CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, Implementation, ListToolsResult,
+    CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, Implementation, JsonObject, ListToolsResult,
     PaginatedRequestParams, ServerCapabilities, ServerConfig, Tool, ToolAnnotations,
 };
 use rmcp::schemars::JsonSchema;
+use rmcp::schemars::generate::SchemaSettings;
 use rmcp::service::RequestContext;
 use rmcp::{ErrorData, RoleServer, ServerHandler};
 use serde::Serialize;
@@ -109,8 +110,21 @@ where
         .with_title(title)
         .with_annotations(hints)
         .with_input_schema::<A>()
-        .with_output_schema::<R>();
+        .with_raw_output_schema(answer_schema::<R>());
     Entry { tool, call: Box::new(call) }
+}
+
+/// The schema of an answer as it is written: what is left out when it is empty is not required.
+fn answer_schema<R: JsonSchema>() -> Arc<JsonObject> {
+    let generator = SchemaSettings::draft2020_12().for_serialize().into_generator();
+    match generator.into_root_schema_for::<R>().to_value() {
+        Value::Object(mut schema) => {
+            // The name of a Rust type says nothing to an assistant.
+            schema.remove("title");
+            Arc::new(schema)
+        }
+        _ => Arc::default(),
+    }
 }
 
 fn wrong(tool: &str, error: &serde_path_to_error::Error<serde_json::Error>) -> Error {
