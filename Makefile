@@ -9,7 +9,7 @@ PYTHON := $(CURDIR)/.venv/python-tests/bin/python
 MICPQ_SHARED ?= $(abspath ../shared)
 export MICPQ_SHARED
 
-.PHONY: help build demo test steps fmt features lint words figures unit contract page pictures javascript javascript-types python ray ray-wheel ray-openapi adapters arm wasm wasm-check encoders rustdoc package lean deny \
+.PHONY: help build demo test steps fmt features lint words figures unit contract page pictures javascript javascript-types mcp python ray ray-wheel ray-openapi adapters arm wasm wasm-check encoders rustdoc package lean deny \
   test-crash soak fuzz sanitize miri sbom lock bench-search bench-encode bench-serve bench-query bench-build bench-query-encoder bench-web bench-ray scale-plan bench-languages bench-dedup bench-topics encoder-goldens clean
 
 help:  ## list the targets
@@ -28,7 +28,7 @@ test:  ## check format, lints, words and figures, run every test, and list what 
 	scripts/skipped target/test.log; exit $$status
 
 # One after the other, quick checks first.
-steps: fmt features lint words figures wasm-check unit arm contract page javascript python ray adapters
+steps: fmt features lint words figures wasm-check unit arm contract page javascript mcp python ray adapters
 
 fmt:  ## check the format of the Rust code
 	$(CARGO) fmt --all --check
@@ -52,7 +52,7 @@ rustdoc:  ## build the API documentation, with warnings as errors
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --no-deps --workspace
 
 # Every crate that can be published, packed as a registry would take it.
-PUBLISHED := kernels web cuda engine train methods paper serve cli
+PUBLISHED := kernels web cuda engine train methods paper serve mcp cli
 package:  ## pack every published crate
 	$(CARGO) package --quiet --no-verify --allow-dirty -p micpq $(foreach crate,$(PUBLISHED),-p micpq-$(crate))
 
@@ -156,6 +156,15 @@ page: .venv-http/made  ## test the web page in Chromium
 javascript:  ## test the JavaScript client against a running server
 	@if command -v npm >/dev/null; then cd clients/javascript && npm ci --silent --no-audit --no-fund && npm run --silent check && npm test --silent; \
 	else echo "skipped: npm is not installed, so the JavaScript client was not tested"; fi
+
+# The official client of the protocol in an environment of its own.
+mcp: .venv-mcp/made build  ## test `micpq mcp` with the official MCP client
+	cd crates/mcp/tests && MICPQ_BINARY=$(CURDIR)/$(MICPQ) $(CURDIR)/.venv-mcp/bin/python -m pytest -q -p no:cacheprovider
+
+.venv-mcp/made: crates/mcp/tests/requirements.txt
+	python3 -m venv .venv-mcp
+	.venv-mcp/bin/pip install --quiet --disable-pip-version-check -r $<
+	@touch $@
 
 javascript-types: build  ## write the types of the JavaScript client from the OpenAPI description
 	cd clients/javascript && npm ci --silent --no-audit --no-fund && $(CURDIR)/$(MICPQ) serve --openapi | node generate.js

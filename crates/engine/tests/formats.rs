@@ -152,6 +152,38 @@ fn an_index_of_format_4_answers_as_the_program_that_wrote_it() {
     assert!(verify(&path, &NoProgress).unwrap().is_empty());
 }
 
+/// `data/model-5` is the model of `data/index-3` with tables by kind; `data/tables-5.json` holds those of `data/queries.npy`.
+#[test]
+fn a_model_of_todays_format_gives_the_tables_it_was_written_with() {
+    assert_eq!(engine::model::FORMAT, 5, "a new format needs a directory of its own here");
+    let model = engine::model::Model::load(&data().join("model-5")).unwrap();
+    assert_eq!(tables_5(&model), std::fs::read_to_string(data().join("tables-5.json")).unwrap());
+}
+
+fn tables_5(model: &engine::model::Model) -> String {
+    let queries = npy::read_f32(&data().join("queries.npy")).unwrap();
+    let tables = model.kinds().expect("tables by kind").tables(&queries).unwrap();
+    let values: Vec<&[f32]> = tables.iter().map(|table| table.values()).collect();
+    serde_json::to_string(&(model.fingerprint(), values)).unwrap()
+}
+
+/// Run once, by the program of model format 5.
+#[test]
+#[ignore = "writes the test data"]
+fn write_model_5() {
+    let model = engine::model::Model::load(&data().join("index-3/model")).unwrap();
+    let outputs = model.shape().num_codebooks() * model.shape().codebook_size();
+    // Quarters: every order of additions gives the same sums.
+    let values = |n: usize, seed: usize| (0..n).map(|i| ((i * 37 + seed) % 17) as f32 / 4.0 - 2.0).collect::<Vec<f32>>();
+    let layer = |inputs: usize, outputs: usize, seed| {
+        engine::model::Dense::new(inputs, values(inputs * outputs, seed), values(outputs, seed + 5)).unwrap()
+    };
+    let layers = vec![layer(model.inputs(), 6, 1), layer(6, outputs, 2)];
+    let model = model.with_kinds(engine::model::Projection::new(layers).unwrap()).unwrap();
+    model.save(&data().join("model-5"), &serde_json::Value::Null).unwrap();
+    std::fs::write(data().join("tables-5.json"), tables_5(&model)).unwrap();
+}
+
 /// Run once, by the program of format 4.
 #[test]
 #[ignore = "writes the test data"]

@@ -12,7 +12,7 @@ from bench import news, write_encoder
 
 ROOT = Path(__file__).resolve().parents[3]
 BINARY = Path(os.environ.get("MICPQ_BINARY", ROOT / "target" / "release" / "micpq"))
-PAGES = ["start", "install", "cli", "search", "documents", "fast", "topics", "dedup", "watch", "methods", "python", "formats", "tuning"]
+PAGES = ["start", "install", "cli", "search", "documents", "fast", "mcp", "topics", "dedup", "watch", "methods", "python", "formats", "tuning"]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.M | re.S)
 
 

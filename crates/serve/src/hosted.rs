@@ -4,11 +4,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use engine::encoder::Embedder;
+use engine::encoder::Encoders;
 use engine::index::Index;
-use engine::model::Model;
 use engine::query::{Query, RecallReport, SearchConfig, Searcher};
-use engine::{Error, NoProgress, Progress, Result};
+use engine::{Error, NoProgress, Result};
 use parking_lot::{Mutex, RwLock};
 
 use crate::config::ServeConfig;
@@ -16,27 +15,6 @@ use crate::insight::Map;
 use crate::metrics::Metrics;
 use crate::queries::QueryQueue;
 use crate::writes::WriteQueue;
-
-/// The loaded encoders. Indexes with equal encoders share one.
-#[derive(Default)]
-pub struct Encoders {
-    loaded: Mutex<Vec<Arc<Embedder>>>,
-}
-
-impl Encoders {
-    /// The encoder of a model, loaded on first use. `None` for a model of user vectors.
-    pub fn of(&self, model: &Model, progress: &dyn Progress) -> Result<Option<Arc<Embedder>>> {
-        let Some(config) = &model.config.embedding else { return Ok(None) };
-        // Locked during the load, so that two indexes load it once.
-        let mut loaded = self.loaded.lock();
-        if let Some(embedder) = loaded.iter().find(|embedder| embedder.config() == config) {
-            return Ok(Some(embedder.clone()));
-        }
-        let embedder = Arc::new(model.embedder(None, progress)?);
-        loaded.push(embedder.clone());
-        Ok(Some(embedder))
-    }
-}
 
 pub struct Hosted {
     name: String,

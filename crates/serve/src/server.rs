@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use axum::http::StatusCode;
 use engine::disk::clear_folders;
+use engine::encoder::Encoders;
 use engine::index::{Index, IndexConfig};
 use engine::model::Model;
 use engine::{Error, Result};
@@ -17,7 +18,7 @@ use tokio::sync::Semaphore;
 
 use crate::bounds::{Budget, Turns};
 use crate::config::{ServeConfig, check_name};
-use crate::hosted::{Encoders, Hosted};
+use crate::hosted::Hosted;
 use crate::jobs::Jobs;
 use crate::keys::{Access, CurrentKeys};
 use crate::metrics::Metrics;

@@ -64,6 +64,8 @@ pub enum Command {
     Sync(Sync),
     /// Serve indexes over HTTP, with a page to search them
     Serve(Serve),
+    /// Give an assistant indexes to search, over the Model Context Protocol
+    Mcp(crate::commands::mcp::Mcp),
     /// Measure a model on labelled corpora: P@k, MAP, recall 10@100, beside exact float search
     Eval(Eval),
     /// Encode a corpus as embeddings, or with --model as codes (.npy)

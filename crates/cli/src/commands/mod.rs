@@ -12,6 +12,7 @@ pub mod export;
 pub mod import;
 mod index;
 pub mod judge;
+pub mod mcp;
 mod paper;
 pub mod score;
 mod search;
@@ -50,6 +51,7 @@ pub fn run(args: Args) -> Result<()> {
         Command::Search(a) => search::run(a, json, &progress),
         Command::Sync(a) => sync::run(a, json, &progress),
         Command::Serve(a) => serve::run(a, json, &progress),
+        Command::Mcp(a) => mcp::run(a, json, &progress),
         Command::Eval(a) => eval::run(a, json, &progress),
         Command::Encode(a) => encode::run(a, json, &progress),
         Command::Train(a) => train::run(a, json, &progress),

@@ -1,6 +1,6 @@
 //! `micpq serve`: serves indexes over HTTP.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use engine::Error;
@@ -54,21 +54,31 @@ fn flags(args: &Serve) -> Result<toml::Table> {
         table.insert("data".into(), data.display().to_string().into());
     }
     let mut indexes = toml::Table::new();
-    for given in &args.indexes {
-        let (name, path) = match given.split_once('=') {
-            Some((name, path)) => (name.to_owned(), path),
-            None => (name_of(Path::new(given))?, given.as_str()),
-        };
-        if indexes.insert(name.clone(), path.into()).is_some() {
-            return Err(
-                Error::config(format!("two indexes are named \"{name}\"; rename one of them with NAME=PATH")).into()
-            );
-        }
+    for (name, path) in named_indexes(&args.indexes)? {
+        indexes.insert(name, path.display().to_string().into());
     }
     if !indexes.is_empty() {
         table.insert("indexes".into(), indexes.into());
     }
     Ok(table)
+}
+
+/// Names and directories of indexes, each given as PATH or NAME=PATH.
+pub fn named_indexes(given: &[String]) -> Result<Vec<(String, PathBuf)>> {
+    let mut named: Vec<(String, PathBuf)> = Vec::new();
+    for given in given {
+        let (name, path) = match given.split_once('=') {
+            Some((name, path)) => (name.to_owned(), path),
+            None => (name_of(Path::new(given))?, given.as_str()),
+        };
+        if named.iter().any(|(other, _)| *other == name) {
+            return Err(
+                Error::config(format!("two indexes are named \"{name}\"; rename one of them with NAME=PATH")).into()
+            );
+        }
+        named.push((name, path.into()));
+    }
+    Ok(named)
 }
 
 /// The index name of a path: `news` for `/data/news.micpq`.

@@ -11,6 +11,7 @@ mod faults;
 mod flow;
 mod formats;
 mod hub;
+mod mcp;
 mod methods;
 mod pull;
 mod query_encoder;

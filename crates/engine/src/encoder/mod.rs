@@ -33,6 +33,7 @@ mod recipe;
 mod remote;
 #[cfg(feature = "hub")]
 mod service;
+mod shared;
 mod statics;
 mod team;
 mod terms;
@@ -64,6 +65,7 @@ pub use pooling::{Pool, Pooling, PoolingChoice};
 pub use precision::Precision;
 pub use recipe::Recipe;
 pub use remote::EncodingWorkers;
+pub use shared::Encoders;
 pub use terms::{Layer, NAME as TERMS, Terms, Vocabulary, Weighting, terms_of};
 
 use crate::progress::Progress;

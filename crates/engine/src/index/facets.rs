@@ -26,6 +26,24 @@ pub struct Facet {
     pub range: Option<(f64, f64)>,
 }
 
+impl Facet {
+    /// The filter `name:"value"`, with special characters of the query language escaped.
+    pub fn filter(name: &str, value: &Value) -> String {
+        let quoted = |text: &str| format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""));
+        let name: String = name
+            .chars()
+            .flat_map(|c| if c.is_alphanumeric() || "._-".contains(c) { vec![c] } else { vec!['\\', c] })
+            .collect();
+        match value {
+            Value::Bool(v) => format!("{name}:{v}"),
+            Value::Int(v) => format!("{name}:{}", quoted(&v.to_string())),
+            Value::Float(v) => format!("{name}:{}", quoted(&v.to_string())),
+            Value::Text(v) => format!("{name}:{}", quoted(v)),
+            Value::Texts(all) => format!("{name}:{}", quoted(&all.join(" "))),
+        }
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Key {
     Bool(bool),

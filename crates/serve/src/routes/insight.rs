@@ -5,6 +5,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use engine::corpus::Value;
+use engine::index::Facet;
 use engine::{Error, Progress};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
@@ -82,7 +83,7 @@ pub async fn facets(
     let index = hosted.index();
     let facets = super::reading(&server, move |_| index.facets(options.filter.as_deref(), max_values));
     let facets = facets.await?.map_err(Problem::of(Code::BadQuery))?;
-    let view = |facet: engine::index::Facet| FacetView {
+    let view = |facet: Facet| FacetView {
         documents: facet.documents,
         distinct: facet.distinct,
         least: facet.range.map(|r| r.0),
@@ -90,27 +91,11 @@ pub async fn facets(
         values: facet
             .values
             .into_iter()
-            .map(|(value, count)| FacetValue { filter: filter_of(&facet.name, &value), value, count })
+            .map(|(value, count)| FacetValue { filter: Facet::filter(&facet.name, &value), value, count })
             .collect(),
         name: facet.name,
     };
     Ok(Json(Facets { facets: facets.into_iter().map(view).collect() }))
-}
-
-/// The filter `name:"value"`, with special characters of the query language escaped.
-fn filter_of(name: &str, value: &Value) -> String {
-    let quoted = |text: &str| format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""));
-    let name: String = name
-        .chars()
-        .flat_map(|c| if c.is_alphanumeric() || "._-".contains(c) { vec![c] } else { vec!['\\', c] })
-        .collect();
-    match value {
-        Value::Bool(v) => format!("{name}:{v}"),
-        Value::Int(v) => format!("{name}:{}", quoted(&v.to_string())),
-        Value::Float(v) => format!("{name}:{}", quoted(&v.to_string())),
-        Value::Text(v) => format!("{name}:{}", quoted(v)),
-        Value::Texts(all) => format!("{name}:{}", quoted(&all.join(" "))),
-    }
 }
 
 /// Usage of the codebooks.
