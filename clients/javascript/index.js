@@ -193,10 +193,11 @@ export class Index {
   /**
    * Adds documents, or replaces those with the same ids. They are on disk when it returns.
    * @param {Schemas['NewDocument'][]} documents
+   * @param {Omit<Partial<Schemas['Upsert']>, 'documents'>} [options] What to do with documents that repeat another.
    * @returns {Promise<Schemas['Changed']>}
    */
-  upsert(documents) {
-    return this.#request('PUT', '/documents', { documents });
+  upsert(documents, options = {}) {
+    return this.#request('PUT', '/documents', { ...options, documents });
   }
 
   /**
@@ -266,6 +267,42 @@ export class Index {
    */
   dedup(options = {}) {
     return this.#request('POST', '/dedup', options);
+  }
+
+  /**
+   * Saves a query: `matches` tells which documents that are added later match it.
+   * @param {string} name
+   * @param {Partial<Schemas['NewSavedQuery']>} query
+   * @returns {Promise<Schemas['SavedQueryView']>}
+   */
+  watch(name, query) {
+    return this.#request('PUT', `/watch/${encodeURIComponent(name)}`, query);
+  }
+
+  /**
+   * The saved queries.
+   * @returns {Promise<Schemas['SavedQueryView'][]>}
+   */
+  async watches() {
+    return (await this.#request('GET', '/watch')).queries;
+  }
+
+  /**
+   * Removes a saved query.
+   * @param {string} name
+   */
+  async unwatch(name) {
+    await this.#request('DELETE', `/watch/${encodeURIComponent(name)}`);
+  }
+
+  /**
+   * New documents that match saved queries. `next` of the answer is `after` of the next call.
+   * @param {{ after?: string, limit?: number, name?: string, all?: boolean }} [options]
+   * @returns {Promise<Schemas['MatchList']>}
+   */
+  matches(options = {}) {
+    const given = Object.entries(options).filter(([, value]) => value !== undefined);
+    return this.#request('GET', `/matches?${new URLSearchParams(given.map(([name, value]) => [name, String(value)]))}`);
   }
 
   /** Deletes the index. Only one that was created over HTTP can be dropped. */

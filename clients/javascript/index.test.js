@@ -106,3 +106,20 @@ test('the types are those of the server', async () => {
   const types = astToString(await openapiTS({ ...document, paths: {} }));
   assert.ok(readFileSync(new URL('schema.d.ts', import.meta.url), 'utf8').endsWith(types), 'schema.d.ts is old: run make javascript-types');
 });
+
+test('copies are skipped, and saved queries are told of new documents', async () => {
+  const saved = await index.watch('japan', { filter: 'place:japan' });
+  assert.equal(saved.name, 'japan');
+  const { next } = await index.matches();
+  const added = await index.upsert([
+    { id: 'copy', text: 'Oil PRICE number 4' },
+    { id: 'new', text: 'a bridge over the slow river', attributes: { place: 'japan' } },
+  ], { on_duplicate: 'skip', duplicate_threshold: 1 });
+  assert.deepEqual([added.changed, added.duplicates.skipped, added.duplicates.documents[0].duplicate_of], [1, 1, 'n-4']);
+  const found = await index.matches({ after: next });
+  assert.deepEqual(found.matches.map((match) => [match.query, match.id]), [['japan', 'new']]);
+  assert.equal((await index.watches()).length, 1);
+  await index.unwatch('japan');
+  await index.delete(['new']);
+  await assert.rejects(index.unwatch('japan'), (error) => error.code === 'unknown_saved_query');
+});

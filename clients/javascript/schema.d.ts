@@ -37,7 +37,7 @@ export interface components {
         Bits: 16 | 32 | 64 | 128;
         /** @description The result of a change. It is on disk. */
         Changed: {
-            /** @description Number of documents added, replaced or deleted. */
+            /** @description Number of documents added, replaced or deleted. Skipped duplicates do not count. */
             changed: number;
             /**
              * @description Number of texts of this change that are longer than the encoder takes: only their beginnings are searched. An index
@@ -46,6 +46,7 @@ export interface components {
             cut: number;
             /** @description Number of documents in the index after the commit. */
             documents: number;
+            duplicates?: null | components["schemas"]["Duplicated"];
         };
         /** @description The chunk of a document by which it was found. */
         Chunk: {
@@ -89,7 +90,7 @@ export interface components {
          * @description Reason of a failure. Programs use `code`, people the message.
          * @enum {string}
          */
-        Code: "not_json" | "bad_request" | "too_large" | "answer_too_large" | "wrong_media_type" | "wrong_host" | "cross_site" | "no_key" | "unknown_key" | "not_allowed" | "unknown_index" | "index_unavailable" | "unknown_document" | "unknown_job" | "unknown_path" | "wrong_method" | "bad_filter" | "bad_vector" | "bad_query" | "bad_document" | "unknown_model" | "index_exists" | "index_busy" | "unsupported" | "overloaded" | "timeout" | "stopping" | "storage" | "internal";
+        Code: "not_json" | "bad_request" | "too_large" | "answer_too_large" | "wrong_media_type" | "wrong_host" | "cross_site" | "no_key" | "unknown_key" | "not_allowed" | "unknown_index" | "index_unavailable" | "unknown_document" | "unknown_saved_query" | "unknown_job" | "unknown_path" | "wrong_method" | "bad_filter" | "bad_vector" | "bad_query" | "bad_document" | "unknown_model" | "index_exists" | "index_busy" | "unsupported" | "overloaded" | "timeout" | "stopping" | "storage" | "internal";
         /** @description Usage of the codebooks. */
         Codebooks: {
             documents: number;
@@ -221,6 +222,25 @@ export interface components {
          * @enum {string}
          */
         Distance: "norm" | "squared" | "hamming";
+        /** @description A new document that repeats another. */
+        DuplicateOf: {
+            /** @description The most similar document. A document that replaces several has an entry for each. */
+            duplicate_of: components["schemas"]["Id"];
+            id: components["schemas"]["Id"];
+            /** Format: float */
+            similarity: number;
+        };
+        /** @description What became of new documents that repeat another. */
+        Duplicated: {
+            /** @description The first 1,000 of them. */
+            documents: components["schemas"]["DuplicateOf"][];
+            /** @description Number of new documents that were added with the attribute `duplicate_of`. */
+            marked: number;
+            /** @description Number of documents that new ones replaced. */
+            replaced: number;
+            /** @description Number of new documents that were left out. */
+            skipped: number;
+        };
         /**
          * @description What decides whether two documents are alike.
          * @enum {string}
@@ -328,6 +348,12 @@ export interface components {
         };
         /** @description Options of finding topics. */
         FindTopics: {
+            /**
+             * @description Give documents that were added later the number of the nearest topic, in this attribute that `mark` wrote before. No
+             *     topics are found anew: the result has the numbers of documents.
+             * @default null
+             */
+            extend: string | null;
             /**
              * @description Give each document this attribute, with the number of its topic; outliers have none.
              * @default null
@@ -561,6 +587,31 @@ export interface components {
             outside: number;
             term: string;
         };
+        /** @description New documents that match saved queries. */
+        MatchList: {
+            /** @description In the order of insertion of their documents, then of the names of queries. */
+            matches: components["schemas"]["MatchView"][];
+            /** @description Whether there are more matches now. */
+            more: boolean;
+            /** @description Where the next request begins. */
+            next: string;
+        };
+        /** @description A document that matches a saved query. */
+        MatchView: {
+            /**
+             * Format: float
+             * @description Cosine of the stored vector; of the best chunk of a long text. `null` for a filter alone, and without stored vectors.
+             */
+            cosine?: number | null;
+            /**
+             * Format: float
+             * @description Distance of the code; of the nearest chunk. `null` for a filter alone.
+             */
+            distance?: number | null;
+            id: components["schemas"]["Id"];
+            /** @description Name of the query. */
+            query: string;
+        };
         /** @description Options of a measurement. */
         MeasureRecall: {
             /**
@@ -627,6 +678,41 @@ export interface components {
             text?: string | null;
             vector?: null | components["schemas"]["Vector"];
         };
+        /** @description A query to save: a text or a vector with a threshold, a filter, or both. */
+        NewSavedQuery: {
+            /**
+             * Format: float
+             * @description Least cosine of the query and the stored vector of a document. The index must store rerank vectors.
+             * @default null
+             * @example 0.5
+             */
+            cosine: number | null;
+            /**
+             * Format: float
+             * @description Greatest distance of a document's code.
+             * @default null
+             */
+            distance: number | null;
+            /**
+             * @description Filter that a document must pass, as in a query.
+             * @default null
+             * @example places:japan
+             */
+            filter: string | null;
+            /**
+             * @description Text. It is encoded once, now.
+             * @default null
+             * @example strikes at ports
+             */
+            text: string | null;
+            /** @default null */
+            vector: null | components["schemas"]["Vector"];
+        };
+        /**
+         * @description What to do with a new document that repeats one of the index or one before it: `keep` it, `skip` it (a document with a known id is an update, and stored), `mark` it with the attribute `duplicate_of`, or `replace` the older ones.
+         * @enum {string}
+         */
+        OnDuplicateName: "keep" | "skip" | "mark" | "replace";
         /**
          * @description Which encoder reads the texts of a query.
          * @enum {string}
@@ -655,6 +741,33 @@ export interface components {
          * @enum {string}
          */
         RerankVectors: "none" | "int8" | "f16";
+        /** @description The saved queries of an index. */
+        SavedQueryList: {
+            /** @description Queries, by name. */
+            queries: components["schemas"]["SavedQueryView"][];
+        };
+        /** @description A saved query. */
+        SavedQueryView: {
+            /**
+             * Format: float
+             * @description Least cosine of a match.
+             */
+            cosine?: number | null;
+            /**
+             * Format: float
+             * @description Greatest distance of a match.
+             */
+            distance?: number | null;
+            filter?: string | null;
+            name: string;
+            /**
+             * Format: int64
+             * @description Documents at this position in the order of insertion, and later ones, are new to it.
+             */
+            since: number;
+            /** @description Text; `null` for a vector, and for a filter alone. */
+            text?: string | null;
+        };
         /** @description A query: one of `text`, `vector` and `document`, or several in `like`. */
         Search: {
             /**
@@ -802,7 +915,7 @@ export interface components {
         Streamed: {
             /**
              * Format: int64
-             * @description Number of documents added or replaced.
+             * @description Number of documents added or replaced. Skipped duplicates do not count.
              */
             changed: number;
             /**
@@ -810,6 +923,7 @@ export interface components {
              * @description Number of documents in the index.
              */
             documents: number;
+            duplicates?: null | components["schemas"]["Duplicated"];
             /** @description Reasons of the first ten skipped lines. */
             reasons: string[];
             /**
@@ -868,6 +982,13 @@ export interface components {
         Upsert: {
             /** @description The documents. Either all of them are stored, or none. */
             documents: components["schemas"]["NewDocument"][];
+            duplicate_by?: null | components["schemas"]["DuplicatesBy"];
+            /**
+             * Format: float
+             * @description Least similarity of two duplicates. Default: 0.4 by words, 0.9 by vectors.
+             */
+            duplicate_threshold?: number | null;
+            on_duplicate?: null | components["schemas"]["OnDuplicateName"];
         };
         /** @description Number of tokens. */
         Usage: {

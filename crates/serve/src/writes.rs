@@ -265,7 +265,7 @@ impl WriterThread {
                     match Arrivals::new(index, policy)? {
                         None => writer.add_chunks(&documents, &rows)?,
                         Some(mut arrivals) => {
-                            duplicates = Some(arrivals.add(writer, &documents, &rows, &NoProgress)?)
+                            duplicates = Some(arrivals.add(writer, &documents, &rows, &NoProgress)?);
                         }
                     }
                     new.len() - duplicates.as_ref().map_or(0, |repeats| repeats.skipped)

@@ -87,7 +87,7 @@ fn a_build_leaves_copies_out() {
         (&20.into(), &20.into(), &40.into())
     );
     assert!(bench.ok("dedup i --by text").starts_with("0 of 20"));
-    assert_eq!(bench.json(&format!("build rows.jsonl --model i/model --encoder tiny -o all"))[0]["documents"], 60);
+    assert_eq!(bench.json("build rows.jsonl --model i/model --encoder tiny -o all")[0]["documents"], 60);
     write(&bench, "one.jsonl", &[rows[0].clone()]);
     bench.ok("index create bare one.jsonl --model i/model --store codes --rerank-vectors none");
     assert!(

@@ -133,6 +133,8 @@ class Routes:
         return {"count": self.searcher.count(body.get("filter"))}
 
     def upsert(self, _: Any, __: Any, body: dict[str, Any]) -> dict[str, Any]:
+        if body.get("on_duplicate") not in (None, "keep") or body.get("duplicate_by") or body.get("duplicate_threshold"):
+            raise Refusal(409, "unsupported", "shards do not look for duplicates while documents are added; leave on_duplicate out")
         new = body["documents"]
         wire = [_to_wire(document) for document in new]
         embedded = None
