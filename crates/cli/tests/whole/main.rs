@@ -20,5 +20,6 @@ mod serve;
 mod service;
 mod several;
 mod soak;
+mod stored;
 mod upkeep;
 mod usage;
