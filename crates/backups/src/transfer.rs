@@ -1,6 +1,6 @@
 //! Files to the store and back.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::io::{Read, Write};
 use std::path::Path;
@@ -20,16 +20,11 @@ const PARTS: usize = 3;
 
 /// Uploads the files that the store has not, and returns how many those were, and their bytes.
 pub async fn upload(place: &Place, copy: &Path, manifest: &Manifest, progress: &dyn Progress) -> Result<(usize, u64)> {
-    let known: HashSet<(String, u64)> = place
-        .objects(&place.files())
-        .await?
-        .into_iter()
-        .map(|object| (object.location.filename().unwrap_or_default().to_owned(), object.size))
-        .collect();
+    let known = sizes(place).await?;
     let mut seen = HashSet::new();
     let mut new: Vec<&BackupFile> = Vec::new();
     for file in &manifest.files {
-        if !known.contains(&(file.sha256.clone(), file.bytes)) && seen.insert(&file.sha256) {
+        if known.get(&file.sha256) != Some(&file.bytes) && seen.insert(&file.sha256) {
             new.push(file);
         }
     }
@@ -39,6 +34,12 @@ pub async fn upload(place: &Place, copy: &Path, manifest: &Manifest, progress: &
         send(place, &copy.join(&file.path), file, progress).await?;
     }
     Ok((new.len(), bytes))
+}
+
+/// The sizes of the files that the store has.
+async fn sizes(place: &Place) -> Result<HashMap<String, u64>> {
+    let objects = place.objects(&place.files()).await?.into_iter();
+    Ok(objects.map(|object| (object.location.filename().unwrap_or_default().to_owned(), object.size)).collect())
 }
 
 async fn send(place: &Place, path: &Path, file: &BackupFile, progress: &dyn Progress) -> Result<()> {
@@ -87,6 +88,16 @@ async fn send_parts(
 
 /// Downloads the files of a backup into a directory that does not exist yet.
 pub async fn download(place: &Place, manifest: &Manifest, to: &Path, progress: &dyn Progress) -> Result<()> {
+    let known = sizes(place).await?;
+    for file in &manifest.files {
+        let problem = match known.get(&file.sha256) {
+            Some(bytes) if *bytes == file.bytes => continue,
+            Some(bytes) => format!("has {bytes} bytes, expected {}", file.bytes),
+            None => "is missing".to_owned(),
+        };
+        let name = place.name_of(&place.file(&file.sha256));
+        return Err(Error::format(name, format!("{problem}; the backup is damaged, restore another one")));
+    }
     progress.stage("downloading", Some(manifest.bytes()));
     for file in &manifest.files {
         let path = to.join(&file.path);

@@ -201,13 +201,15 @@ fn a_damaged_backup_is_not_restored() {
     let flipped = store.fails(&bench, &format!("index restore {url} x.micpq"), 1);
     assert!(flipped.contains("SHA-256") && flipped.contains("restore another"), "{flipped}");
     std::fs::write(&path, &whole[..whole.len() - 1]).unwrap();
-    assert!(store.fails(&bench, &format!("index restore {url} x.micpq"), 1).contains("bytes"));
+    let short = store.fails(&bench, &format!("index restore {url} x.micpq"), 1);
+    assert!(short.contains(&format!("expected {}; the backup is damaged", whole.len())), "{short}");
     // The next backup uploads what has another size.
     let again = &store.json(&bench, &format!("index backup news.micpq {url}"))[0];
     assert_eq!(again["uploaded_files"], 1);
     store.json(&bench, &format!("index restore {url} x.micpq"));
     std::fs::remove_file(&path).unwrap();
-    store.fails(&bench, &format!("index restore {url} y.micpq"), 1);
+    let gone = store.fails(&bench, &format!("index restore {url} y.micpq"), 1);
+    assert!(gone.contains("is missing; the backup is damaged"), "{gone}");
     assert!(!bench.path("y.micpq").exists());
     // A manifest that cannot be read keeps every file.
     std::fs::write(bench.path("store/backups/other.json"), "{").unwrap();
