@@ -20,6 +20,7 @@ mod serve;
 mod service;
 mod several;
 mod soak;
+#[cfg(feature = "object-store")]
 mod stored;
 mod upkeep;
 mod usage;
