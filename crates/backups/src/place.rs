@@ -125,7 +125,7 @@ pub fn failed(place: &str, error: object_store::Error) -> Error {
         Problem::Unauthenticated { .. } | Problem::PermissionDenied { .. } => {
             "check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and what they permit"
         }
-        _ => "check the network, AWS_REGION and AWS_ENDPOINT_URL, then run the command again",
+        _ => "check the name of the bucket, the network, AWS_REGION and AWS_ENDPOINT_URL, then run the command again",
     };
     Error::input(place, format!("{error}; {advice}"))
 }

@@ -162,6 +162,12 @@ fn a_bucket_keeps_backups_that_share_files() {
     let bench = built();
     let store = moto(&program);
     keep_and_restore(&bench, &store);
+    // A file of two parts.
+    let large: Vec<u8> = (0..40_000_000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    std::fs::write(bench.path("news.micpq/model/large"), &large).unwrap();
+    store.json(&bench, &format!("index backup news.micpq {}", store.url));
+    store.json(&bench, &format!("index restore {} large.micpq", store.url));
+    assert!(bench.bytes("large.micpq/model/large") == large);
     let missing = store.fails(&bench, "index backups s3://absent/news", 1);
     assert!(missing.contains("bucket"), "{missing}");
 }
