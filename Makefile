@@ -9,7 +9,7 @@ PYTHON := $(CURDIR)/.venv/python-tests/bin/python
 MICPQ_SHARED ?= $(abspath ../shared)
 export MICPQ_SHARED
 
-.PHONY: help build demo test steps fmt features lint words figures unit contract page pictures javascript javascript-types mcp python ray ray-wheel ray-openapi adapters arm wasm wasm-check encoders rustdoc package lean deny \
+.PHONY: help build demo test steps fmt features lint words figures unit contract page pictures javascript javascript-types mcp backups python ray ray-wheel ray-openapi adapters arm wasm wasm-check encoders rustdoc package lean deny \
   test-crash soak fuzz sanitize miri sbom lock bench-search bench-encode bench-serve bench-query bench-build bench-query-encoder bench-web bench-ray scale-plan bench-languages bench-dedup bench-topics encoder-goldens clean
 
 help:  ## list the targets
@@ -28,7 +28,7 @@ test:  ## check format, lints, words and figures, run every test, and list what 
 	scripts/skipped target/test.log; exit $$status
 
 # One after the other, quick checks first.
-steps: fmt features lint words figures wasm-check unit arm contract page javascript mcp python ray adapters
+steps: fmt features lint words figures wasm-check unit arm contract page javascript mcp backups python ray adapters
 
 fmt:  ## check the format of the Rust code
 	$(CARGO) fmt --all --check
@@ -52,7 +52,7 @@ rustdoc:  ## build the API documentation, with warnings as errors
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --no-deps --workspace
 
 # Every crate that can be published, packed as a registry would take it.
-PUBLISHED := kernels web cuda engine train methods paper serve mcp cli
+PUBLISHED := kernels web cuda engine train methods paper serve mcp backups cli
 package:  ## pack every published crate
 	$(CARGO) package --quiet --no-verify --allow-dirty -p micpq $(foreach crate,$(PUBLISHED),-p micpq-$(crate))
 
@@ -164,6 +164,15 @@ mcp: .venv-mcp/made build  ## test `micpq mcp` with the official MCP client
 .venv-mcp/made: crates/mcp/tests/requirements.txt
 	python3 -m venv .venv-mcp
 	.venv-mcp/bin/pip install --quiet --disable-pip-version-check -r $<
+	@touch $@
+
+# moto is an S3 on this machine.
+backups: .venv-backups/made  ## test backups in a bucket of S3 (moto)
+	MICPQ_MOTO=$(abspath .venv-backups/bin/moto_server) $(CARGO) test --release --workspace --test whole -- stored::a_bucket
+
+.venv-backups/made: crates/backups/tests/requirements.txt
+	python3 -m venv .venv-backups
+	.venv-backups/bin/pip install --quiet --disable-pip-version-check -r $<
 	@touch $@
 
 javascript-types: build  ## write the types of the JavaScript client from the OpenAPI description

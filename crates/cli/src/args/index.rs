@@ -111,21 +111,42 @@ Examples:
         #[arg(long, default_value_t = RecallConfig::default().rerank, value_name = "N")]
         rerank: usize,
     },
-    /// Copy the last commit to another directory while readers and a writer continue
+    /// Copy the last commit to another directory or an object store while readers and a writer continue
+    #[command(after_help = "\
+An object store holds many backups of an index, and a file that several of them have once: only what is new is uploaded. S3 takes
+AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN, AWS_REGION and AWS_ENDPOINT_URL from the environment; AWS_ALLOW_HTTP=true
+allows an address without TLS.
+
+Examples:
+  micpq index backup news.micpq backups/monday
+  micpq index backup news.micpq s3://bucket/news --keep 7
+  micpq index backups s3://bucket/news
+  micpq index restore s3://bucket/news restored.micpq")]
     Backup {
         /// Index directory
         index: PathBuf,
-        /// Directory to create
+        /// Directory to create, s3://BUCKET/PREFIX or file:///FOLDER
         to: PathBuf,
+        /// In an object store, leave so many backups of the index and remove older ones. Default: all stay
+        #[arg(long, value_name = "N")]
+        keep: Option<usize>,
         #[command(flatten)]
         copy: CopyArgs,
     },
+    /// List the backups in an object store
+    Backups {
+        /// s3://BUCKET/PREFIX or file:///FOLDER
+        from: String,
+    },
     /// Check a backup and create an index from it
     Restore {
-        /// Directory of the backup
+        /// Directory of the backup, s3://BUCKET/PREFIX or file:///FOLDER
         backup: PathBuf,
         /// Index directory to create
         index: PathBuf,
+        /// In an object store, the backup that "micpq index backups" lists by this name. Default: the newest
+        #[arg(long, value_name = "NAME")]
+        name: Option<String>,
         #[command(flatten)]
         copy: CopyArgs,
     },

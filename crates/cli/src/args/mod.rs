@@ -19,7 +19,7 @@ pub use build::{Build, Sync, TextArgs};
 pub use corpus::CorpusArgs;
 pub use duplicates::DuplicateArgs;
 pub use embedding::{ComputingArgs, EmbeddingArgs};
-pub use index::Index;
+pub use index::{CopyArgs, Index};
 pub use machine::{CacheCommand, EncoderCommand, Serve};
 pub use models::{Encode, Eval, Paper, Train};
 pub use search::Search;
@@ -74,7 +74,7 @@ pub enum Command {
     Train(Train),
     /// Run the paper's evaluation from a plan, and write its report
     Paper(Paper),
-    /// Create and maintain an index: create, add, delete, info, stats, recall, verify, compact, backup, restore, migrate
+    /// Create and maintain an index: create, add, delete, info, stats, recall, verify, compact, backup, backups, restore, migrate
     #[command(subcommand)]
     Index(Index),
     /// Show what the documents of an index are about: clusters with names, typical documents and a trend

@@ -1,4 +1,4 @@
-//! `micpq index create|add|delete|info|stats|recall|verify|compact|backup|restore|migrate`.
+//! `micpq index create|add|delete|info|stats|recall|verify|compact|backup|backups|restore|migrate`.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use engine::query::{RecallConfig, RecallReport, Searcher};
 use engine::{Error, Progress};
 use micpq::pipeline::{Embeddings, FillConfig, Filled, fill, report_skipped};
 
-use super::embedder_of;
+use super::{embedder_of, stored};
 use crate::args;
 use crate::output;
 use crate::progress::TerminalProgress;
@@ -83,11 +83,25 @@ pub fn run(command: args::Index, json: bool, progress: &TerminalProgress) -> Res
             progress.finish();
             if json { output::json(&report) } else { print_recall(&report) }
         }
-        args::Index::Backup { index, to, copy } => {
-            print_copied(&to, "backup", backup(&index, &to, copy.config(), progress)?, json, progress)
-        }
-        args::Index::Restore { backup, index, copy } => {
-            print_copied(&index, "restored", restore(&backup, &index, copy.config(), progress)?, json, progress)
+        args::Index::Backup { index, to, keep, copy } => match url_of(&to) {
+            Some(url) => stored::backup(&index, url, keep, &copy, json, progress),
+            None if keep.is_some() => {
+                Err(Error::config("--keep counts the backups of an object store; a directory holds one").into())
+            }
+            None => print_copied(&to, "backup", backup(&index, &to, copy.config(), progress)?, json, progress),
+        },
+        args::Index::Backups { from } => stored::list(&from, json),
+        args::Index::Restore { backup, index, name, copy } => {
+            let copied = match url_of(&backup) {
+                Some(url) => stored::restore(url, name.as_deref(), &index, &copy, progress)?,
+                None if name.is_some() => {
+                    return Err(
+                        Error::config("--name chooses a backup of an object store; a directory holds one").into()
+                    );
+                }
+                None => restore(&backup, &index, copy.config(), progress)?,
+            };
+            print_copied(&index, "restored", copied, json, progress)
         }
         args::Index::Migrate { index, model, commit_every } => {
             migrate_index(&index, &model, commit_every, json, progress)
@@ -157,6 +171,11 @@ fn migrate_index(
         model.fingerprint(),
         migrated.resumed
     ))
+}
+
+/// The URL that a path of the command line is.
+fn url_of(path: &Path) -> Option<&str> {
+    path.to_str().filter(|text| text.contains("://"))
 }
 
 fn print_copied(path: &Path, what: &str, copied: Copied, json: bool, progress: &TerminalProgress) -> Result<()> {

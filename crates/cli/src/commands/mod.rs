@@ -17,6 +17,8 @@ mod paper;
 pub mod score;
 mod search;
 mod serve;
+#[cfg_attr(not(feature = "object-store"), path = "unstored.rs")]
+mod stored;
 mod sync;
 pub mod topics;
 mod train;

@@ -21,6 +21,8 @@ mod serve;
 mod service;
 mod several;
 mod soak;
+#[cfg(feature = "object-store")]
+mod stored;
 mod upkeep;
 mod usage;
 mod watch;

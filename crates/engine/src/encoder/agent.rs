@@ -13,7 +13,7 @@ use crate::{Error, Result};
 
 /// A client that gives up after `timeout` without a connection, an answer or further bytes, and that trusts the certificates
 /// of this machine.
-pub(super) fn agent_config(timeout: Duration) -> Result<ConfigBuilder<AgentScope>> {
+pub fn agent_config(timeout: Duration) -> Result<ConfigBuilder<AgentScope>> {
     let config = Agent::config_builder()
         .timeout_connect(Some(timeout))
         .timeout_recv_response(Some(timeout))
