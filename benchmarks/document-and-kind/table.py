@@ -22,7 +22,7 @@ def read(path):
     for line in Path(path).read_text().splitlines():
         row = json.loads(line)
         if row["run"] == "float":
-            exact = row
+            exact = exact or row
             continue
         method, bits, seed, *options = row["run"].split(":", 3)
         groups[(int(bits), " ".join([method, *options]), row.get("kind", 0.0))][seed] = row
