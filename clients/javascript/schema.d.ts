@@ -467,6 +467,8 @@ export interface components {
             format: number;
             /** @description Whether a job is using it. */
             job_running: boolean;
+            /** @description Whether a query can weigh the kind: the model has tables by kind. */
+            kinds: boolean;
             /** @description Language of keyword search. */
             language: string;
             /** @description Method that trained the model. */
@@ -812,6 +814,13 @@ export interface components {
              * @default null
              */
             keywords: string | null;
+            /**
+             * Format: double
+             * @description From the particular document (0) to everything of its kind (1), for an index whose model knows kinds. Above 0 nothing is
+             *     re-ranked unless `rerank` says so.
+             * @default 0
+             */
+            kind: number | null;
             /**
              * @description Find documents like several examples together.
              * @default null
