@@ -94,6 +94,12 @@ impl<'a> Request<'a> {
                 common.model.config.method
             )));
         }
+        let of_document = |query: &Embedded| query.like.iter().any(|(point, _)| matches!(point, Point::Document(_)));
+        if config.kind > 0.0 && common.rerank_vectors == RerankVectors::None && queries.iter().any(of_document) {
+            return Err(Error::config(
+                "this index stores no rerank vectors, so the kind of one of its documents is not known; set kind to 0",
+            ));
+        }
         if config.after.is_some() && queries.len() > 1 {
             return Err(Error::config("a cursor belongs to one query; request the next page of one query at a time"));
         }
@@ -438,11 +444,6 @@ impl Asked {
                     let weight = weight / example.chunks.len() as f32;
                     for chunk in &example.chunks {
                         let table = model.codebooks().symmetric_table(&chunk.code, distance);
-                        if config.kind > 0.0 && chunk.vector.is_empty() {
-                            return Err(Error::config(
-                                "this index stores no rerank vectors, so the kind of one of its documents is not known; set kind to 0",
-                            ));
-                        }
                         let embedding = || Matrix::from_vec(model.inputs(), chunk.vector.clone());
                         let table = by_kind(model, vec![table], embedding, config.kind)?.remove(0);
                         tables.push((table, weight));

@@ -162,7 +162,7 @@ pub fn duplicate_policy(
 ) -> Answer<DuplicatePolicy> {
     let like = DuplicatesConfig { by, threshold, ..DuplicatesConfig::default() };
     let policy = DuplicatePolicy { on_duplicate: on_duplicate.unwrap_or_default(), like };
-    policy.validate().map_err(|error| Problem::bad_request(error.to_string()))?;
+    policy.validate().map_err(Problem::of(Code::BadQuery))?;
     Arrivals::new(&hosted.index(), &policy).map_err(|error| Problem::conflict(Code::Unsupported, error.to_string()))?;
     Ok(policy)
 }

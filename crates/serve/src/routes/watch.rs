@@ -45,17 +45,17 @@ pub struct NewSavedQuery {
 impl NewSavedQuery {
     fn checked(self, name: String) -> Answer<SavedQuery> {
         let threshold = match (self.cosine, self.distance) {
-            (Some(_), Some(_)) => return Err(Problem::bad_request("give either cosine or distance")),
+            (Some(_), Some(_)) => return Err(Problem::refused(Code::BadQuery, "give either cosine or distance")),
             (Some(least), None) => Some(Threshold::Cosine(least)),
             (None, Some(most)) => Some(Threshold::Distance(most)),
             (None, None) => None,
         };
         if self.text.is_some() && self.vector.is_some() {
-            return Err(Problem::bad_request("give either a text or a vector"));
+            return Err(Problem::refused(Code::BadQuery, "give either a text or a vector"));
         }
         let vector = self.vector.map(|Vector(values)| values);
         let query = SavedQuery { name, text: self.text, filter: self.filter, threshold, vector, since: 0 };
-        query.validate().map_err(|error| Problem::bad_request(error.to_string()))?;
+        query.validate().map_err(|error| Problem::refused(Code::BadQuery, error.to_string()))?;
         Ok(query)
     }
 }
@@ -228,9 +228,9 @@ pub async fn matches(
         return Err(Problem::bad_request(format!("limit is {limit}; give 1 to {MAX_MATCHES}")));
     }
     let start = match (options.after, options.all) {
-        (Some(_), true) => return Err(Problem::bad_request("give either after or all")),
+        (Some(_), true) => return Err(Problem::refused(Code::BadQuery, "give either after or all")),
         (Some(place), false) => {
-            Start::After(place.parse().map_err(|error: engine::Error| Problem::bad_request(error.to_string()))?)
+            Start::After(place.parse().map_err(|error: engine::Error| Problem::refused(Code::BadQuery, error.to_string()))?)
         }
         (None, true) => Start::All,
         (None, false) => Start::Saved,

@@ -76,8 +76,8 @@ async fn a_policy_that_cannot_be_followed_is_refused_before_anything_is_written(
     };
     for (more, status, code) in [
         (json!({ "on_duplicate": "drop" }), 400, "bad_request"),
-        (json!({ "duplicate_by": "words" }), 400, "bad_request"),
-        (json!({ "on_duplicate": "skip", "duplicate_threshold": 1.5 }), 400, "bad_request"),
+        (json!({ "duplicate_by": "words" }), 422, "bad_query"),
+        (json!({ "on_duplicate": "skip", "duplicate_threshold": 1.5 }), 422, "bad_query"),
     ] {
         let reply = bench.call("PUT", PATH, write(more)).await;
         assert_eq!((reply.status, reply.code()), (status, code), "{}", reply.text);
@@ -89,5 +89,5 @@ async fn a_policy_that_cannot_be_followed_is_refused_before_anything_is_written(
     assert_eq!(bench.server.index("news").unwrap().index().len(), 0);
     // A stream has the same options; this index has no encoder, so its texts are refused later.
     let reply = bench.raw("POST", &format!("{PATH}/stream?duplicate_by=text"), "application/x-ndjson", "").await;
-    assert_eq!((reply.status, reply.code()), (400, "bad_request"), "{}", reply.text);
+    assert_eq!((reply.status, reply.code()), (422, "bad_query"), "{}", reply.text);
 }
