@@ -41,8 +41,7 @@ def read(path):
 def data(args, work):
     """The index, the embeddings of its texts, and queries: the beginnings of texts, as people ask."""
     if not args.index.exists():
-        subprocess.run([MICPQ, "build", args.corpus, "--bits", "64", "--max-tokens", "64", "--views", "noise:4",
-                        "--epochs", "4", "-o", args.index], check=True)
+        subprocess.run([MICPQ, "build", args.corpus, "--bits", "64", "--max-tokens", "64", "-o", args.index], check=True)
     if not (work / "documents.npy").exists():
         subprocess.run([MICPQ, "encode", args.corpus, "--encoder", args.encoder, "--max-tokens", "64", "-o",
                         work / "documents.npy"], check=True)

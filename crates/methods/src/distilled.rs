@@ -99,6 +99,10 @@ impl Method for Distillation {
             return Err(Error::config("distilled reads embeddings alone"));
         };
         let views = inputs.views.ok_or_else(|| Error::config("distilled compares views and got none"))?;
+        if embeddings.rows() < 3 {
+            let problem = format!("there are {} to train on; give at least 3", embeddings.rows());
+            return Err(Error::input("documents", problem));
+        }
         let begun = Instant::now();
         let sample = Sample::draw(views, config.sample, config.seed);
         let rows: Vec<usize> = sample.documents.iter().map(|&i| i as usize).collect();

@@ -231,7 +231,7 @@ def test_an_error_in_the_progress_function_reaches_the_caller(documents, encoder
         raise LookupError("enough")
 
     with pytest.raises(LookupError, match="enough"):
-        micpq.train(documents, bits=16, encoder=encoder, epochs=500, patience=500, cache=tmp_path, progress=fail)
+        micpq.train(documents, method="micpq", bits=16, encoder=encoder, epochs=500, patience=500, cache=tmp_path, progress=fail)
 
 
 def test_skipped_rows_are_left_out(encoder):

@@ -87,7 +87,7 @@ def test_add_delete_compact_and_reload(index):
 def test_a_saved_model_gives_the_same_codes(model, tmp_path, documents):
     model.save(tmp_path / "m")
     loaded = micpq.Model.load(tmp_path / "m")
-    assert loaded.fingerprint == model.fingerprint and loaded.config["method"] == "micpq"
+    assert loaded.fingerprint == model.fingerprint and loaded.config["method"] == "distilled"
     texts = [d["text"] for d in documents[:9]]
     assert (loaded.encode(texts) == model.encode(texts)).all()
     assert (model.encode(embeddings=model.embeddings(texts)) == model.encode(texts)).all()

@@ -93,7 +93,7 @@ def test_an_exported_run_scores_as_pytrec_eval_says(binary, shared, documents, t
 def test_import_and_export_on_the_command_line(binary, shared, tmp_path):
     out = tmp_path / "i.faiss"
     assert call(binary, "export", shared.path, "--to", "faiss", "-o", out)["documents"] == 400
-    assert call(binary, "import", out, "-o", tmp_path / "plain")["inputs"] == 96
+    assert call(binary, "import", out, "-o", tmp_path / "plain")["inputs"] == 32
     back = call(binary, "import", out, "--model", Path(shared.path) / "model", "-o", tmp_path / "back")
     assert back["fingerprint"] == shared.model.fingerprint
     with micpq.open(tmp_path / "back") as index:

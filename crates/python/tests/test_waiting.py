@@ -36,7 +36,7 @@ def test_other_threads_run_while_training(tmp_path):
     try:
         with pytest.raises(StopIteration):
             vectors = np.random.default_rng(0).normal(size=(3000, 64)).astype(np.float32)
-            micpq.train(embeddings=vectors, bits=64, epochs=100_000, patience=100_000, cache=tmp_path, progress=progress)
+            micpq.train(embeddings=vectors, method="micpq", bits=64, epochs=100_000, patience=100_000, cache=tmp_path, progress=progress)
     finally:
         done.set()
         counter.join()
@@ -51,7 +51,7 @@ def test_ctrl_c_stops_training_and_the_same_call_continues(tmp_path):
             if kind == "note":
                 print(text, flush=True)
         try:
-            micpq.train(embeddings=vectors, bits=32, epochs=100000, patience=100000, cache={str(tmp_path)!r}, progress=progress)
+            micpq.train(embeddings=vectors, method="micpq", bits=32, epochs=100000, patience=100000, cache={str(tmp_path)!r}, progress=progress)
         except KeyboardInterrupt:
             print("stopped", flush=True)
             sys.exit(7)
