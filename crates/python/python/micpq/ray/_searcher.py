@@ -317,5 +317,8 @@ def _refused(name: str) -> Any:
     return method
 
 
-for _name in ("compact", "recall", "dedup", "distill", "topics", "verify", "backup", "codes", "to_arrow", "export"):
+for _name in (
+    "compact", "recall", "dedup", "distill", "topics", "extend_topics", "watch", "watches", "unwatch", "matches", "verify", "backup",
+    "codes", "to_arrow", "export",
+):
     setattr(Searcher, _name, _refused(_name))
