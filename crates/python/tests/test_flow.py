@@ -91,7 +91,7 @@ def test_a_saved_model_gives_the_same_codes(model, tmp_path, documents):
     texts = [d["text"] for d in documents[:9]]
     assert (loaded.encode(texts) == model.encode(texts)).all()
     assert (model.encode(embeddings=model.embeddings(texts)) == model.encode(texts)).all()
-    assert model.codebooks.shape == (4, 16, 8) and model.metrics["curve"]
+    assert model.codebooks.shape == (4, 16, 8) and model.metrics["kinds_curve"]
 
 
 def test_one_seed_gives_one_model_on_any_number_of_threads(documents, encoder, tmp_path):
