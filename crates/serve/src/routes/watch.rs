@@ -229,9 +229,9 @@ pub async fn matches(
     }
     let start = match (options.after, options.all) {
         (Some(_), true) => return Err(Problem::refused(Code::BadQuery, "give either after or all")),
-        (Some(place), false) => {
-            Start::After(place.parse().map_err(|error: engine::Error| Problem::refused(Code::BadQuery, error.to_string()))?)
-        }
+        (Some(place), false) => Start::After(
+            place.parse().map_err(|error: engine::Error| Problem::refused(Code::BadQuery, error.to_string()))?,
+        ),
         (None, true) => Start::All,
         (None, false) => Start::Saved,
     };
