@@ -130,7 +130,7 @@ impl Method for Distillation {
         let mut built = Built::quantizer(found.projection, found.codebooks);
         let mut interrupted = found.interrupted;
         if !interrupted {
-            let codes = built.codebooks.assign(&built.projection.apply(&documents)?);
+            let codes = built.codebooks.nearest(&built.projection.apply(&documents)?);
             let teacher = KindsTeacher {
                 documents: &documents,
                 views: &sample,

@@ -7,7 +7,6 @@ use engine::{Error, Matrix, Progress, Result};
 
 use crate::inputs::{Built, Inputs};
 use crate::method::{Fitted, Method, Prepared, Reads};
-use crate::opq::decode;
 use crate::training::Training;
 
 type Fit = dyn Fn(&Matrix, &Training) -> Result<(Projection, Codebooks)> + Send + Sync;
@@ -79,7 +78,7 @@ impl Method for EmbeddingMethod {
 /// Mean squared distance of the projected embeddings from their codewords.
 fn squared_error(embeddings: &Matrix, projection: &Projection, codebooks: &Codebooks) -> Result<f64> {
     let projected = projection.apply(embeddings)?;
-    let decoded = decode(&projected, codebooks.shape(), codebooks.values())?;
+    let decoded = codebooks.decode(&projected);
     let squares = projected.as_slice().iter().zip(decoded.as_slice()).map(|(a, b)| f64::from(a - b).powi(2));
     Ok(squares.sum::<f64>() / embeddings.rows().max(1) as f64)
 }

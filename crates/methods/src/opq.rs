@@ -123,22 +123,6 @@ fn cross_with_codes(points: &Matrix, rotated: &Matrix, codebooks: &Codebooks) ->
     out
 }
 
-/// Every point as the concatenation of its codewords.
-pub(crate) fn decode(points: &Matrix, shape: CodeShape, codewords: &[f32]) -> Result<Matrix> {
-    let codebooks = Codebooks::new(shape, codewords.to_vec())?;
-    let codes = codebooks.assign(points);
-    let mut out = Matrix::zeros(points.rows(), shape.width());
-    let rows = out.as_mut_slice().par_chunks_exact_mut(shape.width());
-    rows.zip(codes.par_chunks_exact(shape.code_bytes())).for_each(|(row, code)| {
-        for (m, part) in row.chunks_exact_mut(shape.dim()).enumerate() {
-            part.copy_from_slice(
-                codebooks.codebook(m).nth(shape.codeword(code, m)).expect("a packed codeword is below K"),
-            );
-        }
-    });
-    Ok(out)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -178,7 +162,7 @@ mod tests {
         let points = heaps(500, 16);
         let found = Opq { bits: 16, rounds: 2, ..OPQ }.fit(&points, &NoProgress).unwrap();
         let rotated = found.projection.apply(&points).unwrap();
-        let decoded = decode(&rotated, found.codebooks.shape(), found.codebooks.values()).unwrap();
+        let decoded = found.codebooks.decode(&rotated);
         let expected = crate::rotation::cross(&points, &decoded);
         let product = cross_with_codes(&points, &rotated, &found.codebooks);
         assert!(product.iter().zip(&expected).all(|(a, b)| (a - b).abs() < 1e-6 * (1.0 + b.abs())));

@@ -330,7 +330,7 @@ impl Index {
         work::run(py, None, None, |progress| {
             let mut writer = searcher.index().writer()?;
             let (query, _) = saved::save(&searcher, &mut writer, query, progress)?;
-            Ok(options::saved_query_json(&query).to_string())
+            Ok(query.to_json().to_string())
         })
     }
 
@@ -338,7 +338,7 @@ impl Index {
     fn saved_queries(&self, py: Python<'_>) -> PyResult<String> {
         let searcher = self.searcher()?;
         let queries = work::quick(py, None, |_| saved::list(searcher.index()))?;
-        let queries: Vec<serde_json::Value> = queries.iter().map(options::saved_query_json).collect();
+        let queries: Vec<serde_json::Value> = queries.iter().map(|query| query.to_json()).collect();
         Ok(serde_json::Value::from(queries).to_string())
     }
 

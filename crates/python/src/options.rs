@@ -332,29 +332,12 @@ pub fn topics(text: &str) -> Result<(TopicsConfig, Option<String>)> {
 /// A query to save.
 pub fn saved_query(name: String, text: &str, vector: Option<Vec<f32>>) -> Result<SavedQuery> {
     let mut o = Options::parse(text)?;
-    let threshold = match (o.number("cosine")?, o.number("distance")?) {
-        (Some(_), Some(_)) => return Err(Error::config("give either cosine or distance")),
-        (Some(least), None) => Some(Threshold::Cosine(least as f32)),
-        (None, Some(most)) => Some(Threshold::Distance(most as f32)),
-        (None, None) => None,
-    };
+    let single = |value: f64| value as f32;
+    let threshold = Threshold::of(o.number("cosine")?.map(single), o.number("distance")?.map(single))?;
     let query = SavedQuery { name, text: o.text("text")?, filter: o.text("filter")?, threshold, vector, since: 0 };
     o.end("text, filter, cosine, distance")?;
     query.validate()?;
     Ok(query)
-}
-
-/// A saved query without its vector.
-pub fn saved_query_json(query: &SavedQuery) -> Value {
-    let (cosine, distance) = match query.threshold {
-        Some(Threshold::Cosine(least)) => (Some(least), None),
-        Some(Threshold::Distance(most)) => (None, Some(most)),
-        None => (None, None),
-    };
-    serde_json::json!({
-        "name": query.name, "text": query.text, "filter": query.filter, "cosine": cosine, "distance": distance,
-        "since": query.since,
-    })
 }
 
 /// Which matches of saved queries to find.

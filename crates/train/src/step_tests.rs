@@ -1,44 +1,25 @@
-use std::collections::HashMap;
-use std::path::PathBuf;
-
 use engine::Matrix;
 use engine::model::{CodeShape, Codebooks, Distance};
-use safetensors::{Dtype, SafeTensors};
 
 use super::*;
+use crate::golden::Golden;
 use crate::objective::Information;
 use crate::parameters::Sizes;
 
 /// One MICPQ training step in float64 autograd: inputs, losses, gradients, codes and distances.
-fn goldens() -> PathBuf {
-    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data"))
-}
+struct Step(Golden);
 
-struct Golden {
-    tensors: HashMap<String, (Vec<usize>, Vec<f64>)>,
-}
-
-impl Golden {
-    fn load(name: &str) -> Golden {
-        let bytes = std::fs::read(goldens().join(format!("step_{name}.safetensors"))).unwrap();
-        let file = SafeTensors::deserialize(&bytes).unwrap();
-        let tensors = file.tensors().into_iter().map(|(name, t)| {
-            let values = match t.dtype() {
-                Dtype::F64 => t.data().as_chunks::<8>().0.iter().map(|b| f64::from_le_bytes(*b)).collect(),
-                Dtype::I64 => t.data().as_chunks::<8>().0.iter().map(|b| i64::from_le_bytes(*b) as f64).collect(),
-                other => panic!("{name} is {other:?}"),
-            };
-            (name, (t.shape().to_vec(), values))
-        });
-        Golden { tensors: tensors.collect() }
+impl Step {
+    fn load(name: &str) -> Step {
+        Step(Golden::load(&format!("step_{name}")))
     }
 
     fn get(&self, name: &str) -> &[f64] {
-        &self.tensors[name].1
+        self.0.get(name)
     }
 
     fn dims(&self, name: &str) -> &[usize] {
-        &self.tensors[name].0
+        self.0.dims(name)
     }
 
     fn sizes(&self) -> Sizes {
@@ -76,7 +57,7 @@ fn difference<T: Real>(got: impl IntoIterator<Item = T>, expected: &[f64]) -> f6
 }
 
 fn check<T: Real>(name: &str, tolerance: f64) {
-    let golden = Golden::load(name);
+    let golden = Step::load(name);
     let parameters = golden.parameters::<T>();
     let sizes = parameters.sizes;
     let batch = golden.dims("x_a")[0];
@@ -127,7 +108,7 @@ fn step_equals_autograd_in_single_precision() {
 #[test]
 fn codes_and_both_distances_equal_the_reference() {
     for name in ["micpq_m4", "micpq_m8", "contrastive_only", "softmax", "binary_k2"] {
-        let golden = Golden::load(name);
+        let golden = Step::load(name);
         let parameters = golden.parameters::<f32>();
         let shape = parameters.sizes.code;
         let (projection, codebooks): (_, Codebooks) = parameters.model_parts().unwrap();

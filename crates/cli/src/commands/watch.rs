@@ -85,7 +85,7 @@ Without --after, --all and --name the index remembers where the run ended, after
 pub fn run(command: SavedQueries, json: bool, progress: &TerminalProgress) -> Result<()> {
     match command {
         SavedQueries::Add { index, name, text, cosine, distance, filter, computing } => {
-            let threshold = cosine.map(Threshold::Cosine).or(distance.map(Threshold::Distance));
+            let threshold = Threshold::of(cosine, distance)?;
             let query = SavedQuery { name, text, filter, threshold, ..SavedQuery::default() };
             add(&index, query, computing, json, progress)
         }
@@ -142,7 +142,7 @@ fn add(
     let (query, replaced) = saved::save(&searcher, &mut writer, query, progress)?;
     progress.finish();
     if json {
-        let mut told = shown(&query);
+        let mut told = query.to_json();
         told["replaced"] = replaced.into();
         return output::json(&told);
     }
@@ -153,7 +153,7 @@ fn add(
 fn list(index: &Path, json: bool, progress: &TerminalProgress) -> Result<()> {
     let queries = saved::list(&Index::open(index, progress)?)?;
     if json {
-        return queries.iter().try_for_each(|query| output::json(&shown(query)));
+        return queries.iter().try_for_each(|query| output::json(&query.to_json()));
     }
     if queries.is_empty() {
         return output::line("no saved queries");
@@ -168,19 +168,6 @@ fn list(index: &Path, json: bool, progress: &TerminalProgress) -> Result<()> {
         vec![query.name.clone(), threshold, query.filter.clone().unwrap_or_default(), asked]
     };
     output::table(&["name", "threshold", "filter", "text"], &queries.iter().map(row).collect::<Vec<_>>())
-}
-
-/// A query as JSON, without its vector.
-fn shown(query: &SavedQuery) -> serde_json::Value {
-    let (cosine, distance) = match query.threshold {
-        Some(Threshold::Cosine(least)) => (Some(least), None),
-        Some(Threshold::Distance(most)) => (None, Some(most)),
-        None => (None, None),
-    };
-    serde_json::json!({
-        "name": query.name, "text": query.text, "filter": query.filter, "cosine": cosine, "distance": distance,
-        "since": query.since,
-    })
 }
 
 fn print(index: &Index, found: &Matches, json: bool) -> Result<()> {

@@ -133,6 +133,20 @@ impl Codebooks {
         numbers
     }
 
+    /// Every projected vector as the concatenation of its nearest codewords, `[n, width]`.
+    pub fn decode(&self, projected: &Matrix) -> Matrix {
+        let (size, dim) = (self.shape.codebook_size(), self.shape.dim());
+        let numbers = self.nearest(projected);
+        let mut out = Matrix::zeros(projected.rows(), self.shape.width());
+        let rows = out.as_mut_slice().par_chunks_exact_mut(self.shape.width());
+        rows.zip(numbers.par_chunks_exact(self.shape.num_codebooks())).for_each(|(row, numbers)| {
+            for (m, (part, &number)) in row.chunks_exact_mut(dim).zip(numbers).enumerate() {
+                part.copy_from_slice(&self.codewords[(m * size + number as usize) * dim..][..dim]);
+            }
+        });
+        out
+    }
+
     fn assign_one(&self, projected: &[f32], code: &mut [u8]) {
         for (m, distances) in self.squares(projected).chunks_exact(self.shape.codebook_size()).enumerate() {
             self.shape.set_codeword(code, m, argmin(distances));

@@ -105,12 +105,7 @@ impl Model {
                 return Err(damaged("holds terms or weights whose SHA-256 is not that of config.json".into()));
             }
         }
-        let model = Model::new(config, projection, codebooks);
-        let whole = model.and_then(|model| match kinds {
-            Some(layers) => model.with_kinds(layers),
-            None => Ok(model),
-        });
-        whole.map_err(|e| Error::format(&path, e.to_string()))
+        Model::of_parts(config, projection, codebooks, kinds).map_err(|e| Error::format(&path, e.to_string()))
     }
 }
 

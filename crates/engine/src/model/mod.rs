@@ -41,6 +41,16 @@ pub struct Model {
 impl Model {
     /// Joins the parts; they must agree in width.
     pub fn new(config: ModelConfig, projection: Projection, codebooks: Codebooks) -> Result<Self> {
+        Model::of_parts(config, projection, codebooks, None)
+    }
+
+    /// Joins the parts, and layers of tables by kind where there are any. The fingerprint reads every weight, so all come at once.
+    fn of_parts(
+        config: ModelConfig,
+        projection: Projection,
+        codebooks: Codebooks,
+        kinds: Option<Projection>,
+    ) -> Result<Self> {
         if projection.outputs() != codebooks.shape().width() {
             return Err(Error::config(format!(
                 "projection ends in {} values, the codebooks take {}",
@@ -57,22 +67,24 @@ impl Model {
                 codebooks.shape().dim()
             )));
         }
-        let fingerprint = directory::fingerprint(&config, &projection, &codebooks, None);
-        Ok(Model { config, projection, codebooks, kinds: None, fingerprint })
+        let kinds = kinds.map(|layers| {
+            if layers.inputs() != projection.inputs() {
+                return Err(Error::config(format!(
+                    "tables by kind take vectors of {} values, the model takes {}",
+                    layers.inputs(),
+                    projection.inputs()
+                )));
+            }
+            KindTables::new(codebooks.shape(), layers)
+        });
+        let kinds = kinds.transpose()?;
+        let fingerprint = directory::fingerprint(&config, &projection, &codebooks, kinds.as_ref());
+        Ok(Model { config, projection, codebooks, kinds, fingerprint })
     }
 
     /// The same model with tables by kind, from layers that read its embeddings.
     pub fn with_kinds(self, layers: Projection) -> Result<Self> {
-        if layers.inputs() != self.inputs() {
-            return Err(Error::config(format!(
-                "tables by kind take vectors of {} values, the model takes {}",
-                layers.inputs(),
-                self.inputs()
-            )));
-        }
-        let kinds = Some(KindTables::new(self.shape(), layers)?);
-        let fingerprint = directory::fingerprint(&self.config, &self.projection, &self.codebooks, kinds.as_ref());
-        Ok(Model { kinds, fingerprint, ..self })
+        Model::of_parts(self.config, self.projection, self.codebooks, Some(layers))
     }
 
     pub fn shape(&self) -> CodeShape {

@@ -398,8 +398,8 @@ fn tables(model: &Model, queries: &[Embedded], config: &SearchConfig) -> Result<
         None => computed.next().expect("a table for every embedding"),
     };
     let tables: Vec<DistanceTable> = points.iter().map(table).collect();
-    let embeddings = points.iter().flat_map(|(embedding, _)| *embedding).copied().collect();
-    by_kind(model, tables, || Matrix::from_vec(model.inputs(), embeddings), config.kind)
+    let embeddings = || points.iter().flat_map(|(embedding, _)| *embedding).copied().collect();
+    by_kind(model, tables, || Matrix::from_vec(model.inputs(), embeddings()), config.kind)
 }
 
 /// The tables with those by kind of the same queries, where the request weighs the kind.

@@ -34,6 +34,16 @@ pub enum Threshold {
     Distance(f32),
 }
 
+impl Threshold {
+    /// The one of both that is given, if any.
+    pub fn of(cosine: Option<f32>, distance: Option<f32>) -> Result<Option<Threshold>> {
+        match (cosine, distance) {
+            (Some(_), Some(_)) => Err(Error::config("give either cosine or distance")),
+            (least, most) => Ok(least.map(Threshold::Cosine).or(most.map(Threshold::Distance))),
+        }
+    }
+}
+
 /// A query as it is saved. It has a text or a vector with a threshold, or a filter, or both.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SavedQuery {
@@ -53,6 +63,24 @@ pub struct SavedQuery {
 }
 
 impl SavedQuery {
+    /// The least cosine and the greatest distance, of which at most one is set.
+    pub fn limits(&self) -> (Option<f32>, Option<f32>) {
+        match self.threshold {
+            Some(Threshold::Cosine(least)) => (Some(least), None),
+            Some(Threshold::Distance(most)) => (None, Some(most)),
+            None => (None, None),
+        }
+    }
+
+    /// The query as people read it, without its vector.
+    pub fn to_json(&self) -> serde_json::Value {
+        let (cosine, distance) = self.limits();
+        serde_json::json!({
+            "name": self.name, "text": self.text, "filter": self.filter, "cosine": cosine, "distance": distance,
+            "since": self.since,
+        })
+    }
+
     /// Checks what does not depend on the index.
     pub fn validate(&self) -> Result<()> {
         let refuse = |problem: &str| Err(Error::config(format!("saved query \"{}\" {problem}", shown(&self.name))));

@@ -44,12 +44,7 @@ pub struct NewSavedQuery {
 
 impl NewSavedQuery {
     fn checked(self, name: String) -> Answer<SavedQuery> {
-        let threshold = match (self.cosine, self.distance) {
-            (Some(_), Some(_)) => return Err(Problem::refused(Code::BadQuery, "give either cosine or distance")),
-            (Some(least), None) => Some(Threshold::Cosine(least)),
-            (None, Some(most)) => Some(Threshold::Distance(most)),
-            (None, None) => None,
-        };
+        let threshold = Threshold::of(self.cosine, self.distance).map_err(Problem::of(Code::BadQuery))?;
         if self.text.is_some() && self.vector.is_some() {
             return Err(Problem::refused(Code::BadQuery, "give either a text or a vector"));
         }
@@ -77,11 +72,7 @@ pub struct SavedQueryView {
 
 impl From<SavedQuery> for SavedQueryView {
     fn from(query: SavedQuery) -> SavedQueryView {
-        let (cosine, distance) = match query.threshold {
-            Some(Threshold::Cosine(least)) => (Some(least), None),
-            Some(Threshold::Distance(most)) => (None, Some(most)),
-            None => (None, None),
-        };
+        let (cosine, distance) = query.limits();
         let SavedQuery { name, text, filter, since, .. } = query;
         SavedQueryView { name, text, filter, cosine, distance, since }
     }

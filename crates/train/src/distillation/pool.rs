@@ -128,7 +128,8 @@ mod tests {
             let drawn = draws.step(step, &neighbours);
             assert_eq!(drawn, draws.step(step, &neighbours));
             let (random, near) = drawn.pool.split_at(200);
-            assert!(random.is_sorted_by(|a, b| a < b) && near.is_sorted_by(|a, b| a < b));
+            assert_eq!(random, draws.random.step(step).pool, "the random documents come first");
+            assert!(random.len() == 200 && random.is_sorted_by(|a, b| a < b) && near.is_sorted_by(|a, b| a < b));
             assert!(near.iter().all(|n| random.binary_search(n).is_err()));
             assert!(drawn.queries.iter().all(|q| random.binary_search(q).is_ok()));
             let distance = |a: u32, b: u32| (i64::from(a) - i64::from(b)).rem_euclid(1000);

@@ -46,8 +46,8 @@ pub struct KindsTeacher<'a> {
     pub documents: &'a Matrix,
     /// Views of the same documents.
     pub views: &'a dyn Views,
-    /// Codes of the documents, packed, and their shape.
-    pub codes: (&'a [u8], CodeShape),
+    /// Codeword numbers of the documents, `[documents, codebooks]`, and the shape of their codes.
+    pub codes: (&'a [u32], CodeShape),
     /// A trained MICPQ. Its cosines compare a query with the codewords of a document, so its own codes are what is learned.
     pub micpq: (&'a Projection, &'a Codebooks),
 }
@@ -86,8 +86,6 @@ struct Run<'a> {
     draws: RandomDraws,
     // Documents by the codewords of the teacher, of unit length, [documents, width].
     documents: Matrix,
-    // Codeword numbers of the documents, [documents, codebooks].
-    codes: Vec<u32>,
     head: Head<f32>,
     moments: Moments<f32>,
     record: Record,
@@ -106,10 +104,9 @@ pub fn learn(
         let problem = format!("there are {count} to train on; a query is compared with others, so give at least 3");
         return Err(Error::input("documents", problem));
     }
-    let (packed, shape) = teacher.codes;
-    let numbers = |code| (0..shape.num_codebooks()).map(move |m| shape.codeword(code, m) as u32);
-    let codes: Vec<u32> = packed.chunks_exact(shape.code_bytes()).flat_map(numbers).collect();
-    let mut documents = decoded(teacher.micpq, teacher.documents)?;
+    let shape = teacher.codes.1;
+    let (projection, codebooks) = teacher.micpq;
+    let mut documents = codebooks.decode(&projection.apply(teacher.documents)?);
     documents.normalize_rows();
     let sizes = HeadSizes {
         inputs: teacher.documents.cols(),
@@ -128,7 +125,6 @@ pub fn learn(
         factor: input_factor(teacher.documents),
         draws,
         documents,
-        codes,
         head: Head::new(sizes, config.seed),
         moments: Moments::zeros(sizes.parameters()),
         record: Record { step: 0, curve: Vec::new(), seconds: 0.0 },
@@ -139,21 +135,6 @@ pub fn learn(
     let interrupted = run.steps(checkpoint.as_ref(), progress)?;
     let layers = run.head.layers(run.factor)?;
     Ok(Kinds { layers, curve: run.record.curve, seconds: run.record.seconds, interrupted })
-}
-
-/// Every document as the concatenation of the teacher's codewords, `[documents, width]`.
-fn decoded((projection, codebooks): (&Projection, &Codebooks), documents: &Matrix) -> Result<Matrix> {
-    let shape = codebooks.shape();
-    let (size, dim) = (shape.codebook_size(), shape.dim());
-    let numbers = codebooks.nearest(&projection.apply(documents)?);
-    let mut out = Matrix::zeros(documents.rows(), shape.width());
-    let rows = out.as_mut_slice().par_chunks_exact_mut(shape.width());
-    rows.zip(numbers.par_chunks_exact(shape.num_codebooks())).for_each(|(row, numbers)| {
-        for (m, (part, &number)) in row.chunks_exact_mut(dim).zip(numbers).enumerate() {
-            part.copy_from_slice(&codebooks.values()[(m * size + number as usize) * dim..][..dim]);
-        }
-    });
-    Ok(out)
 }
 
 /// Everything that decides the states of a run.
@@ -167,7 +148,7 @@ fn fingerprint(config: &KindsConfig, teacher: &KindsTeacher) -> String {
     let documents = sum(&mut teacher.documents.as_slice().iter().copied());
     let layers = teacher.micpq.0.layers().iter().flat_map(|l| l.weight().iter().chain(l.bias()));
     let micpq = sum(&mut layers.chain(teacher.micpq.1.values()).copied());
-    let codes = crc32fast::hash(teacher.codes.0);
+    let codes = crc32fast::hash(&teacher.codes.0.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>());
     format!("kinds {text} {} {codes:08x} {documents:08x} {micpq:08x}", teacher.views.fingerprint())
 }
 
@@ -237,7 +218,7 @@ impl Run<'_> {
         let documents = self.documents.select(&pool);
         let codebooks = self.head.sizes.codebooks;
         let codes: Vec<u32> =
-            pool.iter().flat_map(|&row| &self.codes[row * codebooks..][..codebooks]).copied().collect();
+            pool.iter().flat_map(|&row| &self.teacher.codes.0[row * codebooks..][..codebooks]).copied().collect();
         let batch = Batch {
             x: embeddings.as_slice(),
             queries: queries.as_slice(),

@@ -21,7 +21,7 @@ fn run(checkpoint: Option<&Path>, progress: &dyn Progress) -> Result<Kinds> {
     let projection = Projection::new(vec![Dense::new(WIDTH, weight, vec![0.1; WIDTH]).unwrap()]).unwrap();
     let shape = CodeShape::new(4, 16, 4).unwrap();
     let codebooks = |number| Codebooks::new(shape, normal(64, 4, number).as_slice().to_vec()).unwrap();
-    let codes = codebooks(2).assign(&projection.apply(&documents).unwrap());
+    let codes = codebooks(2).nearest(&projection.apply(&documents).unwrap());
     let noise = VectorViews::Noise(0.3);
     let (views, _) = noise.prepare(documents.as_slice(), WIDTH).unwrap();
     let config =
