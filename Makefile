@@ -114,10 +114,11 @@ sbom:  ## write a bill of materials of every crate (cargo-cyclonedx)
 	@if $(CARGO) cyclonedx --version >/dev/null 2>&1; then $(CARGO) cyclonedx --format json --all; \
 	else echo "skipped: cargo-cyclonedx is not installed, so no bill of materials was written"; fi
 
-# Needs uv. A requirements.txt says what is meant, the lock beside it what is installed.
+# Needs uv. A requirements.txt says what is meant, the lock beside it what is installed. Extras stay in a lock: pip takes the newest release of
+# a package that is asked for with an extra, unless its line of the lock has the extra too, and then misses its hash.
 lock:  ## write the lock files of the Python packages that tests and benchmarks use
 	for folder in crates/serve crates/python/tests benchmarks/search benchmarks/serve; do (cd $$folder && \
-	  UV_CUSTOM_COMPILE_COMMAND="make lock" uv pip compile -q --universal --python-version 3.11 --generate-hashes requirements.txt -o requirements.lock); done
+	  UV_CUSTOM_COMPILE_COMMAND="make lock" uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-strip-extras requirements.txt -o requirements.lock); done
 
 # What is handed out, for each of ARCHITECTURES, and the tests of it. Needs the targets of rustup, root, and the Debian packages
 # binutils, buildah, mmdebstrap and qemu-user. The first time it compiles everything once for each of two targets per architecture.
