@@ -114,7 +114,8 @@ sbom:  ## write a bill of materials of every crate (cargo-cyclonedx)
 	@if $(CARGO) cyclonedx --version >/dev/null 2>&1; then $(CARGO) cyclonedx --format json --all; \
 	else echo "skipped: cargo-cyclonedx is not installed, so no bill of materials was written"; fi
 
-# Needs uv. A requirements.txt says what is meant, the lock beside it what is installed.
+# Needs uv. A requirements.txt says what is meant, the lock beside it what is installed: all of it, so pip looks for nothing else
+# (--no-deps). It would take a newer release than the lock's for a package that another one wants with extras, and refuse its hash.
 lock:  ## write the lock files of the Python packages that tests and benchmarks use
 	for folder in crates/serve crates/python/tests benchmarks/search benchmarks/serve; do (cd $$folder && \
 	  UV_CUSTOM_COMPILE_COMMAND="make lock" uv pip compile -q --universal --python-version 3.11 --generate-hashes requirements.txt -o requirements.lock); done
@@ -202,7 +203,7 @@ pictures: .venv-http/made build  ## take the pictures of the README from the ind
 
 .venv-http/made: crates/serve/requirements.lock
 	python3 -m venv .venv-http
-	.venv-http/bin/pip install --quiet --disable-pip-version-check --require-hashes -r $<
+	.venv-http/bin/pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r $<
 	@touch $@
 
 # ARGS go to the harness: make bench-serve ARGS="--documents 100000 --parts ours,report". All parts take about 45 minutes.
@@ -262,7 +263,7 @@ bench-build: encoders .venv-query/made build  ## measure building an index again
 
 .venv-peers/made: benchmarks/serve/requirements.lock
 	python3 -m venv .venv-peers
-	.venv-peers/bin/pip install --quiet --disable-pip-version-check --require-hashes -r $<
+	.venv-peers/bin/pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r $<
 	@touch $@
 
 # Builds one wheel for Python 3.10 and later, and tests it in an environment with the packages it works with.
@@ -274,7 +275,7 @@ python: .venv/python  ## test the Python package: wheel, types, tests, every com
 
 .venv/python: crates/python/tests/requirements.lock
 	python3 -m venv .venv/python-tests
-	$(PYTHON) -m pip install --quiet --disable-pip-version-check --require-hashes -r $<
+	$(PYTHON) -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r $<
 	@touch $@
 
 # The wheel in an environment of its own with Ray: two nodes of real processes on this machine. MICPQ_RAY_ROUNDS=20 is the long form.
@@ -330,7 +331,7 @@ bench-search: .venv/peers build  ## measure search against FAISS and others, int
 # ScaNN and USearch have no wheel for some systems. They take part if they install.
 .venv/peers: benchmarks/search/requirements.lock benchmarks/search/optional.txt
 	python3 -m venv .venv
-	.venv/bin/pip install --quiet --disable-pip-version-check --require-hashes -r benchmarks/search/requirements.lock
+	.venv/bin/pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r benchmarks/search/requirements.lock
 	@while read -r peer; do .venv/bin/pip install --quiet --disable-pip-version-check "$$peer" \
 	  || echo "$$peer does not install here, so it does not take part"; done < benchmarks/search/optional.txt
 	@touch $@
