@@ -128,7 +128,8 @@ dist: dist-tools  ## build and test static programs, wheels, Debian packages and
 	for arch in $(ARCHITECTURES); do for step in program deb image check-program wheel check-wheel; do packaging/$$step $$arch; done; done
 	packaging/check-deb
 	packaging/check-image
-	cd target/packages && sha256sum micpq* > SHA256SUMS && cat SHA256SUMS
+	packaging/source
+	cd target/packages && sha256sum micpq-* micpq_* > SHA256SUMS && cat SHA256SUMS
 
 dist-tools: .venv-dist/made
 	rustup target add $(foreach arch,$(ARCHITECTURES),$(arch)-unknown-linux-musl $(arch)-unknown-linux-gnu)
@@ -140,6 +141,20 @@ dist-tools: .venv-dist/made
 
 dist-clean:  ## remove what `make dist` compiled; target/packages stays
 	rm -rf target/dist
+
+# The Helm chart with helm (GOBIN=$PWD/target/tools/bin go install helm.sh/helm/v3/cmd/helm@latest), the formula with Debian's ruby.
+.PHONY: charts formula
+charts: .venv-charts/made  ## lint the Helm chart and the Homebrew formula; says what it skips
+	.venv-charts/bin/python packaging/check-chart
+	packaging/check-formula
+
+.venv-charts/made: packaging/charts-requirements.txt
+	python3 -m venv .venv-charts
+	.venv-charts/bin/pip install --quiet --disable-pip-version-check -r $<
+	@touch $@
+
+formula:  ## write the Homebrew formula of what `make dist` packed, into target/packages/micpq.rb
+	packaging/formula target/packages/SHA256SUMS target/packages/micpq.rb
 
 # Schemathesis generates requests from the server's OpenAPI description and sends them to the running binary.
 contract: .venv-http/made  ## check the server against its OpenAPI description (schemathesis)
