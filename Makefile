@@ -114,11 +114,11 @@ sbom:  ## write a bill of materials of every crate (cargo-cyclonedx)
 	@if $(CARGO) cyclonedx --version >/dev/null 2>&1; then $(CARGO) cyclonedx --format json --all; \
 	else echo "skipped: cargo-cyclonedx is not installed, so no bill of materials was written"; fi
 
-# Needs uv. A requirements.txt says what is meant, the lock beside it what is installed. Extras stay in a lock: pip takes the newest release of
-# a package that is asked for with an extra, unless its line of the lock has the extra too, and then misses its hash.
+# Needs uv. A requirements.txt says what is meant, the lock beside it what is installed: all of it, so pip looks for nothing else
+# (--no-deps). It would take a newer release than the lock's for a package that another one wants with extras, and refuse its hash.
 lock:  ## write the lock files of the Python packages that tests and benchmarks use
 	for folder in crates/serve crates/python/tests benchmarks/search benchmarks/serve; do (cd $$folder && \
-	  UV_CUSTOM_COMPILE_COMMAND="make lock" uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-strip-extras requirements.txt -o requirements.lock); done
+	  UV_CUSTOM_COMPILE_COMMAND="make lock" uv pip compile -q --universal --python-version 3.11 --generate-hashes requirements.txt -o requirements.lock); done
 
 # What is handed out, for each of ARCHITECTURES, and the tests of it. Needs the targets of rustup, root, and the Debian packages
 # binutils, buildah, mmdebstrap and qemu-user. The first time it compiles everything once for each of two targets per architecture.
@@ -128,7 +128,8 @@ dist: dist-tools  ## build and test static programs, wheels, Debian packages and
 	for arch in $(ARCHITECTURES); do for step in program deb image check-program wheel check-wheel; do packaging/$$step $$arch; done; done
 	packaging/check-deb
 	packaging/check-image
-	cd target/packages && sha256sum micpq* > SHA256SUMS && cat SHA256SUMS
+	packaging/source
+	cd target/packages && sha256sum micpq-* micpq_* > SHA256SUMS && cat SHA256SUMS
 
 dist-tools: .venv-dist/made
 	rustup target add $(foreach arch,$(ARCHITECTURES),$(arch)-unknown-linux-musl $(arch)-unknown-linux-gnu)
@@ -140,6 +141,20 @@ dist-tools: .venv-dist/made
 
 dist-clean:  ## remove what `make dist` compiled; target/packages stays
 	rm -rf target/dist
+
+# The Helm chart with helm (GOBIN=$PWD/target/tools/bin go install helm.sh/helm/v3/cmd/helm@latest), the formula with Debian's ruby.
+.PHONY: charts formula
+charts: .venv-charts/made  ## lint the Helm chart and the Homebrew formula; says what it skips
+	.venv-charts/bin/python packaging/check-chart
+	packaging/check-formula
+
+.venv-charts/made: packaging/charts-requirements.txt
+	python3 -m venv .venv-charts
+	.venv-charts/bin/pip install --quiet --disable-pip-version-check -r $<
+	@touch $@
+
+formula:  ## write the Homebrew formula of what `make dist` packed, into target/packages/micpq.rb
+	packaging/formula target/packages/SHA256SUMS target/packages/micpq.rb
 
 # Schemathesis generates requests from the server's OpenAPI description and sends them to the running binary.
 contract: .venv-http/made  ## check the server against its OpenAPI description (schemathesis)
@@ -203,7 +218,7 @@ pictures: .venv-http/made build  ## take the pictures of the README from the ind
 
 .venv-http/made: crates/serve/requirements.lock
 	python3 -m venv .venv-http
-	.venv-http/bin/pip install --quiet --disable-pip-version-check --require-hashes -r $<
+	.venv-http/bin/pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r $<
 	@touch $@
 
 # ARGS go to the harness: make bench-serve ARGS="--documents 100000 --parts ours,report". All parts take about 45 minutes.
@@ -263,7 +278,7 @@ bench-build: encoders .venv-query/made build  ## measure building an index again
 
 .venv-peers/made: benchmarks/serve/requirements.lock
 	python3 -m venv .venv-peers
-	.venv-peers/bin/pip install --quiet --disable-pip-version-check --require-hashes -r $<
+	.venv-peers/bin/pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r $<
 	@touch $@
 
 # Builds one wheel for Python 3.10 and later, and tests it in an environment with the packages it works with.
@@ -275,7 +290,7 @@ python: .venv/python  ## test the Python package: wheel, types, tests, every com
 
 .venv/python: crates/python/tests/requirements.lock
 	python3 -m venv .venv/python-tests
-	$(PYTHON) -m pip install --quiet --disable-pip-version-check --require-hashes -r $<
+	$(PYTHON) -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r $<
 	@touch $@
 
 # The wheel in an environment of its own with Ray: two nodes of real processes on this machine. MICPQ_RAY_ROUNDS=20 is the long form.
@@ -331,7 +346,7 @@ bench-search: .venv/peers build  ## measure search against FAISS and others, int
 # ScaNN and USearch have no wheel for some systems. They take part if they install.
 .venv/peers: benchmarks/search/requirements.lock benchmarks/search/optional.txt
 	python3 -m venv .venv
-	.venv/bin/pip install --quiet --disable-pip-version-check --require-hashes -r benchmarks/search/requirements.lock
+	.venv/bin/pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r benchmarks/search/requirements.lock
 	@while read -r peer; do .venv/bin/pip install --quiet --disable-pip-version-check "$$peer" \
 	  || echo "$$peer does not install here, so it does not take part"; done < benchmarks/search/optional.txt
 	@touch $@

@@ -68,6 +68,14 @@ def test_every_block_of_a_page_runs(page, folder):
     assert ran > 0, f"{page} has nothing to run"
 
 
+def test_the_lines_of_the_readme_run(folder):
+    """As `make dist` runs them in what it packs: every line of "Start", the server and the MCP server included."""
+    command = [sys.executable, ROOT / "packaging" / "readme-lines", "shell", folder / "readme", BINARY]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, text=True, capture_output=True, timeout=600)
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    assert "lines of \"Start\" ran" in done.stdout
+
+
 def test_pages_are_in_the_summary_and_their_links_resolve():
     listed = set(re.findall(r"\((\w[\w-]*\.md)\)", (ROOT / "docs" / "SUMMARY.md").read_text()))
     assert {f"{page}.md" for page in PAGES} <= listed
