@@ -117,7 +117,8 @@ sbom:  ## write a bill of materials of every crate (cargo-cyclonedx)
 # Needs uv. A requirements.txt says what is meant, the lock beside it what is installed: all of it, so pip looks for nothing else
 # (--no-deps). It would take a newer release than the lock's for a package that another one wants with extras, and refuse its hash.
 lock:  ## write the lock files of the Python packages that tests and benchmarks use
-	for folder in crates/serve crates/python/tests benchmarks/search benchmarks/serve; do (cd $$folder && \
+	for folder in crates/serve crates/mcp/tests crates/backups/tests crates/python/tests crates/python/tests_ray \
+	  crates/python/tests_adapters benchmarks/search benchmarks/serve; do (cd $$folder && \
 	  UV_CUSTOM_COMPILE_COMMAND="make lock" uv pip compile -q --universal --python-version 3.11 --generate-hashes requirements.txt -o requirements.lock); done
 
 # What is handed out, for each of ARCHITECTURES, and the tests of it. Needs the targets of rustup, root, and the Debian packages
@@ -177,18 +178,18 @@ javascript:  ## test the JavaScript client against a running server
 mcp: .venv-mcp/made build  ## test `micpq mcp` with the official MCP client
 	cd crates/mcp/tests && MICPQ_BINARY=$(CURDIR)/$(MICPQ) $(CURDIR)/.venv-mcp/bin/python -m pytest -q -p no:cacheprovider
 
-.venv-mcp/made: crates/mcp/tests/requirements.txt
+.venv-mcp/made: crates/mcp/tests/requirements.lock
 	python3 -m venv .venv-mcp
-	.venv-mcp/bin/pip install --quiet --disable-pip-version-check -r $<
+	.venv-mcp/bin/pip install --quiet --disable-pip-version-check --require-hashes -r $<
 	@touch $@
 
 # moto is an S3 on this machine.
 backups: .venv-backups/made  ## test backups in a bucket of S3 (moto)
 	MICPQ_MOTO=$(abspath .venv-backups/bin/moto_server) $(CARGO) test --release --workspace --test whole -- stored::a_bucket
 
-.venv-backups/made: crates/backups/tests/requirements.txt
+.venv-backups/made: crates/backups/tests/requirements.lock
 	python3 -m venv .venv-backups
-	.venv-backups/bin/pip install --quiet --disable-pip-version-check -r $<
+	.venv-backups/bin/pip install --quiet --disable-pip-version-check --require-hashes -r $<
 	@touch $@
 
 javascript-types: build  ## write the types of the JavaScript client from the OpenAPI description
@@ -306,9 +307,9 @@ ray-wheel: .venv-ray/made
 	$(RAY_PYTHON) -m pip install --quiet --disable-pip-version-check --no-deps --force-reinstall target/wheels/micpq-*.whl
 
 # Ray has no wheel for some systems. Then there is no environment, and `ray` says that it skips.
-.venv-ray/made: crates/python/tests_ray/requirements.txt
+.venv-ray/made: crates/python/tests_ray/requirements.lock
 	python3 -m venv .venv-ray
-	@if .venv-ray/bin/pip install --quiet --disable-pip-version-check -r $<; then touch $@; else rm -rf .venv-ray; fi
+	@if .venv-ray/bin/pip install --quiet --disable-pip-version-check --require-hashes -r $<; then touch $@; else rm -rf .venv-ray; fi
 
 ray-openapi: build .venv-ray/made  ## write the OpenAPI description of micpq.ray.serve from that of the server
 	PYTHONPATH=crates/python/python/micpq/ray $(RAY_PYTHON) -c "import _openapi, pathlib; \
@@ -322,9 +323,9 @@ adapters: .venv-adapters/made  ## test the adapters for LangChain, LlamaIndex an
 	$(ADAPTERS_PYTHON) -m pip install --quiet --disable-pip-version-check --no-deps --force-reinstall target/wheels/micpq-*.whl
 	cd crates/python/tests_adapters && MICPQ_BINARY=$(CURDIR)/$(MICPQ) $(ADAPTERS_PYTHON) -m pytest
 
-.venv-adapters/made: crates/python/tests_adapters/requirements.txt
+.venv-adapters/made: crates/python/tests_adapters/requirements.lock
 	python3 -m venv .venv-adapters
-	.venv-adapters/bin/pip install --quiet --disable-pip-version-check -r $<
+	.venv-adapters/bin/pip install --quiet --disable-pip-version-check --require-hashes -r $<
 	@touch $@
 
 # ARGS go to the harness: make bench-ray ARGS="--documents 20000".

@@ -25,9 +25,28 @@ pub fn write_synced(path: &Path, bytes: &[u8]) -> Result<()> {
     sync_file(&file, path)
 }
 
+/// Opens a file that a user names, to be read to its end. A device like `/dev/zero` is refused: it may have none.
+pub fn open_to_end(path: &Path) -> Result<File> {
+    let file = File::open(path).map_err(Error::io(path))?;
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::FileTypeExt;
+        let kind = file.metadata().map_err(Error::io(path))?.file_type();
+        if kind.is_char_device() || kind.is_block_device() {
+            return Err(Error::format(
+                path,
+                "is a device and may never end; give a file, a named pipe, or - for standard input",
+            ));
+        }
+    }
+    Ok(file)
+}
+
 /// Makes the bytes of a file durable, not its name.
 pub fn sync_file(file: &File, path: &Path) -> Result<()> {
     before_sync(path);
+    #[cfg(test)]
+    failing::check(path).map_err(Error::io(path))?;
     file.sync_all().map_err(Error::io(path))
 }
 
@@ -134,6 +153,32 @@ pub fn create_directories(dir: &Path) -> Result<()> {
 pub(crate) fn before_sync(_path: &Path) {
     #[cfg(all(test, unix))]
     crate::power::before_sync(_path);
+}
+
+/// Syncs that fail, for tests.
+#[cfg(test)]
+pub(crate) mod failing {
+    use std::path::{Path, PathBuf};
+
+    use parking_lot::Mutex;
+
+    static PATHS: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+
+    /// From now on no sync of this file or directory succeeds.
+    pub fn syncs_of(path: &Path) {
+        PATHS.lock().push(path.to_path_buf());
+    }
+
+    pub fn none_of(path: &Path) {
+        PATHS.lock().retain(|failing| failing != path);
+    }
+
+    pub(super) fn check(path: &Path) -> std::io::Result<()> {
+        match PATHS.lock().iter().any(|failing| failing == path) {
+            true => Err(std::io::Error::other("no sync of this directory succeeds")),
+            false => Ok(()),
+        }
+    }
 }
 
 /// The directory a path lies in; `.` for a bare name.

@@ -116,7 +116,9 @@ pub fn read_vectors(path: &Path) -> Result<Matrix> {
 }
 
 fn load(path: &Path) -> Result<Vec<u8>> {
-    std::fs::read(path).map_err(Error::io(path))
+    let mut bytes = Vec::new();
+    disk::open_to_end(path)?.read_to_end(&mut bytes).map_err(Error::io(path))?;
+    Ok(bytes)
 }
 
 /// The header of a file.
@@ -207,6 +209,13 @@ mod tests {
         let whole = std::fs::read(&path).unwrap();
         std::fs::write(&path, &whole[..whole.len() - 1]).unwrap();
         assert!(read_f32(&path).unwrap_err().to_string().contains("needs 24 bytes, the file holds 23"));
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_device_is_refused() {
+        let said = read_vectors(Path::new("/dev/zero")).unwrap_err().to_string();
+        assert!(said.contains("/dev/zero: is a device and may never end"), "{said}");
     }
 
     #[test]

@@ -178,6 +178,12 @@ fn models(model: &Model) {
         "model": { "type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##", "max_input_chars_per_word": 100,
             "vocab": { "[PAD]": 0, "[UNK]": 1, "[CLS]": 2, "[SEP]": 3, "oil": 4, "wheat": 5, "and": 6, "##s": 7 } }
     });
+    let modern = serde_json::json!({
+        "model_type": "modernbert", "hidden_size": 8, "num_hidden_layers": 4, "num_attention_heads": 2, "intermediate_size": 16,
+        "vocab_size": 8, "max_position_embeddings": 64, "hidden_activation": "gelu", "norm_eps": 1e-5,
+        "global_attn_every_n_layers": 3, "local_attention": 16, "global_rope_theta": 160000.0, "local_rope_theta": 10000.0
+    });
+    put("encoder", "modernbert.json", Some(1), modern.to_string().as_bytes());
     put("encoder", "tokenizer.json", Some(3), tokenizer.to_string().as_bytes());
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::config::Format;
-use crate::{Error, Result};
+use crate::{Error, Result, disk};
 
 /// Large enough that a read costs little compared with parsing, small enough for the cache.
 const CHUNK: usize = 128 << 10;
@@ -47,14 +47,7 @@ pub(super) struct Source {
 impl Source {
     /// Opens a file. The bytes read from it, before decompression, are added to `read`.
     pub(super) fn open(path: &Path, read: Arc<AtomicU64>) -> Result<Source> {
-        let file = File::open(path).map_err(Error::io(path))?;
-        if is_device(&file.metadata().map_err(Error::io(path))?) {
-            return Err(Error::format(
-                path,
-                "is a device and may never end; give a file, a named pipe, or - for standard input",
-            ));
-        }
-        Source::new(path, file, read)
+        Source::new(path, disk::open_to_end(path)?, read)
     }
 
     /// Reads from any reader. `path` is its name in messages.
@@ -212,20 +205,6 @@ impl Source {
                 "the {archive} archive is damaged or cut short near its byte {read} ({source}); fetch it or pack it again"
             ),
         )
-    }
-}
-
-/// Whether a file is a device like `/dev/zero`. A pipe is not a device here.
-fn is_device(metadata: &std::fs::Metadata) -> bool {
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::FileTypeExt;
-        metadata.file_type().is_char_device() || metadata.file_type().is_block_device()
-    }
-    #[cfg(not(unix))]
-    {
-        let _ = metadata;
-        false
     }
 }
 

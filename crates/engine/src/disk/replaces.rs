@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use tantivy::index::SegmentId;
+
 use crate::{Error, Result};
 
 /// Everything that belongs in an index directory. A directory with any other entry is not replaced.
@@ -50,11 +52,8 @@ impl Replaces {
         if !found.is_dir() {
             return refuse("it is a file".into());
         }
-        let mut names = Vec::new();
-        for entry in std::fs::read_dir(place).map_err(Error::io(place))? {
-            names.push(entry.map_err(Error::io(place))?.file_name().to_string_lossy().into_owned());
-        }
-        names.sort();
+        // A link was followed above.
+        let names = names(&place.canonicalize().map_err(Error::io(place))?)?;
         if names.is_empty() {
             return Ok(());
         }
@@ -77,6 +76,11 @@ impl Replaces {
             None if self == Replaces::Model && !is_model_config(&place.join("config.json")) => {
                 refuse("its config.json is not of a micpq model".into())
             }
+            // A user's folder may have an index.json and a store too.
+            None if self == Replaces::Index => match not_of_an_index(place)? {
+                Some(problem) => refuse(problem),
+                None => Ok(()),
+            },
             None => Ok(()),
         }
     }
@@ -86,6 +90,66 @@ impl Replaces {
 fn is_model_config(path: &Path) -> bool {
     let json = std::fs::read(path).ok().and_then(|bytes| serde_json::from_slice::<serde_json::Value>(&bytes).ok());
     json.is_some_and(|json| json["format"].is_u64() && json["shape"].is_object())
+}
+
+/// What in a directory with the names of an index was not written by micpq; `None` if all of it was. The manifest may be of
+/// any version, and files may be damaged or missing.
+fn not_of_an_index(place: &Path) -> Result<Option<String>> {
+    if !is_index_manifest(&place.join("index.json")) {
+        return Ok(Some("its index.json is not of a micpq index; if it was one, remove the directory yourself".into()));
+    }
+    let parts: [(&str, fn(&str) -> bool); 4] = [
+        ("store", is_store_file),
+        ("model", |name| MODEL.contains(&name)),
+        ("codes", |name| name.strip_suffix(".codes").is_some_and(is_segment)),
+        (crate::saved::file::FOLDER, |name| crate::saved::file::NAMES.contains(&name)),
+    ];
+    for (part, is_known) in parts {
+        let foreign = names(&place.join(part))?.into_iter().filter(|name| !is_known(name) && !is_temporary(name));
+        let foreign: Vec<String> = foreign.map(|name| format!("{part}/{name}")).collect();
+        if !foreign.is_empty() {
+            return Ok(Some(format!("it holds {} beside one", some(&foreign))));
+        }
+    }
+    Ok(None)
+}
+
+/// The names in a directory, sorted; none if there is no such directory. A file in its place is its only name.
+fn names(dir: &Path) -> Result<Vec<String>> {
+    match dir.symlink_metadata() {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(e) => return Err(Error::io(dir)(e)),
+        Ok(found) if !found.is_dir() => return Ok(vec![String::new()]),
+        Ok(_) => {}
+    }
+    let entry = |entry: std::io::Result<std::fs::DirEntry>| Ok(entry?.file_name().to_string_lossy().into_owned());
+    let names: std::io::Result<Vec<String>> = std::fs::read_dir(dir).and_then(|entries| entries.map(entry).collect());
+    let mut names = names.map_err(Error::io(dir))?;
+    names.sort();
+    Ok(names)
+}
+
+/// Whether a file is the `index.json` of an index, of whatever version.
+fn is_index_manifest(path: &Path) -> bool {
+    let json = std::fs::read(path).ok().and_then(|bytes| serde_json::from_slice::<serde_json::Value>(&bytes).ok());
+    json.is_some_and(|json| {
+        json["format"].is_u64() && json["store"].is_string() && json["model"].is_string() && json["files"].is_object()
+    })
+}
+
+/// Whether a name is that of a file in `store/`: tantivy's lists and locks, and files that begin with a segment's id.
+fn is_store_file(name: &str) -> bool {
+    const LISTS: &[&str] = &["meta.json", ".managed.json", ".tantivy-writer.lock", ".tantivy-meta.lock"];
+    LISTS.contains(&name) || name.split_once('.').is_some_and(|(segment, _)| is_segment(segment))
+}
+
+fn is_segment(id: &str) -> bool {
+    id.len() == 32 && SegmentId::from_uuid_string(id).is_ok()
+}
+
+/// Whether a name is that of a file that was being written.
+fn is_temporary(name: &str) -> bool {
+    name.starts_with(super::TEMPORARY) || name.starts_with(".tmp")
 }
 
 /// A few names for a message.

@@ -85,9 +85,10 @@ impl StagedDirectory {
     }
 
     /// Puts the directory at its path and removes the old one after. On Linux and macOS the path is never empty. If something
-    /// else has come to the path meanwhile, the new directory is put beside it.
-    pub fn finish(self) -> Result<()> {
-        let (new, place) = (self.path(), &self.place);
+    /// else has come to the path meanwhile, the new directory is put beside it. After an error the old directory is at the path
+    /// again.
+    pub fn finish(mut self) -> Result<()> {
+        let (new, place) = (self.path(), &self.place.clone());
         if let Err(taken) = self.replaces.check(place) {
             let beside =
                 (1..).map(|n| beside(place, &format!(".new{n}"))).find(|path| path.symlink_metadata().is_err());
@@ -97,28 +98,62 @@ impl StagedDirectory {
         }
         // Before the name is: a name that survives a power cut must not lead to half a directory.
         sync_tree(&new)?;
-        let there = place.symlink_metadata().is_ok();
-        // An empty directory is removed and renamed over; anything else is exchanged.
-        if there && std::fs::remove_dir(place).is_err() {
-            match exchange(&new, place) {
-                Ok(()) => {}
-                Err(e) if e.kind() == std::io::ErrorKind::Unsupported => {
-                    let old = old_name(place, &prefix(place)?);
-                    std::fs::rename(place, &old).map_err(Error::io(place))?;
-                    if let Err(e) = std::fs::rename(&new, place) {
-                        let _ = std::fs::rename(&old, place);
-                        return Err(Error::io(place)(e));
-                    }
-                    sync_directory(parent(place))?;
-                    let _ = std::fs::remove_dir_all(&old);
-                }
-                Err(e) => return Err(Error::io(place)(e)),
-            }
-        } else {
-            std::fs::rename(&new, place).map_err(Error::io(place))?;
+        let put = Put::at(&new, place)?;
+        if let Err(error) = sync_directory(parent(place)).and_then(|()| sync_directory(&self.folder)) {
+            // The disk has either directory at the path, and nobody knows which. So neither is removed: the next process that
+            // writes there clears the folder, after a sync that succeeds.
+            self.kept = true;
+            put.undo(&new, place);
+            return Err(error);
         }
-        sync_directory(parent(place))?;
-        sync_directory(&self.folder)
+        if let Put::Beside(old) = put {
+            let _ = std::fs::remove_dir_all(&old);
+        }
+        Ok(())
+    }
+}
+
+/// How a new directory came to its path.
+enum Put {
+    /// Nothing was there, or an empty directory.
+    Renamed { was_empty: bool },
+    /// Exchanged with what was there.
+    Exchanged,
+    /// What was there has this name now, on systems without an exchange.
+    Beside(PathBuf),
+}
+
+impl Put {
+    fn at(new: &Path, place: &Path) -> Result<Put> {
+        // An empty directory is removed and renamed over; anything else is exchanged.
+        let was_empty = std::fs::remove_dir(place).is_ok();
+        if was_empty || place.symlink_metadata().is_err() {
+            std::fs::rename(new, place).map_err(Error::io(place))?;
+            return Ok(Put::Renamed { was_empty });
+        }
+        match exchange(new, place) {
+            Ok(()) => Ok(Put::Exchanged),
+            Err(e) if e.kind() == std::io::ErrorKind::Unsupported => {
+                let old = old_name(place, &prefix(place)?);
+                std::fs::rename(place, &old).map_err(Error::io(place))?;
+                if let Err(e) = std::fs::rename(new, place) {
+                    let _ = std::fs::rename(&old, place);
+                    return Err(Error::io(place)(e));
+                }
+                Ok(Put::Beside(old))
+            }
+            Err(e) => Err(Error::io(place)(e)),
+        }
+    }
+
+    /// Puts the old directory back. If this fails too, the new one stays; both are complete.
+    fn undo(&self, new: &Path, place: &Path) {
+        let _ = match self {
+            Put::Renamed { was_empty: false } => std::fs::rename(place, new),
+            Put::Renamed { was_empty: true } => std::fs::rename(place, new).and_then(|()| std::fs::create_dir(place)),
+            Put::Exchanged => exchange(new, place),
+            Put::Beside(old) => std::fs::rename(place, new).and_then(|()| std::fs::rename(old, place)),
+        };
     }
 }
 
@@ -173,12 +208,19 @@ pub fn recover(place: &Path) -> Result<()> {
 pub fn clear_folders(place: &Path, name: Option<&str>) -> Result<()> {
     let place = &resolved(place)?;
     let (parent, prefix) = (parent(place), prefix(place)?);
-    for entry in std::fs::read_dir(parent).map_err(Error::io(parent))?.flatten() {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(parent).map_err(Error::io(parent))? {
+        let entry = entry.map_err(Error::io(parent))?;
         let rest = entry.file_name().to_str().and_then(|found| found.strip_prefix(&prefix).map(str::to_owned));
         if rest.is_some_and(|rest| Some(rest.as_str()) != name) {
-            remove_if_free(&entry.path());
+            found.push(entry.path());
         }
     }
+    if !found.is_empty() {
+        // A folder may hold the directory that the disk still has at the path (see `StagedDirectory::finish`).
+        sync_directory(parent)?;
+    }
+    found.iter().for_each(|folder| remove_if_free(folder));
     Ok(())
 }
 
@@ -234,11 +276,13 @@ mod tests {
     /// A directory that looks like an index, with a text in it.
     fn lay(dir: &Path, word: &str) {
         std::fs::create_dir_all(dir.join("store")).unwrap();
-        std::fs::write(dir.join("index.json"), word).unwrap();
+        let manifest = serde_json::json!({ "format": 4, "store": "all", "model": word, "files": {} });
+        std::fs::write(dir.join("index.json"), manifest.to_string()).unwrap();
     }
 
     fn word(dir: &Path) -> String {
-        std::fs::read_to_string(dir.join("index.json")).unwrap()
+        let manifest = std::fs::read_to_string(dir.join("index.json")).unwrap();
+        serde_json::from_str::<serde_json::Value>(&manifest).unwrap()["model"].as_str().unwrap().to_owned()
     }
 
     fn make(place: &Path, text: &str) {
@@ -264,6 +308,37 @@ mod tests {
         std::fs::create_dir(&empty).unwrap();
         make(&empty, "third");
         assert!(StagedDirectory::begin(Path::new("/"), Replaces::Index).is_err());
+    }
+
+    #[test]
+    fn after_a_failed_sync_the_old_directory_is_back_and_both_are_kept() {
+        for old in ["an index", "an empty directory", "nothing"] {
+            let dir = tempfile::tempdir().unwrap();
+            let place = dir.path().join("index");
+            match old {
+                "an index" => make(&place, "old"),
+                "an empty directory" => std::fs::create_dir(&place).unwrap(),
+                _ => {}
+            }
+            let staged = StagedDirectory::begin(&place, Replaces::Index).unwrap();
+            lay(&staged.path(), "new");
+            let folder = staged.folder().to_path_buf();
+            crate::disk::failing::syncs_of(dir.path());
+            let said = staged.finish().unwrap_err().to_string();
+            assert!(said.contains("no sync of this directory"), "{said}");
+            match old {
+                "an index" => assert_eq!(word(&place), "old"),
+                "an empty directory" => assert!(names(&place).is_empty()),
+                _ => assert!(!place.exists()),
+            }
+            // A power cut may bring the new directory back, so it is kept until a sync succeeds.
+            assert_eq!(word(&folder.join("new")), "new");
+            assert!(StagedDirectory::begin(&place, Replaces::Index).is_err());
+            assert_eq!(word(&folder.join("new")), "new");
+            crate::disk::failing::none_of(dir.path());
+            make(&place, "newer");
+            assert_eq!(names(dir.path()), ["index"]);
+        }
     }
 
     #[test]
@@ -347,6 +422,48 @@ mod tests {
         assert!(
             refused("index", Replaces::Model).contains("is not a model: it holds index.json, store and no config.json")
         );
+    }
+
+    #[test]
+    fn a_folder_with_the_names_of_an_index_is_not_replaced() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = dir.path().join("mine");
+        let refused = || {
+            let said = StagedDirectory::begin(&place, Replaces::Index).unwrap_err().to_string();
+            assert!(said.contains("only an index or an empty directory is replaced"), "{said}");
+            said
+        };
+        // A web page's index and a folder of letters.
+        lay(&place, "x");
+        for text in ["", "mine", "{}", "{\"format\": 4}", "{\"format\": \"4\", \"store\": {}, \"files\": []}"] {
+            std::fs::write(place.join("index.json"), text).unwrap();
+            assert!(refused().contains("its index.json is not of a micpq index"));
+        }
+        // An index to which somebody has added files of his own, in any of its folders.
+        lay(&place, "x");
+        let id = "0123456789abcdef0123456789abcdef";
+        std::fs::write(place.join("store").join(format!("{id}.7.del")), "").unwrap();
+        for name in ["meta.json", ".managed.json", ".tantivy-writer.lock", ".making-AbC", ".tmpAbC"] {
+            std::fs::write(place.join("store").join(name), "").unwrap();
+        }
+        for (folder, names) in [
+            ("store", vec!["letter.txt".to_owned(), "letter".into(), format!("{id}0.store")]),
+            ("model", vec!["weights.bin".into()]),
+            ("codes", vec![format!("{id}.txt"), "mine.codes".into()]),
+            ("saved", vec!["letter.txt".into()]),
+        ] {
+            std::fs::create_dir_all(place.join(folder)).unwrap();
+            for name in names {
+                std::fs::write(place.join(folder).join(&name), "letter").unwrap();
+                assert!(refused().contains(&format!("it holds {folder}/{name} beside one")));
+                std::fs::remove_file(place.join(folder).join(&name)).unwrap();
+            }
+        }
+        std::fs::remove_dir(place.join("codes")).unwrap();
+        std::fs::write(place.join("codes"), "a file").unwrap();
+        assert!(refused().contains("it holds codes/ beside one"));
+        std::fs::remove_file(place.join("codes")).unwrap();
+        make(&place, "new");
     }
 
     #[test]

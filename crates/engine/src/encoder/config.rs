@@ -53,6 +53,9 @@ impl Architecture {
 /// Above the longest encoder there is.
 const MAX_ROTARY_POSITIONS: usize = 1 << 17;
 
+/// Above the deepest encoder there is.
+const MAX_LAYERS: usize = 1024;
+
 /// Sizes and options of an encoder. Names are those of `config.json` of BERT.
 #[derive(Clone, Debug)]
 pub struct EncoderConfig {
@@ -198,7 +201,7 @@ impl Fields<'_> {
         Ok(EncoderConfig {
             architecture,
             hidden_size: self.size("hidden_size")?,
-            num_hidden_layers: self.size("num_hidden_layers")?,
+            num_hidden_layers: self.layers("num_hidden_layers")?,
             num_attention_heads: self.size("num_attention_heads")?,
             intermediate_size: self.size("intermediate_size")?,
             vocab_size: self.size("vocab_size")?,
@@ -230,7 +233,7 @@ impl Fields<'_> {
         Ok(EncoderConfig {
             architecture: Architecture::DistilBert,
             hidden_size: self.size("dim")?,
-            num_hidden_layers: self.size("n_layers")?,
+            num_hidden_layers: self.layers("n_layers")?,
             num_attention_heads: self.size("n_heads")?,
             intermediate_size: self.size("hidden_dim")?,
             vocab_size: self.size("vocab_size")?,
@@ -245,7 +248,7 @@ impl Fields<'_> {
     }
 
     fn modernbert(&self) -> Result<EncoderConfig> {
-        let layers = self.size("num_hidden_layers")?;
+        let layers = self.layers("num_hidden_layers")?;
         Ok(EncoderConfig {
             architecture: Architecture::ModernBert,
             hidden_size: self.size("hidden_size")?,
@@ -309,6 +312,15 @@ impl Fields<'_> {
                 self.bad(format!("{name} is {value}, expected a whole number; fetch the encoder again"))
             }),
         }
+    }
+
+    /// A number of layers. What is allocated per layer comes before a weight is looked for, so it is bounded here.
+    fn layers(&self, name: &str) -> Result<usize> {
+        let layers = self.size(name)?;
+        if layers > MAX_LAYERS {
+            return Err(self.bad(format!("{name} is {layers}, expected at most {MAX_LAYERS}")));
+        }
+        Ok(layers)
     }
 
     fn size_or(&self, name: &str, default: usize) -> Result<usize> {

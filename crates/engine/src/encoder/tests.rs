@@ -509,12 +509,30 @@ fn sizes_in_the_config_must_match_the_weights() {
         for value in [3u64, 1 << 34, 1 << 62] {
             tiny.write_config(field, value.into());
             let message = tiny.refusal();
-            let known = ["has no tensor", "different encoders", "not a multiple"];
+            let known = ["has no tensor", "different encoders", "not a multiple", "expected at most 1024"];
             assert!(known.iter().any(|part| message.contains(part)), "{field} {value}: {message}");
         }
     }
     tiny.write_config("num_attention_heads", (1u64 << 62).into());
     assert!(tiny.refusal().contains("not a multiple"));
+}
+
+#[test]
+fn the_number_of_layers_is_bounded_before_anything_is_allocated() {
+    // ModernBERT has a list with an entry per layer: this one would take a petabyte.
+    let config = |layers: u64| {
+        serde_json::json!({
+            "model_type": "modernbert", "hidden_size": 8, "num_hidden_layers": layers, "num_attention_heads": 2,
+            "intermediate_size": 16, "vocab_size": 8, "max_position_embeddings": 64
+        })
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let read = |layers: u64| {
+        std::fs::write(dir.path().join("config.json"), config(layers).to_string()).unwrap();
+        Encoder::load(dir.path()).err().unwrap().to_string()
+    };
+    assert!(read(1_000_000_000_000_000).contains("num_hidden_layers is 1000000000000000, expected at most 1024"));
+    assert!(!read(1024).contains("num_hidden_layers"), "{}", read(1024));
 }
 
 #[test]

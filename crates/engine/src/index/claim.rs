@@ -1,11 +1,13 @@
 //! Reserves the path of a new index.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use tantivy::directory::DirectoryLock;
 
+use super::directory::StoreDirectory;
 use super::manifest::Manifest;
-use super::{Index, writer};
+use super::{STORE, writer};
 use crate::disk::{self, Replaces, StagedDirectory};
 use crate::{Error, Result};
 
@@ -50,17 +52,63 @@ impl Claim {
     }
 }
 
-/// The writer lock of the index at `place`, if there is an index. An index that cannot be opened has no writer.
+/// The writer lock of the index at `place`, if there is an index. Only a store that is missing has no lock: any other failure
+/// may hide a living writer.
 fn lock(place: &Path, replace: bool) -> Result<Option<DirectoryLock>> {
-    if !Manifest::path(place).exists() {
+    if !exists(&Manifest::path(place))? {
         return Ok(None);
     }
     if !replace {
         return Err(Error::format(place, "already holds an index; add to it, name another place or ask to replace it"));
     }
     Replaces::Index.check(place)?;
-    match Index::open_store(place, None) {
-        Ok(old) => writer::lock(&old, place).map(Some),
-        Err(_) => Ok(None),
+    if !exists(&place.join(STORE))? {
+        return Ok(None);
+    }
+    // The lock file alone: a damaged list of segments must not hide who holds the lock.
+    let store = super::guarded(&place.join(STORE), || StoreDirectory::open(place, None))?;
+    writer::lock(&store, place).map(Some)
+}
+
+fn exists(path: &Path) -> Result<bool> {
+    match path.metadata() {
+        Ok(_) => Ok(true),
+        Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(false),
+        Err(e) => Err(Error::io(path)(e)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{model, scratch};
+    use super::super::{Index, IndexConfig, SEGMENTS};
+    use super::*;
+    use crate::model::CodeShape;
+
+    #[test]
+    fn no_damage_hides_a_living_writer() {
+        let dir = scratch();
+        let path = dir.path().join("index");
+        let index = Index::create(&path, &model(CodeShape::micpq(32).unwrap(), 1), IndexConfig::default()).unwrap();
+        let writer = index.writer().unwrap();
+        let list = path.join(STORE).join(SEGMENTS);
+        let whole = std::fs::read(&list).unwrap();
+        for damage in ["", "{ not a list of segments"] {
+            std::fs::write(&list, damage).unwrap();
+            assert!(matches!(Claim::new(&path, true), Err(Error::Busy(_))), "{damage:?}");
+        }
+        std::fs::remove_file(&list).unwrap();
+        assert!(matches!(Claim::new(&path, true), Err(Error::Busy(_))));
+        // The lock file cannot be opened: nobody knows whether it is held.
+        drop(writer);
+        std::fs::write(&list, whole).unwrap();
+        let file = path.join(STORE).join(".tantivy-writer.lock");
+        std::fs::remove_file(&file).unwrap();
+        std::fs::create_dir(&file).unwrap();
+        assert!(matches!(Claim::new(&path, true), Err(Error::Io { .. })));
+        std::fs::remove_dir(&file).unwrap();
+        // Without a writer, a damaged index is replaced.
+        std::fs::write(&list, "{ not a list of segments").unwrap();
+        Claim::new(&path, true).unwrap();
     }
 }

@@ -94,7 +94,7 @@ pub fn migrate(
             model.fingerprint()
         )));
     }
-    let _lock = writer::lock(&old.inner.tantivy, dir)?;
+    let _lock = writer::lock(&old.inner.directory, dir)?;
     old.inner.reload(progress)?;
     // Damaged data would get a valid checksum in the new index.
     old.inner.snapshot().check_files()?;

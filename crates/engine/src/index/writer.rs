@@ -600,9 +600,8 @@ fn prepare(inner: &Inner, writer: &tantivy::IndexWriter) -> Result<()> {
 }
 
 /// The writer lock of an index, without a writer.
-pub(super) fn lock(index: &tantivy::Index, dir: &Path) -> Result<DirectoryLock> {
-    index
-        .directory()
+pub(super) fn lock(store: &dyn Directory, dir: &Path) -> Result<DirectoryLock> {
+    store
         .acquire_lock(&INDEX_WRITER_LOCK)
         .map_err(|e| tantivy_error(&dir.join(STORE), tantivy::TantivyError::LockFailure(e, None)))
 }

@@ -12,6 +12,8 @@ const RESTORE: &str = "restore it from a backup, or remove it and save the queri
 
 /// The folder, a part of the index directory.
 pub(crate) const FOLDER: &str = "saved";
+/// The files in it.
+pub(crate) const NAMES: &[&str] = &["queries.json", "position"];
 
 /// Content of `queries.json`, in the order of names.
 #[derive(Debug, Default)]
