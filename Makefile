@@ -180,7 +180,7 @@ mcp: .venv-mcp/made build  ## test `micpq mcp` with the official MCP client
 
 .venv-mcp/made: crates/mcp/tests/requirements.lock
 	python3 -m venv .venv-mcp
-	.venv-mcp/bin/pip install --quiet --disable-pip-version-check --require-hashes -r $<
+	.venv-mcp/bin/pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r $<
 	@touch $@
 
 # moto is an S3 on this machine.
@@ -189,7 +189,7 @@ backups: .venv-backups/made  ## test backups in a bucket of S3 (moto)
 
 .venv-backups/made: crates/backups/tests/requirements.lock
 	python3 -m venv .venv-backups
-	.venv-backups/bin/pip install --quiet --disable-pip-version-check --require-hashes -r $<
+	.venv-backups/bin/pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r $<
 	@touch $@
 
 javascript-types: build  ## write the types of the JavaScript client from the OpenAPI description
@@ -309,7 +309,7 @@ ray-wheel: .venv-ray/made
 # Ray has no wheel for some systems. Then there is no environment, and `ray` says that it skips.
 .venv-ray/made: crates/python/tests_ray/requirements.lock
 	python3 -m venv .venv-ray
-	@if .venv-ray/bin/pip install --quiet --disable-pip-version-check --require-hashes -r $<; then touch $@; else rm -rf .venv-ray; fi
+	@if .venv-ray/bin/pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r $<; then touch $@; else rm -rf .venv-ray; fi
 
 ray-openapi: build .venv-ray/made  ## write the OpenAPI description of micpq.ray.serve from that of the server
 	PYTHONPATH=crates/python/python/micpq/ray $(RAY_PYTHON) -c "import _openapi, pathlib; \
@@ -325,7 +325,7 @@ adapters: .venv-adapters/made  ## test the adapters for LangChain, LlamaIndex an
 
 .venv-adapters/made: crates/python/tests_adapters/requirements.lock
 	python3 -m venv .venv-adapters
-	.venv-adapters/bin/pip install --quiet --disable-pip-version-check --require-hashes -r $<
+	.venv-adapters/bin/pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r $<
 	@touch $@
 
 # ARGS go to the harness: make bench-ray ARGS="--documents 20000".
