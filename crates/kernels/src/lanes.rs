@@ -16,6 +16,18 @@ pub(crate) fn fold(mut lanes: [f32; LANES], f: impl Fn(f32, f32) -> f32) -> f32 
     lanes[0]
 }
 
+/// The bits of the nearest `bf16`, ties to even.
+#[inline(always)]
+pub(crate) fn bf16_round(v: f32) -> u16 {
+    let bits = v.to_bits();
+    (bits.wrapping_add(0x7fff + ((bits >> 16) & 1)) >> 16) as u16
+}
+
+#[inline(always)]
+pub(crate) fn bf16_widen(v: u16) -> f32 {
+    f32::from_bits(u32::from(v) << 16)
+}
+
 /// `e^x` to 2 units in the last place on [-87, 88]; 0 below, infinity above.
 #[inline(always)]
 pub(crate) fn exp(x: f32) -> f32 {

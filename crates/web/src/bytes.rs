@@ -1,6 +1,8 @@
 //! The bytes of `search.bin`, read in order. All numbers are little-endian; every part begins at a multiple of four bytes.
 
-use crate::Problem;
+/// A problem, for the page to show.
+#[derive(Debug)]
+pub struct Problem(pub String);
 
 /// The first bytes of the file.
 pub const MAGIC: &[u8; 8] = b"micpqweb";

@@ -39,7 +39,7 @@ mod exports;
 mod page;
 mod search;
 
-pub use bytes::{MAGIC, VERSION};
+pub use bytes::{MAGIC, Problem, VERSION};
 #[cfg(not(target_arch = "wasm32"))]
 pub use page::PAGE;
-pub use search::{Problem, Search};
+pub use search::Search;

@@ -6,11 +6,7 @@ use kernels::pieces;
 use kernels::scan::{BlocksRef, Neighbour, Query, Shape, TopK, nearest, pack};
 use kernels::squares::squared_distances;
 
-use crate::bytes::{MAGIC, Reader, VERSION};
-
-/// A problem, for the page to show.
-#[derive(Debug)]
-pub struct Problem(pub String);
+use crate::bytes::{MAGIC, Problem, Reader, VERSION};
 
 /// How codewords are compared; the number is that of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

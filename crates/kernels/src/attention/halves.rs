@@ -8,11 +8,11 @@
 use crate::Backend;
 use crate::aligned::Aligned;
 use crate::attention::{Arithmetic, Mask, Operand, QUERY_TILE, Scores, Scratch, Shape, heads_body, narrow};
-use crate::bf16::{HalfRows, STEP, Unit, round, widen};
+use crate::bf16::{HalfRows, STEP, Unit};
 use crate::dispatch::per_backend;
 use crate::dropout::Rate;
 use crate::gemm::Element;
-use crate::lanes::LANES;
+use crate::lanes::{LANES, bf16_round as round, bf16_widen as widen};
 
 /// Memory for one head, reused between calls.
 #[derive(Default)]

@@ -21,6 +21,7 @@ use crate::Backend;
 use crate::aligned::Aligned;
 use crate::dispatch::per_backend;
 use crate::gemm::{Element, Epilogue, PANEL, PanelOutput, panel_values};
+use crate::lanes::{bf16_round as round, bf16_widen as widen};
 
 /// Inputs of a step. Rows and panels are padded with zeros to whole steps.
 pub(crate) const STEP: usize = 32;
@@ -98,18 +99,6 @@ impl Unit {
         static UNITS: OnceLock<Vec<Unit>> = OnceLock::new();
         UNITS.get_or_init(Unit::available)
     }
-}
-
-/// The bits of the nearest `bf16`, ties to even.
-#[inline(always)]
-pub(crate) fn round(v: f32) -> u16 {
-    let bits = v.to_bits();
-    (bits.wrapping_add(0x7fff + ((bits >> 16) & 1)) >> 16) as u16
-}
-
-#[inline(always)]
-pub(crate) fn widen(v: u16) -> f32 {
-    f32::from_bits(u32::from(v) << 16)
 }
 
 /// Rows rounded to `bf16`, in memory that is reused between batches.

@@ -1,7 +1,6 @@
 //! The store of a product: bias, activation and rounding are applied while the sums are in registers.
 
 use super::PANEL;
-use crate::bf16;
 use crate::lanes;
 
 /// Operation applied to a product before it is stored. The bias has one value per output.
@@ -77,7 +76,7 @@ impl Element for f32 {
 impl Element for u16 {
     #[inline(always)]
     fn from_f32(v: f32) -> u16 {
-        bf16::round(v)
+        lanes::bf16_round(v)
     }
 }
 
