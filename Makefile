@@ -9,7 +9,7 @@ PYTHON := $(CURDIR)/.venv/python-tests/bin/python
 MICPQ_SHARED ?= $(abspath ../shared)
 export MICPQ_SHARED
 
-.PHONY: help build demo test steps fmt features lint words figures unit contract page pictures javascript javascript-types mcp backups python ray ray-wheel ray-openapi adapters arm wasm wasm-check encoders rustdoc package lean deny \
+.PHONY: help build demo test steps fmt features lint words modules figures unit contract page pictures javascript javascript-types mcp backups python ray ray-wheel ray-openapi adapters arm wasm wasm-check encoders rustdoc package lean deny \
   test-crash soak fuzz sanitize miri sbom lock bench-search bench-encode bench-serve bench-query bench-build bench-query-encoder bench-web bench-ray scale-plan bench-languages bench-dedup bench-topics encoder-goldens clean
 
 help:  ## list the targets
@@ -28,10 +28,12 @@ test:  ## check format, lints, words and figures, run every test, and list what 
 	scripts/skipped target/test.log; exit $$status
 
 # One after the other, quick checks first.
-steps: fmt features lint words figures wasm-check unit arm contract page javascript mcp backups python ray adapters
+steps: fmt features lint words modules figures package lean wasm-check unit arm contract page javascript mcp backups python ray adapters
 
+# `cargo fmt` does not look into the macro that declares the methods.
 fmt:  ## check the format of the Rust code
 	$(CARGO) fmt --all --check
+	rustfmt --edition 2024 --check crates/methods/src/*.rs
 
 features:  ## check that every crate is compiled with the features of the workspace
 	scripts/check-features
@@ -42,6 +44,9 @@ lint:  ## clippy, with warnings as errors
 
 words:  ## check that no retired word of docs/glossary.md is used
 	scripts/check-words
+
+modules:  ## check that no modules of a crate need each other
+	scripts/check-modules
 
 figures:  ## check that every figure of the README and the guide is in a results file
 	scripts/check-figures --self-test

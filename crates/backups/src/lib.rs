@@ -6,6 +6,40 @@
 //!
 //! Invariants: a manifest is written after all its files. A file is removed only if no manifest lists it. No byte becomes part
 //! of an index before its file has the SHA-256 of its name.
+//!
+//! This program makes a backup in a folder, as it would in `s3://bucket/prefix`, and an index of it again:
+//!
+//! ```
+//! use backups::{BackupConfig, backup, list, restore};
+//! use engine::corpus::Document;
+//! use engine::index::{Index, IndexConfig};
+//! use engine::model::Model;
+//! use engine::{Matrix, NoProgress};
+//!
+//! let dir = tempfile::tempdir()?;
+//! let path = dir.path().join("news.micpq");
+//! let model = Model::load("../engine/tests/data/index-3/model".as_ref())?;
+//! let index = Index::create(&path, &model, IndexConfig::default())?;
+//! let mut writer = index.writer()?;
+//! writer.add_embeddings(&[Document::new(1u64, "Oil rises")], &Matrix::from_vec(8, vec![0.5; 8]))?;
+//! writer.commit(&NoProgress)?;
+//!
+//! let place = format!("file://{}", dir.path().join("backups").display());
+//! let first = backup(&path, &place, BackupConfig::default(), &NoProgress)?;
+//! assert_eq!((first.documents, first.uploaded_files), (1, first.files));
+//!
+//! // The second one uploads what is new since, and seven of them stay.
+//! writer.add_embeddings(&[Document::new(2u64, "Tea falls")], &Matrix::from_vec(8, vec![-0.5; 8]))?;
+//! writer.commit(&NoProgress)?;
+//! let second = backup(&path, &place, BackupConfig { keep: Some(7) }, &NoProgress)?;
+//! assert!(second.uploaded_files < second.files);
+//! assert_eq!(list(&place)?.len(), 2);
+//!
+//! let again = dir.path().join("again.micpq");
+//! restore(&place, Some(&first.name), &again, false, &NoProgress)?;
+//! assert_eq!(Index::open(&again, &NoProgress)?.len(), 1);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 mod connector;
 mod manifest;
@@ -32,7 +66,7 @@ pub struct BackupConfig {
 impl BackupConfig {
     pub fn validate(&self) -> Result<()> {
         match self.keep {
-            Some(0) => Err(Error::config("keep is 0; keep at least the backup that is made")),
+            Some(0) => Err(Error::option("keep", "is 0; keep at least the backup that is made")),
             _ => Ok(()),
         }
     }

@@ -2,8 +2,11 @@
 //!
 //! Exit codes: 0 done, 1 failed, 2 wrong usage.
 
+mod program;
+
 mod args;
 mod commands;
+
 mod output;
 mod progress;
 
@@ -17,14 +20,14 @@ use clap::Parser;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    let args = args::Args::parse();
+    let args = program::Args::parse();
     if let Some(threads) = args.threads
         && let Err(error) = commands::set_threads(threads)
     {
         return report(&error);
     }
     progress::catch_interrupts();
-    match commands::run(args) {
+    match program::run(args) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => report(&error),
     }
@@ -37,9 +40,14 @@ fn report(error: &anyhow::Error) -> ExitCode {
     {
         return ExitCode::SUCCESS;
     }
-    eprintln!("micpq: {error:#}");
-    match error.downcast_ref::<engine::Error>() {
-        Some(engine::Error::Config(_) | engine::Error::FilterSyntax { .. }) => ExitCode::from(2),
+    let own = error.downcast_ref::<engine::Error>();
+    let text = own.and_then(program::in_flags).unwrap_or_else(|| format!("{error:#}"));
+    eprintln!("micpq: {text}");
+    if let Some(command) = own.and_then(engine::Error::remedy).map(program::command_for) {
+        eprintln!("try: {command}");
+    }
+    match own {
+        Some(engine::Error::Config { .. } | engine::Error::FilterSyntax { .. }) => ExitCode::from(2),
         _ => ExitCode::from(1),
     }
 }

@@ -15,6 +15,7 @@ mod staged_directory;
 mod staged_file;
 
 pub use replaces::Replaces;
+pub(crate) use replaces::SAVED;
 pub use staged_directory::{StagedDirectory, clear_folders, recover};
 pub use staged_file::StagedFile;
 

@@ -5,12 +5,34 @@ use std::path::{Path, PathBuf};
 
 pub type Result<T> = std::result::Result<T, Error>;
 
+/// What would help against an error. The text of the error says it in words; a surface adds its own command.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Remedy {
+    /// Build an index from a corpus.
+    BuildIndex,
+    /// Verify the index, which tells what is damaged.
+    VerifyIndex,
+    /// Distil the encoder for queries.
+    Distil,
+    /// Pull the encoder of this name, or any.
+    PullEncoder(Option<String>),
+    /// Train a model.
+    TrainModel,
+}
+
 /// An error: what is wrong, where, and what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// An option or argument is out of range or contradicts another: the caller must change it.
-    #[error("{0}")]
-    Config(String),
+    #[error("{}{problem}", option.as_ref().map_or_else(String::new, |name| format!("{name} ")))]
+    Config {
+        /// Name of the option in its config type, if one option is wrong. A surface may have another name for it.
+        option: Option<String>,
+        /// What is wrong, and what to do. With an option, the sentence goes on after its name.
+        problem: String,
+        /// What would help, where it is a command of its own.
+        remedy: Option<Remedy>,
+    },
 
     /// A filter is malformed, too large, or refers to something the index lacks: the caller must change it.
     #[error("{problem}")]
@@ -36,6 +58,8 @@ pub enum Error {
         path: PathBuf,
         /// What was expected, what was found, and what to do.
         problem: String,
+        /// What would help, where it is a command of its own.
+        remedy: Option<Remedy>,
     },
 
     /// Another process holds a resource that this one needs.
@@ -56,13 +80,19 @@ pub enum Error {
 }
 
 impl Error {
+    /// Several options contradict each other, or no option is to blame.
     pub fn config(problem: impl Into<String>) -> Self {
-        Error::Config(problem.into())
+        Error::Config { option: None, problem: problem.into(), remedy: None }
+    }
+
+    /// One option is wrong. `problem` goes on after its name: "is 0; give at least 1".
+    pub fn option(name: impl Into<String>, problem: impl Into<String>) -> Self {
+        Error::Config { option: Some(name.into()), problem: problem.into(), remedy: None }
     }
 
     /// An option has a value that is none of its names.
     pub fn unknown(option: &str, found: &str, known: &[&str]) -> Self {
-        Error::Config(format!("unknown {option} '{found}'; known: {}", known.join(", ")))
+        Error::config(format!("unknown {option} '{found}'; known: {}", known.join(", ")))
     }
 
     pub fn filter(position: Option<usize>, problem: impl Into<String>) -> Self {
@@ -78,7 +108,27 @@ impl Error {
     }
 
     pub fn format(path: impl AsRef<Path>, problem: impl Into<String>) -> Self {
-        Error::Format { path: path.as_ref().to_path_buf(), problem: problem.into() }
+        Error::Format { path: path.as_ref().to_path_buf(), problem: problem.into(), remedy: None }
+    }
+
+    /// The same with what would help. Only errors of options and of files have it.
+    pub fn remedied(mut self, help: Remedy) -> Self {
+        if let Error::Config { remedy, .. } | Error::Format { remedy, .. } = &mut self {
+            *remedy = Some(help);
+        }
+        self
+    }
+
+    pub fn remedy(&self) -> Option<&Remedy> {
+        match self {
+            Error::Config { remedy, .. } | Error::Format { remedy, .. } => remedy.as_ref(),
+            _ => None,
+        }
+    }
+
+    /// Whether the process or the system has no file descriptor left (EMFILE, ENFILE).
+    pub fn is_out_of_descriptors(&self) -> bool {
+        matches!(self, Error::Io { source, .. } if cfg!(unix) && matches!(source.raw_os_error(), Some(23 | 24)))
     }
 
     /// Wraps a system error with its path: `File::open(p).map_err(Error::io(p))`.

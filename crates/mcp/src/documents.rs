@@ -63,10 +63,10 @@ pub struct Document {
 
 pub fn fetch(indexes: &Indexes, asked: Fetch) -> Result<Document> {
     if !(1..=MAX_BYTES).contains(&asked.bytes) {
-        return Err(Error::config(format!(
-            "bytes is {}; give 1 to {MAX_BYTES}, and offset = next of the answer for the rest",
-            asked.bytes
-        )));
+        return Err(Error::option(
+            "bytes",
+            format!("is {}; give 1 to {MAX_BYTES}, and offset = next of the answer for the rest", asked.bytes),
+        ));
     }
     let opened = indexes.named(asked.index.as_deref())?;
     let Id(id) = asked.id;
@@ -106,10 +106,10 @@ pub fn fetch(indexes: &Indexes, asked: Fetch) -> Result<Document> {
 /// The part of a text that begins at a byte and has about so many, between characters. It is empty only if the text is.
 fn part(text: &str, offset: usize, bytes: usize) -> Result<(usize, usize)> {
     if offset > 0 && offset >= text.len() {
-        return Err(Error::config(format!(
-            "offset is {offset}, and the text has {} bytes; give an offset below that",
-            text.len()
-        )));
+        return Err(Error::option(
+            "offset",
+            format!("is {offset}, and the text has {} bytes; give an offset below that", text.len()),
+        ));
     }
     let start = boundary(text, offset);
     let first = text[start..].chars().next().map_or(0, char::len_utf8);

@@ -3,8 +3,9 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use engine::encoder::{Encoders, QueryEncoder};
+use engine::encoder::QueryEncoder;
 use engine::index::Index;
+use engine::model::Encoders;
 use engine::query::Searcher;
 use engine::{Error, NoProgress, Progress, Result};
 use parking_lot::RwLock;

@@ -7,6 +7,66 @@
 //!
 //! Invariants: a call that fails is an answer with a text that says what to change. Standard output has only messages of the
 //! protocol.
+//!
+//! This program serves an index over HTTP until it has been asked once. An assistant that starts a program talks to it over
+//! standard input and output instead: leave `listen` out.
+//!
+//! ```
+//! use std::io::{Read, Write};
+//! use std::net::TcpStream;
+//! use std::sync::atomic::{AtomicBool, Ordering};
+//!
+//! use engine::index::{Index, IndexConfig};
+//! use engine::model::Model;
+//! use engine::{NoProgress, Progress};
+//! use mcp::{McpConfig, PATH};
+//!
+//! /// Stops the server when it is set.
+//! #[derive(Default)]
+//! struct Stop(AtomicBool);
+//!
+//! impl Progress for Stop {
+//!     fn interrupted(&self) -> bool {
+//!         self.0.load(Ordering::Relaxed)
+//!     }
+//! }
+//!
+//! let dir = tempfile::tempdir()?;
+//! let index = dir.path().join("news.micpq");
+//! let model = Model::load("../engine/tests/data/index-3/model".as_ref())?;
+//! Index::create(&index, &model, IndexConfig::default())?;
+//!
+//! let config = McpConfig {
+//!     indexes: vec![("news".into(), index)],
+//!     listen: Some(([127, 0, 0, 1], 0).into()),
+//!     ..McpConfig::default()
+//! };
+//! let hello = r#"{"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {"protocolVersion": "2025-06-18",
+//!     "capabilities": {}, "clientInfo": {"name": "example", "version": "1"}}}"#;
+//! let stop = &Stop::default();
+//! std::thread::scope(|scope| {
+//!     mcp::run(&config, stop, |address| {
+//!         let ask = move || -> std::io::Result<String> {
+//!             let mut stream = TcpStream::connect(address)?;
+//!             write!(
+//!                 stream,
+//!                 "POST {PATH} HTTP/1.1\r\nHost: {address}\r\nAccept: application/json, text/event-stream\r\n\
+//!                  Content-Type: application/json\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{hello}",
+//!                 hello.len()
+//!             )?;
+//!             let mut answer = String::new();
+//!             stream.read_to_string(&mut answer)?;
+//!             Ok(answer)
+//!         };
+//!         scope.spawn(move || {
+//!             let answer = ask();
+//!             stop.0.store(true, Ordering::Relaxed);
+//!             assert!(answer.unwrap().contains("serverInfo"));
+//!         });
+//!     })
+//! })?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 mod brief;
 mod catalog;
@@ -57,11 +117,14 @@ impl McpConfig {
         }
         // There is no key, so only programs of this machine may connect.
         if let Some(address) = self.listen.filter(|address| !address.ip().is_loopback()) {
-            return Err(Error::config(format!(
-                "listen is {address}, which other machines reach, and this server has no keys; give an address such as 127.0.0.1:{}, \
+            return Err(Error::option(
+                "listen",
+                format!(
+                    "is {address}, which other machines reach, and this server has no keys; give an address such as 127.0.0.1:{}, \
                  and let a proxy with keys forward to it",
-                address.port()
-            )));
+                    address.port()
+                ),
+            ));
         }
         Ok(())
     }

@@ -160,9 +160,10 @@ fn share(name: &str, value: f64) -> Result<f32> {
 
 fn config(k: usize, filter: Option<String>, after: Option<&str>) -> Result<SearchConfig> {
     if !(1..=MAX_HITS).contains(&k) {
-        return Err(Error::config(format!(
-            "k is {k}; give 1 to {MAX_HITS}, and after = next of the answer for the hits that follow"
-        )));
+        return Err(Error::option(
+            "k",
+            format!("is {k}; give 1 to {MAX_HITS}, and after = next of the answer for the hits that follow"),
+        ));
     }
     // An empty filter is what an assistant sends for no filter.
     let filter = filter.filter(|filter| !filter.trim().is_empty());

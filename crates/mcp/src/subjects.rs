@@ -70,7 +70,7 @@ pub struct TopicList {
 
 pub fn topics(indexes: &Indexes, asked: AskTopics, progress: &dyn Progress) -> Result<TopicList> {
     if let Some(topics) = asked.topics.filter(|topics| !(1..=MAX_TOPICS).contains(topics)) {
-        return Err(Error::config(format!("topics is {topics}; give 1 to {MAX_TOPICS}")));
+        return Err(Error::option("topics", format!("is {topics}; give 1 to {MAX_TOPICS}")));
     }
     let index = indexes.named(asked.index.as_deref())?.single()?;
     let by_period = asked.over.is_some();

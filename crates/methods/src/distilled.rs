@@ -12,11 +12,12 @@ use std::time::Instant;
 use engine::encoder::Pooling;
 use engine::{Error, Matrix, Progress, Result};
 use train::distillation::step::DistilObjective;
-use train::distillation::{DistilConfig, distil};
+use train::distillation::{DistilConfig, DistillationRun};
 use train::kinds::{KindsConfig, KindsTeacher, learn};
 use train::random::{Purpose, Stream};
 use train::views::{Draw, ViewChoice, Views};
-use train::{TrainConfig, Validation, trainer};
+use train::TrainConfig;
+use train::trainer::TrainRun;
 
 use crate::config::MethodConfig;
 use crate::inputs::{Built, Inputs};
@@ -111,7 +112,7 @@ impl Method for Distillation {
             progress.note("MICPQ, the teacher of kinds, is trained on the GPU; the other steps run on the CPU");
         }
         let teacher =
-            trainer::train(inputs.gpu, &teacher(config), &sample, Validation::HeldOut, inputs.checkpoints, progress)?;
+            TrainRun::new(&teacher(config), &sample).gpu(inputs.gpu).checkpoint(inputs.checkpoints).train(progress)?;
         if teacher.interrupted {
             return Err(Error::Interrupted);
         }
@@ -120,7 +121,7 @@ impl Method for Distillation {
         let started = begun.elapsed().as_secs_f64();
         let opq = (&start.projection.layers()[0], &start.codebooks);
         let own = distillation(config, documents.rows());
-        let found = distil(&own, opq, &documents, &sample, inputs.checkpoints, progress)?;
+        let found = DistillationRun::new(&own, opq, &documents, &sample).checkpoint(inputs.checkpoints).run(progress)?;
         let last = found.curve.last().expect("a run gives a model after the first point of its curve");
         let mut metrics = serde_json::json!({
             "selection": "loss", "best": last.losses.loss, "steps": last.step, "distillation_curve": found.curve,

@@ -3,8 +3,8 @@
 use engine::{Progress, Result};
 
 use crate::config::MethodConfig;
-use crate::inputs::Inputs;
-use crate::learn::{LearnedMethod, Learner, Validation};
+use crate::inputs::{Inputs, Validation};
+use crate::learn::{LearnedMethod, Learner};
 use crate::method::{Fitted, Input, Method, Prepared, Reads};
 use crate::scale::Scale;
 use crate::training::Training;

@@ -9,11 +9,20 @@ use engine::{Error, Matrix, Progress, Result};
 use half::f16;
 use half::slice::HalfFloatSliceExt;
 use rayon::prelude::*;
+use train::Labels;
 
 use crate::entry::{Entry, Windows};
 use crate::graph::dense;
 use crate::scale::Scale;
 use crate::yardstick::Row;
+
+/// Labelled queries that choose the best epoch.
+#[derive(Clone, Copy)]
+pub struct Validation<'a> {
+    pub queries: &'a Inputs,
+    pub query_labels: &'a Labels,
+    pub document_labels: &'a Labels,
+}
 
 /// Texts projected at a time. Only the first layer's output of one block is dense in memory.
 const BLOCK: usize = 4096;

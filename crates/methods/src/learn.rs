@@ -7,7 +7,6 @@ use engine::model::{Codebooks, Dense, Distance};
 use engine::search::Flat;
 use engine::{Error, Matrix, Progress, Result};
 use serde::Serialize;
-use train::Labels;
 use train::evaluate::code_search;
 use train::metrics::{DEPTH, Scores, Usage};
 use train::random::{Purpose, Stream};
@@ -17,7 +16,7 @@ use crate::config::MethodConfig;
 use crate::entry::{Entry, Rows, Span};
 use crate::graph::{Draws, Init, Loss, T2, Weight, number, tensor, values};
 use crate::infomax::Gpu;
-use crate::inputs::{Built, Inputs, centred, network, projected, signs};
+use crate::inputs::{Built, Inputs, Validation, centred, network, projected, signs};
 use crate::yardstick::Row;
 
 /// Step number of measurements: no training step reaches it.
@@ -133,14 +132,6 @@ pub struct Epoch {
     pub validation: f64,
     /// Seconds of training and of validation.
     pub seconds: f64,
-}
-
-/// Labelled queries that choose the best epoch.
-#[derive(Clone, Copy)]
-pub struct Validation<'a> {
-    pub queries: &'a Inputs,
-    pub query_labels: &'a Labels,
-    pub document_labels: &'a Labels,
 }
 
 pub struct Learned {

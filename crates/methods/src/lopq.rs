@@ -29,7 +29,7 @@ pub const METHOD: Quantization = Quantization {
 pub fn fit(points: &Matrix, bits: usize, iterations: usize, seed: u64) -> Result<Quantizer> {
     let count = (bits / 4).saturating_sub(1);
     if count == 0 {
-        return Err(Error::config(format!("bits is {bits}; lopq needs 4 for the cell and at least 4 more")));
+        return Err(Error::option("bits", format!("is {bits}; lopq needs 4 for the cell and at least 4 more")));
     }
     // A head of fifteen values, or of all values of narrower embeddings.
     let min = (CELLS - 1).min(points.cols());

@@ -22,7 +22,7 @@ const MIN_GAIN: f64 = 1e-4;
 pub const METHOD: Quantization = Quantization {
     name: "opq",
     options: &["dim", "iterations", "rounds", "sample"],
-    assumptions: "books of at most 24 principal axes",
+    assumptions: "codebooks of at most 24 principal axes",
     fit: |config, points, progress| {
         let MethodConfig { bits, dim, rounds, iterations, seed, .. } = *config;
         Opq { bits, dim, rounds, inner: 4, last: iterations, seed }.fit(points, progress)

@@ -35,13 +35,13 @@ impl Default for LexiconConfig {
 impl LexiconConfig {
     pub fn validate(&self) -> Result<()> {
         if self.vocabulary == 0 || self.vocabulary > 10_000_000 {
-            return Err(Error::config(format!(
-                "vocabulary is {}; it must lie between 1 and 10000000",
-                self.vocabulary
-            )));
+            return Err(Error::option(
+                "vocabulary",
+                format!("is {}; it must lie between 1 and 10000000", self.vocabulary),
+            ));
         }
         if !(self.max_share > 0.0 && self.max_share <= 1.0) {
-            return Err(Error::config(format!("max_share is {}; a share lies above 0 and up to 1", self.max_share)));
+            return Err(Error::option("max_share", format!("is {}; a share lies above 0 and up to 1", self.max_share)));
         }
         Ok(())
     }

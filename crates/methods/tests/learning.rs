@@ -9,8 +9,8 @@ use engine::model::Model;
 use engine::search::Flat;
 use engine::text::Clean;
 use engine::{Matrix, NoProgress};
-use methods::inputs::{Built, Inputs, TermRows, projected};
-use methods::learn::{Learner, Validation};
+use methods::inputs::{Built, Inputs, TermRows, Validation, projected};
+use methods::learn::Learner;
 use methods::training::Task;
 use methods::{GradientMethod, Input, MethodConfig, Prepared, Training, aepq, ammi, bmsh, corrsh, nash, vdsh, wish};
 use train::dataset::{Dataset, LabelNames};
@@ -90,7 +90,7 @@ fn gain(
     let (untrained, _) = Learner::new(network.as_ref(), config, inputs, None, &NoProgress).built().unwrap();
     let validation = Validation { queries, query_labels: &sets.1.labels, document_labels: &sets.0.labels };
     let prepared = Prepared { validation: Some(validation), ..Prepared::documents(inputs) };
-    let fitted = Training::Other(Box::new(config.clone())).fit(&prepared, &NoProgress).unwrap();
+    let fitted = Training::from(config.clone()).fit(&prepared, &NoProgress).unwrap();
     (precision(&untrained, inputs, queries, sets), precision(&fitted.built, inputs, queries, sets))
 }
 
@@ -175,7 +175,7 @@ fn every_method_learns_from_embeddings() {
             test: Some(&queries),
             cache: cache.path(),
         };
-        let (trained, Vectors { rows: clean, .. }) = task.fit(&Training::Other(Box::new(config)), &NoProgress).unwrap();
+        let (trained, Vectors { rows: clean, .. }) = task.fit(&Training::from(config), &NoProgress).unwrap();
         let dir = cache.path().join(method);
         trained.model.save(&dir, &trained.metrics).unwrap();
         let model = Model::load(&dir).unwrap();
@@ -216,7 +216,7 @@ fn model_on_terms_is_reproducible_and_detects_damage() {
             test: Some(&queries),
             cache: dir.path(),
         };
-        task.fit(&Training::Other(Box::new(config)), &NoProgress).unwrap()
+        task.fit(&Training::from(config), &NoProgress).unwrap()
     };
     let (one, Vectors { rows: clean, .. }) = run(0);
     assert_eq!(one.model.fingerprint(), run(0).0.model.fingerprint());

@@ -1,10 +1,7 @@
 //! Builds an index from a corpus and answers a question:
 //! `cargo run --release --example build_and_search -- news.jsonl news.micpq "oil prices"`.
 
-use std::path::Path;
-
-use micpq::pipeline::{ModelSource, Source};
-use micpq::{BuildConfig, CorpusConfig, NoProgress, Query, Result, SearchConfig, Searcher, Training, build};
+use micpq::{NoProgress, Query, Result, SearchConfig, Searcher};
 
 fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -12,10 +9,7 @@ fn main() -> Result<()> {
         eprintln!("usage: build_and_search CORPUS INDEX QUESTION");
         std::process::exit(2);
     };
-    let config = BuildConfig::new(Training::named("micpq", 64)?);
-    let read = CorpusConfig::default();
-    let source = Source::Corpus(Path::new(corpus), &read);
-    let built = build(source, Path::new(output), ModelSource::Train, &config, &NoProgress)?;
+    let built = micpq::build(corpus.as_str(), output).run()?;
     println!("{} documents in {:.0} s", built.documents, built.seconds);
 
     let searcher = Searcher::new(built.index, built.embedder.map(Into::into))?;

@@ -3,7 +3,7 @@
 
 use micpq::pipeline::{ModelSource, Source};
 use micpq::vectors::train_on_vectors;
-use micpq::{BuildConfig, DocId, Document, Matrix, NoProgress, Query, Result, SearchConfig, Searcher, Training, build};
+use micpq::{BuildConfig, DocId, Document, Matrix, NoProgress, Query, Result, SearchConfig, Searcher, build};
 
 const WIDTH: usize = 32;
 const DOCUMENTS: usize = 2_000;
@@ -13,18 +13,17 @@ fn main() -> Result<()> {
     let folder = std::env::temp_dir().join(format!("micpq-vectors-{}", std::process::id()));
 
     // The model learns from the vectors alone.
-    let training = Training::named("micpq", 32)?;
-    let trained = train_on_vectors(&training, &vectors, &folder.join("cache"), &NoProgress)?;
+    let config = BuildConfig::default();
+    let trained = train_on_vectors(&config.training, &vectors, &folder.join("cache"), &NoProgress)?;
 
     // Each document goes with its vector. The text is stored, not encoded.
     let documents = (0..DOCUMENTS as u64).map(|i| {
         Ok(Document { id: DocId::Int(i), text: format!("document {i}"), labels: Vec::new(), attributes: Vec::new() })
     });
     let source = Source::Documents(Box::new(documents));
-    let config = BuildConfig::new(training);
     let path = folder.join("index");
     let model = ModelSource::Vectors { model: &trained.model, metrics: trained.metrics, vectors: &vectors };
-    let built = build(source, &path, model, &config, &NoProgress)?;
+    let built = build(source, &path).model(model).config(config).run()?;
 
     let searcher = Searcher::new(built.index, None)?;
     let query = Query::vector(vectors.row(7).to_vec());

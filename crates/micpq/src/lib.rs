@@ -5,30 +5,31 @@
 //! part. Everything else is a module: [`corpus`] reads documents, [`encoder`] embeds texts, [`index`] stores and updates,
 //! [`query`] asks, [`pipeline`] has the steps of a build, [`methods`] every way to train.
 //!
-//! ```no_run
-//! use std::path::Path;
+//! ```
+//! use micpq::{BuildConfig, Document, EmbedderConfig, NoProgress, Query, SearchConfig, Searcher, Training};
 //!
-//! use micpq::pipeline::{BuildConfig, ModelSource, Source};
-//! use micpq::{CorpusConfig, NoProgress, Query, Result, SearchConfig, Searcher, Training, build};
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let subjects = ["crude oil rises", "banks lend less", "wheat is harvested", "shares fall"];
+//! let documents: Vec<Document> =
+//!     (0..80u64).map(|i| Document::new(i, format!("{} in town {}", subjects[i as usize % 4], i / 4))).collect();
 //!
-//! fn main() -> Result<()> {
-//!     let (corpus, output) = (Path::new("news.jsonl"), Path::new("news.micpq"));
+//! // Train on the documents and index them. `build("news.jsonl", "news.micpq").run()` does it with a file and the defaults; here
+//! // is a tiny encoder, and a method that is fitted in a moment.
+//! let dir = tempfile::tempdir()?;
+//! let embedding = EmbedderConfig { encoder: "../engine/tests/encoders/bert".into(), ..EmbedderConfig::default() };
+//! let training = Training::named("opq", 32)?;
+//! let config = BuildConfig { embedding, cache: Some(dir.path().join("cache")), ..BuildConfig::new(training) };
+//! let built = micpq::build(&documents[..], dir.path().join("news.micpq")).config(config).run()?;
+//! assert_eq!(built.documents, 80);
 //!
-//!     // Train on the documents and index them. Every option has its default in its config type.
-//!     let config = BuildConfig::new(Training::named("micpq", 64)?);
-//!     let read = CorpusConfig::default();
-//!     let built = build(Source::Corpus(corpus, &read), output, ModelSource::Train, &config, &NoProgress)?;
-//!     println!("{} documents in {:.0} s", built.documents, built.seconds);
-//!
-//!     // Ask. The encoder is loaded when the first text comes.
-//!     let searcher = Searcher::open(output, &NoProgress)?;
-//!     let search = SearchConfig { k: 5, filter: Some("year:[1987 TO 1988]".into()), ..SearchConfig::default() };
-//!     let answers = searcher.search(&[Query::text("oil prices and the economy")], &search, &NoProgress)?;
-//!     for hit in &answers[0].hits {
-//!         println!("{:.3} {} {}", hit.score, hit.id, hit.text.as_deref().unwrap_or_default());
-//!     }
-//!     Ok(())
-//! }
+//! // Ask. The encoder is loaded when the first text comes.
+//! let searcher = Searcher::open(&dir.path().join("news.micpq"), &NoProgress)?;
+//! let search = SearchConfig { k: 5, hybrid: 0.5, ..SearchConfig::default() };
+//! let answers = searcher.search(&[Query::text("wheat is harvested in town 7")], &search, &NoProgress)?;
+//! assert_eq!(answers[0].hits.len(), 5);
+//! assert!(answers[0].hits[0].text.as_deref().unwrap().contains("wheat"));
+//! # Ok(())
+//! # }
 //! ```
 //!
 //! # Features
@@ -45,7 +46,13 @@
 
 pub use engine::{Error, Matrix, NoProgress, Progress, Result};
 pub use engine::{chunk, corpus, encoder, formats, index, language, model, query, search, shards, text};
-pub use {methods, train};
+pub use methods;
+
+/// What training by hand needs: its options, datasets, views and measures. The steps of training are in the crate
+/// `micpq-train`.
+pub mod train {
+    pub use ::train::{config, dataset, evaluate, job, metrics, preset, recall, vectors, views};
+}
 
 pub mod pipeline;
 pub mod vectors;
@@ -56,4 +63,4 @@ pub use engine::index::{Index, IndexConfig, IndexWriter};
 pub use engine::model::Model;
 pub use engine::query::{Hit, Query, SearchConfig, Searcher};
 pub use methods::Training;
-pub use pipeline::{BuildConfig, build};
+pub use pipeline::{Build, BuildConfig, Built, build};

@@ -17,8 +17,15 @@ const FORMAT: u32 = 2;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "lowercase")]
 pub enum Task {
-    /// A row of the plan on one corpus, with one code length and one seed. `bits` is 0 for exact search.
-    System { corpus: String, system: String, bits: usize, seed: u64 },
+    /// A row of the plan on one corpus, with one code length and one seed. `bits` is 0 for exact search. Older cells say `system`.
+    #[serde(alias = "system")]
+    Row {
+        corpus: String,
+        #[serde(alias = "system")]
+        row: String,
+        bits: usize,
+        seed: u64,
+    },
     /// Clustering by codebook and by K-means.
     Clustering { corpus: String, seed: u64 },
     /// MICPQ with one option changed.
@@ -35,8 +42,8 @@ pub enum Task {
 impl std::fmt::Display for Task {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Task::System { corpus, system, bits: 0, .. } => write!(f, "{corpus}, {system}"),
-            Task::System { corpus, system, bits, seed } => write!(f, "{corpus}, {system}, {bits} bits, seed {seed}"),
+            Task::Row { corpus, row, bits: 0, .. } => write!(f, "{corpus}, {row}"),
+            Task::Row { corpus, row, bits, seed } => write!(f, "{corpus}, {row}, {bits} bits, seed {seed}"),
             Task::Clustering { corpus, seed: 0 } => write!(f, "{corpus}, clustering"),
             Task::Clustering { corpus, seed } => write!(f, "{corpus}, clustering, seed {seed}"),
             Task::Sensitivity { corpus, option, value, bits, seed: 0 } => {
@@ -72,7 +79,7 @@ pub struct Figures {
     /// P@100 by other distances.
     pub others: Vec<(String, f64)>,
     /// Recall 10@100, in percent.
-    #[serde(rename = "fidelity")]
+    #[serde(alias = "fidelity")]
     pub recall: Option<f64>,
     /// Recall and precision at growing depths.
     pub curve: Vec<(f64, f64)>,
@@ -193,7 +200,7 @@ mod tests {
     fn stored_cells_are_found_by_task_and_options() {
         let dir = tempfile::tempdir().unwrap();
         let store = Store::open(dir.path()).unwrap();
-        let task = Task::System { corpus: "AGNews".into(), system: "nash tfidf".into(), bits: 32, seed: 1 };
+        let task = Task::Row { corpus: "AGNews".into(), row: "nash tfidf".into(), bits: 32, seed: 1 };
         let options = serde_json::json!({ "batch": 32 });
         assert!(store.get(&task, &options).is_none());
         let figures = Figures {
@@ -208,5 +215,18 @@ mod tests {
         let file = std::fs::read_dir(dir.path()).unwrap().next().unwrap().unwrap().path();
         std::fs::write(&file, "{").unwrap();
         assert!(store.get(&task, &options).is_none(), "a damaged cell is run again");
+    }
+
+    #[test]
+    fn cells_that_say_system_and_fidelity_are_read() {
+        let task = Task::Row { corpus: "AGNews".into(), row: "nash".into(), bits: 32, seed: 1 };
+        let old = r#"{"kind": "system", "corpus": "AGNews", "system": "nash", "bits": 32, "seed": 1}"#;
+        assert_eq!(serde_json::from_str::<Task>(old).unwrap(), task);
+        let new = serde_json::to_value(&task).unwrap();
+        assert_eq!((&new["kind"], &new["row"]), (&"row".into(), &"nash".into()));
+        assert_eq!(serde_json::from_value::<Task>(new).unwrap(), task);
+        let figures: Figures = serde_json::from_str(r#"{"fidelity": 63.5}"#).unwrap();
+        assert_eq!(figures.recall, Some(63.5));
+        assert_eq!(serde_json::to_value(&figures).unwrap()["recall"], 63.5);
     }
 }

@@ -1,5 +1,6 @@
 //! Whether two methods differ: a bootstrap over queries and seeds, or, for cells that kept no queries, a test over seeds.
 
+use strum::{Display, IntoStaticStr};
 use train::random::{Purpose, Stream};
 
 use crate::cell::Figures;
@@ -20,7 +21,8 @@ pub struct Comparison {
     pub p: f64,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Display, IntoStaticStr)]
+#[strum(serialize_all = "lowercase")]
 pub enum Verdict {
     Above,
     Tie,

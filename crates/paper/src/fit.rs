@@ -1,9 +1,8 @@
 //! One cell: a method trained on prepared inputs and measured.
 
 use engine::{Error, Progress, Result};
-use methods::inputs::{Built, Front, Inputs};
-use methods::learn::Validation;
-use methods::{Input, Prepared, Training};
+use methods::inputs::{Built, Front, Inputs, Validation};
+use methods::{Input, Prepared};
 use train::vectors::VectorViews;
 use train::views::{UserVectorViews, Views};
 
@@ -46,11 +45,11 @@ impl Paper {
     fn train(&self, train: &Train, ready: &Ready, progress: &dyn Progress) -> Result<Figures> {
         let Train { training, source, dropout, selection } = train;
         let embedder = ready.encoder(source);
-        let (encoded, splits) = match training {
-            Training::Other(config) if config.input == Input::Tfidf => {
+        let (encoded, splits) = match training.config() {
+            Ok(config) if config.input == Input::Tfidf => {
                 (ready.terms(&(config.lexicon, config.weighting)), &ready.splits)
             }
-            Training::Other(config) if config.method.reads().token_states => ready.tokens(source, config.sample),
+            Ok(config) if config.method.reads().token_states => ready.tokens(source, config.sample),
             _ => (ready.embeddings(source), &ready.splits),
         };
         let masks = self.plan.masks(training.seed());

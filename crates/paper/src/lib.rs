@@ -36,24 +36,26 @@
 //! ```
 #![deny(unsafe_code)]
 
-mod cell;
-mod claims;
-mod cluster;
-mod comparison;
-mod fit;
-mod html;
-mod measure;
 mod plan;
-mod prepare;
-mod published;
-mod run;
 mod setup;
+mod cell;
+mod work;
+
 mod splits;
-mod svg;
+mod prepare;
+mod workers;
+mod fit;
+mod cluster;
+mod measure;
+mod run;
+
+mod published;
+mod comparison;
+mod claims;
 mod tables;
 mod text;
-mod work;
-mod workers;
+mod svg;
+mod html;
 
 pub use cell::{Cell, Figures, Task};
 pub use plan::{MethodPlan, Plan};

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use train::TrainConfig;
 use train::views::ViewChoice;
 
-use methods::{Input, MethodConfig, MethodHandle, Training};
+use methods::{Input, MethodHandle, Training};
 
 // Plans built into the program.
 const QUICK: &str = include_str!("quick.toml");
@@ -297,32 +297,31 @@ impl MethodPlan {
 
     /// The method with its options for a cell.
     pub fn training(&self, plan: &Plan, corpus: &CorpusPlan, bits: usize, seed: u64) -> Result<Training> {
-        let method: MethodHandle = self.method.parse()?;
-        Ok(if method.is_micpq() {
-            Training::Micpq(method, Box::new(self.micpq(plan, corpus, bits, seed)?))
-        } else {
-            Training::Other(Box::new(self.config(plan, corpus, bits, seed)?))
-        })
+        let training = Training::new(self.method.parse()?, bits).reading(self.input)?;
+        // A published run is one of MICPQ.
+        let training = match (&corpus.published, training.micpq()) {
+            (Some(name), Some(_)) => training.with_option("preset", format!("paper:{name}").into())?,
+            _ => training,
+        };
+        let mut training = training.with_option("seed", seed.into())?;
+        if training.views().is_some() {
+            training = training.with_option("views", plan.views.to_string().into())?;
+        }
+        if let (Some(epochs), true) = (plan.epochs, training.record().get("epochs").is_some()) {
+            training = training.with_option("epochs", epochs.into())?;
+        }
+        let mut options = self.options(corpus, bits);
+        let training =
+            options.try_fold(training, |training, (name, value)| training.with_option(name, value.clone()))?;
+        training.validate()?;
+        Ok(training)
     }
 
     /// MICPQ's options for a cell.
     pub fn micpq(&self, plan: &Plan, corpus: &CorpusPlan, bits: usize, seed: u64) -> Result<TrainConfig> {
-        let method: MethodHandle = self.method.parse()?;
-        let mut config = match &corpus.published {
-            Some(name) => TrainConfig::preset(&format!("paper:{name}"), bits)?,
-            None => TrainConfig::new(bits),
-        };
-        (config.views, config.seed) = (plan.views, seed);
-        if let Some(epochs) = plan.epochs {
-            config.epochs = epochs;
-        }
-        if let Some(variant) = method.variant() {
-            variant.vary(&mut config);
-        }
-        let mut options = self.options(corpus, bits);
-        let config = options.try_fold(config, |config, (name, value)| config.with_option(name, value.clone()))?;
-        config.validate()?;
-        Ok(config)
+        let training = self.training(plan, corpus, bits, seed)?;
+        let other = || Error::config(format!("{} is no variant of MICPQ", self.method));
+        training.micpq().cloned().ok_or_else(other)
     }
 
     /// The entries of `at` that apply to a corpus and a code length.
@@ -341,21 +340,6 @@ impl MethodPlan {
     pub fn seeds<'a>(&'a self, plan: &'a Plan, corpus: &CorpusPlan, bits: usize) -> &'a [u64] {
         let own = self.at(corpus, bits).rev().find_map(|at| at.seeds.as_ref());
         own.or(self.seeds.as_ref()).unwrap_or(&plan.seeds)
-    }
-
-    /// The options of any other method for a cell.
-    pub fn config(&self, plan: &Plan, corpus: &CorpusPlan, bits: usize, seed: u64) -> Result<MethodConfig> {
-        let method: MethodHandle = self.method.parse()?;
-        let mut config =
-            MethodConfig { seed, views: plan.views, ..MethodConfig::new(method, bits).reading(self.input) };
-        if let Some(epochs) = plan.epochs {
-            config.epochs = epochs;
-        }
-        for (name, value) in self.options(corpus, bits) {
-            config = config.with(name, value.clone())?;
-        }
-        config.validate()?;
-        Ok(config)
     }
 }
 
@@ -448,6 +432,8 @@ pub fn locate(data: &Path, file: &Path) -> PathBuf {
 
 #[cfg(test)]
 mod tests {
+    use methods::MethodConfig;
+
     use super::*;
 
     #[test]
@@ -466,7 +452,7 @@ mod tests {
         let micpq = of(&full, "micpq").micpq(&full, &full.corpus[0], 16, 2).unwrap();
         assert_eq!((micpq.objective.prob_weight, micpq.objective.tau, micpq.seed), (0.1, 10.0, 2));
         assert_eq!(of(&full, "cl").micpq(&full, &full.corpus[0], 32, 0).unwrap().objective.prob_weight, 0.0);
-        assert_eq!(of(&full, "nash tfidf").config(&full, &full.corpus[0], 32, 0).unwrap().input, Input::Tfidf);
+        assert_eq!(of(&full, "nash tfidf").training(&full, &full.corpus[0], 32, 0).unwrap().input(), Input::Tfidf);
     }
 
     #[test]
@@ -483,7 +469,9 @@ mod tests {
         row.at = vec![at(Some(&one), None, 17), at(None, Some(bits[0]), 18), at(Some(&one), Some(bits[1]), 19)];
         let row = row.clone();
         plan.validate().unwrap();
-        let batch = |corpus: usize, b: usize| row.config(&plan, &plan.corpus[corpus], bits[b], 0).unwrap().batch;
+        let batch = |corpus: usize, b: usize| {
+            row.training(&plan, &plan.corpus[corpus], bits[b], 0).unwrap().config().unwrap().batch
+        };
         let plain = MethodConfig::named("dhim", 32).unwrap().batch;
         assert_eq!([batch(0, 0), batch(0, 1), batch(1, 0), batch(1, 1)], [18, 19, 18, plain]);
         let seeds = |corpus: usize, b: usize| row.seeds(&plan, &plan.corpus[corpus], bits[b]);

@@ -2,8 +2,8 @@
 
 use engine::encoder::{Embedder, Weighting};
 use engine::{Progress, Result};
+use methods::Input;
 use methods::tfidf::LexiconConfig;
-use methods::{Input, Training};
 use train::views::{ViewChoice, Views};
 
 use crate::plan::{Plan, Source};
@@ -99,7 +99,7 @@ impl Needs {
     }
 
     fn train(&mut self, plan: &Plan, train: &Train) {
-        if let Training::Other(config) = &train.training {
+        if let Ok(config) = train.training.config() {
             if config.input == Input::Tfidf {
                 add(&mut self.terms, (config.lexicon, config.weighting));
                 return;

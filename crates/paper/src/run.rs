@@ -149,7 +149,6 @@ mod tests {
     use std::path::Path;
 
     use engine::encoder::{Device, Pooling};
-    use methods::Training;
 
     use super::*;
     use crate::plan::Plan;
@@ -181,10 +180,10 @@ mod tests {
         let mut count = 0;
         for work in paper.plan.work().unwrap() {
             let Task::Sensitivity { option, .. } = &work.task else { continue };
-            let What::Train(Train { training: Training::Micpq(method, _), source, .. }) = &work.what else {
+            let What::Train(Train { training, source, .. }) = &work.what else {
                 panic!("{} is no run of MICPQ", work.task)
             };
-            assert_eq!(method.name(), "micpq");
+            assert_eq!(training.method().name(), "micpq");
             let expected = if *option == changed { Pooling::Mean } else { Pooling::Cls };
             assert_eq!(source.pooling, expected, "{}", work.task);
             assert_eq!(work.options["pooling"], serde_json::to_value(expected).unwrap());

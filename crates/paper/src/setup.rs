@@ -52,5 +52,5 @@ pub trait Board: Sync {
 
 /// P@100 of a cell that has one.
 pub(crate) fn p_at_100(cell: &Cell) -> Option<f64> {
-    matches!(cell.task, Task::System { .. } | Task::Sensitivity { .. }).then_some(cell.figures.precision[2])
+    matches!(cell.task, Task::Row { .. } | Task::Sensitivity { .. }).then_some(cell.figures.precision[2])
 }

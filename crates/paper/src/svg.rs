@@ -220,7 +220,7 @@ mod tests {
             assert!(plot.contains("a&lt;b") && plot.contains("P &amp; Q") && plot.ends_with("</svg>"));
             assert!(!plot.contains("NaN") && !plot.contains("inf"), "{plot}");
         }
-        let plot = heat("use", "word", "book", &[vec![1, 2, 3], vec![0, 0, 0]]);
+        let plot = heat("use", "codeword", "codebook", &[vec![1, 2, 3], vec![0, 0, 0]]);
         assert_eq!(plot.matches("<rect").count(), 6);
         assert!(!plot.contains("NaN"));
         assert!(!points("map", &[(1.0, 1.0, 0), (1.0, 1.0, 3)]).contains("NaN"));

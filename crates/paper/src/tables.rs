@@ -100,8 +100,8 @@ impl<'a> Report<'a> {
         let mut cells: BTreeMap<Key, Vec<&Cell>> = BTreeMap::new();
         let mut samples: BTreeMap<usize, Arc<Samples>> = BTreeMap::new();
         for cell in &results.cells {
-            if let Task::System { corpus, system, bits, .. } = &cell.task {
-                cells.entry((corpus.clone(), system.clone(), *bits)).or_default().push(cell);
+            if let Task::Row { corpus, row, bits, .. } = &cell.task {
+                cells.entry((corpus.clone(), row.clone(), *bits)).or_default().push(cell);
                 let queries = cell.figures.hits.len();
                 samples.entry(queries).or_insert_with(|| Arc::new(Samples::new(queries)));
             }
@@ -132,18 +132,18 @@ impl<'a> Report<'a> {
     }
 
     /// Cells of one entry, one per seed.
-    pub fn of(&self, corpus: &str, system: &str, bits: usize) -> &[&'a Cell] {
-        self.cells.get(&(corpus.to_owned(), system.to_owned(), bits)).map_or(&[], Vec::as_slice)
+    pub fn of(&self, corpus: &str, row: &str, bits: usize) -> &[&'a Cell] {
+        self.cells.get(&(corpus.to_owned(), row.to_owned(), bits)).map_or(&[], Vec::as_slice)
     }
 
     /// Clustering and sensitivity cells.
     pub fn others(&self) -> impl Iterator<Item = &'a Cell> {
-        self.results.cells.iter().filter(|c| !matches!(c.task, Task::System { .. }))
+        self.results.cells.iter().filter(|c| !matches!(c.task, Task::Row { .. }))
     }
 
-    fn published(&self, system: &MethodPlan, corpus: usize, bits: usize) -> Option<f64> {
+    fn published(&self, row: &MethodPlan, corpus: usize, bits: usize) -> Option<f64> {
         let column = self.plan.corpus[corpus].published.as_deref()?;
-        published::precision(&system.method, system.input, system.pooling(self.plan), column, bits)
+        published::precision(&row.method, row.input, row.pooling(self.plan), column, bits)
     }
 
     /// P@100 of some rows, one column per corpus and code length.
@@ -152,16 +152,16 @@ impl<'a> Report<'a> {
         for corpus in &self.plan.corpus {
             columns.extend(self.plan.bits.iter().map(|bits| format!("{} {bits}", corpus.name)));
         }
-        let rows = rows.iter().map(|system| {
-            let label = system.label(self.plan);
+        let rows = rows.iter().map(|row| {
+            let label = row.label(self.plan);
             let mut entries = Vec::new();
             for (number, corpus) in self.plan.corpus.iter().enumerate() {
                 for &bits in &self.plan.bits {
-                    let cells = self.of(&corpus.name, &label, system.cell_bits(bits));
+                    let cells = self.of(&corpus.name, &label, row.cell_bits(bits));
                     let values: Vec<f64> = cells.iter().map(|c| c.figures.precision[2]).collect();
                     let verdict = self.compare(&corpus.name, bits, &label, REFERENCE).map(|c| c.verdict());
                     entries.push(Entry {
-                        published: self.published(system, number, bits),
+                        published: self.published(row, number, bits),
                         verdict: verdict.filter(|_| label != REFERENCE),
                         older: cells.iter().any(|c| c.older),
                         ..gather(&values)
@@ -213,13 +213,8 @@ impl<'a> Report<'a> {
         });
         let entry = |corpus: &str, bits: usize, (a, b): &(String, String)| {
             let Some(found) = self.compare(corpus, bits, a, b) else { return Entry::default() };
-            let word = match found.verdict() {
-                Verdict::Above => "above",
-                Verdict::Tie => "tie",
-                Verdict::Below => "below",
-            };
-            let [low, high] = found.interval;
-            text(format!("{:+.2} ({low:+.2} to {high:+.2}), p {}: {word}", found.difference, probability(found.p)))
+            let ([low, high], verdict) = (found.interval, found.verdict());
+            text(format!("{:+.2} ({low:+.2} to {high:+.2}), p {}: {verdict}", found.difference, probability(found.p)))
         };
         let places: Vec<(&str, usize)> =
             self.plan.corpus.iter().flat_map(|c| self.plan.bits.iter().map(|b| (c.name.as_str(), *b))).collect();
@@ -292,9 +287,9 @@ impl<'a> Report<'a> {
             &self.rows(|s| s.input == Input::Encoder && pooled.contains(&s.method.as_str())),
         );
         let mut main = main;
-        for system in &self.plan.row {
-            if let Some(note) = &system.note {
-                main.note += &format!(" {}: {note}.", system.label(self.plan));
+        for row in &self.plan.row {
+            if let Some(note) = &row.note {
+                main.note += &format!(" {}: {note}.", row.label(self.plan));
             }
         }
         if main.rows.iter().any(|(_, entries)| entries.iter().any(|e| e.older)) {
@@ -421,9 +416,9 @@ impl<'a> Report<'a> {
             rows: Vec::new(),
         };
         for corpus in &self.plan.corpus {
-            for system in &self.plan.row {
-                let label = system.label(self.plan);
-                let own = system.cell_bits(bits);
+            for row in &self.plan.row {
+                let label = row.label(self.plan);
+                let own = row.cell_bits(bits);
                 let Some(cell) = self.of(&corpus.name, &label, own).first() else { continue };
                 let f = &cell.figures;
                 let figures = vec![

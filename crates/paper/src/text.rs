@@ -112,12 +112,7 @@ pub fn csv(all: &Report) -> String {
             for (column, entry) in table.columns.iter().zip(entries) {
                 let number = |v: Option<f64>| v.map_or_else(String::new, |v| format!("{v:.4}"));
                 let value = entry.text.as_deref().map_or_else(|| number(entry.mean), quoted);
-                let verdict = match entry.verdict {
-                    Some(Verdict::Above) => "above",
-                    Some(Verdict::Tie) => "tie",
-                    Some(Verdict::Below) => "below",
-                    None => "",
-                };
+                let verdict = entry.verdict.map_or("", Into::into);
                 let best = match (entry.best, entry.tied) {
                     (true, _) => "best",
                     (_, true) => "tie",

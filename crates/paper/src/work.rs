@@ -42,7 +42,7 @@ impl Work<'_> {
     /// Sort key: the first seed of every row, then MICPQ's other seeds, then the rest; the costliest first in each.
     pub fn order(&self) -> (u64, std::cmp::Reverse<u64>) {
         let (bits, first) = match &self.task {
-            Task::System { bits, seed, .. } => (*bits as u64, *seed == 0),
+            Task::Row { bits, seed, .. } => (*bits as u64, *seed == 0),
             Task::Clustering { .. } => (32, true),
             Task::Sensitivity { .. } => (32, false),
         };
@@ -50,20 +50,20 @@ impl Work<'_> {
         let cost = match &self.what {
             What::Float(_) | What::Codes(..) => 30,
             What::Clustering(_) => 60,
-            What::Train(Train { training: Training::Micpq(_, config), .. }) if config.codebook_size == 2 => {
-                60 + 2 * bits
+            What::Train(Train { training, .. }) => {
+                let (method, reads) = (training.method(), training.method().reads());
+                match (training.micpq(), training.input()) {
+                    (Some(config), _) if config.codebook_size == 2 => 60 + 2 * bits,
+                    (Some(_), _) => 50 + bits,
+                    _ if reads.token_states => 400,
+                    _ if method.name() == "ammi" => 60,
+                    (None, Input::Tfidf) => 150 + bits,
+                    _ if !reads.validation => 20,
+                    _ => 40 + bits / 2,
+                }
             }
-            What::Train(Train { training: Training::Micpq(..), .. }) => 50 + bits,
-            What::Train(Train { training: Training::Other(config), .. }) => match (config.method.reads(), config.input)
-            {
-                (reads, _) if reads.token_states => 400,
-                _ if config.method.name() == "ammi" => 60,
-                (_, Input::Tfidf) => 150 + bits,
-                (reads, _) if !reads.validation => 20,
-                _ => 40 + bits / 2,
-            },
         };
-        let row = matches!(self.task, Task::System { .. });
+        let row = matches!(self.task, Task::Row { .. });
         let own = matches!(&self.what, What::Train(train) if row && train.training.method().name() == "micpq");
         let later = match (first, own) {
             (true, _) => 0,
@@ -159,7 +159,7 @@ impl Plan {
             source == self.source(source.pooling) && row.selection == Selection::Labels && !self.views_per_seed;
         match row.kind()? {
             Kind::Float => {
-                let task = Task::System { corpus: corpus.name.clone(), system: label, bits: 0, seed: 0 };
+                let task = Task::Row { corpus: corpus.name.clone(), row: label, bits: 0, seed: 0 };
                 let input = serde_json::json!({ "input": row.input });
                 let options_1 = known_1.then(|| self.options_1(corpus, source.pooling, input.clone()));
                 let options = self.cell_options(corpus, &plain, input);
@@ -167,7 +167,7 @@ impl Plan {
             }
             Kind::Codes => {
                 for &bits in &self.bits {
-                    let task = Task::System { corpus: corpus.name.clone(), system: label.clone(), bits, seed: 0 };
+                    let task = Task::Row { corpus: corpus.name.clone(), row: label.clone(), bits, seed: 0 };
                     let options = serde_json::json!({ "codes": row.codes, "bits": bits });
                     let options = self.cell_options(corpus, &plain, options);
                     all.push(Work { task, corpus: number, what: What::Codes(row, bits), options, options_1: None });
@@ -176,21 +176,19 @@ impl Plan {
             Kind::Method(method) => {
                 for &bits in &self.bits {
                     for &seed in row.seeds(self, corpus, bits) {
-                        let task = Task::System { corpus: corpus.name.clone(), system: label.clone(), bits, seed };
+                        let task = Task::Row { corpus: corpus.name.clone(), row: label.clone(), bits, seed };
                         let training = row.training(self, corpus, bits, seed)?;
-                        let record_1 = match &training {
-                            Training::Micpq(_, config) => with_dropout(config, self.dropout),
+                        let record_1 = match (training.micpq(), training.record()) {
+                            (Some(config), _) => with_dropout(config, self.dropout),
                             // `decoder_init` is newer than format 1. `Map::remove` would change the order.
-                            Training::Other(config) => match config.record() {
-                                serde_json::Value::Object(options) => {
-                                    options.into_iter().filter(|(name, _)| name != "decoder_init").collect()
-                                }
-                                other => other,
-                            },
+                            (None, serde_json::Value::Object(options)) => {
+                                options.into_iter().filter(|(name, _)| name != "decoder_init").collect()
+                            }
+                            (None, other) => other,
                         };
                         let reads = method.reads();
                         // Exact neighbours, K-means and the like choose no epoch.
-                        let selection = (reads.validation || method.is_micpq()).then_some(row.selection);
+                        let selection = reads.validation.then_some(row.selection);
                         let deciding = Deciding {
                             dropout: reads.views.then_some(self.dropout),
                             masks: if reads.views { self.masks(seed) } else { 0 },
@@ -217,15 +215,15 @@ impl Plan {
         let micpq = find("micpq")?;
         let seeds = one.seeds.as_deref().unwrap_or(&self.seeds[..1]);
         for (&value, &seed) in one.values.iter().flat_map(|value| seeds.iter().map(move |seed| (value, seed))) {
-            let mut config = self.published_micpq(corpus, one.bits, seed)?;
+            let mut training = MethodPlan::new("micpq").training(self, corpus, one.bits, seed)?;
             let mut dropout = self.dropout;
             match one.option.as_str() {
-                "prob_weight" => config.objective.prob_weight = value,
-                "contrast_temperature" => config.objective.contrast_temperature = value,
-                "tau" => config.objective.tau = value,
+                option @ ("prob_weight" | "contrast_temperature" | "tau") => {
+                    training = training.with_option(option, value.into())?;
+                }
                 _ => dropout = value,
             }
-            config.validate()?;
+            training.validate()?;
             let (name, option) = (corpus.name.clone(), one.option.clone());
             let task = Task::Sensitivity { corpus: name, option, value, bits: one.bits, seed };
             let source = self.source(pooling);
@@ -237,8 +235,8 @@ impl Plan {
                 selection: Some(selection),
                 revision: micpq.revision(),
             };
-            let options_1 = Some(self.options_1(corpus, pooling, with_dropout(&config, dropout)));
-            let training = Training::Micpq(micpq.clone(), Box::new(config));
+            let config = training.micpq().expect("the row is MICPQ");
+            let options_1 = Some(self.options_1(corpus, pooling, with_dropout(config, dropout)));
             let options = self.cell_options(corpus, &deciding, training.record());
             let what = What::Train(Train { training, source, dropout, selection });
             all.push(Work { task, corpus: number, what, options, options_1 });
@@ -292,7 +290,7 @@ mod tests {
         let of = |plan: &Plan, row: &str| -> Vec<String> {
             let work = plan.work().unwrap();
             let own = work.iter().filter(|w| {
-                matches!(&w.task, Task::System { system, bits: 0 | 32, corpus, .. } if system == row && corpus == "AGNews")
+                matches!(&w.task, Task::Row { row: label, bits: 0 | 32, corpus, .. } if label == row && corpus == "AGNews")
             });
             own.map(|w| file_name(&w.task, &w.options)).collect()
         };

@@ -14,10 +14,8 @@ use micpq::pipeline::{Embeddings, FillConfig, Filled, chunks, fill, report_skipp
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyDict, PyFloat, PyInt, PyList, PyMapping, PyString, PyTuple};
 use serde_json::{Map, Value};
-use train::dataset::{Dataset, LabelNames};
 
 use crate::errors::{exception, raise};
-use crate::shards::sequences_of;
 use crate::{options, work};
 
 /// Documents processed between two checks for Ctrl-C.
@@ -28,6 +26,11 @@ const CHUNK_DOCS: usize = 4096;
 pub struct Documents {
     source: Source,
     skipped: Vec<String>,
+}
+
+/// Insertion sequences that are set aside for a document before it is split: no text has more chunks than bytes.
+pub fn sequences_of(document: &Document, split: bool) -> u64 {
+    if split { document.text.len().max(1) as u64 } else { 1 }
 }
 
 enum Source {
@@ -152,32 +155,6 @@ impl Documents {
             reasons.push(format!("and {} more", skipped.count() as usize - reasons.len()));
         }
         Ok(Documents { source: Source::Memory(documents), skipped: reasons })
-    }
-
-    /// A sample of at most `max_docs` texts with their labels: of documents, or of their chunks.
-    pub fn dataset(
-        &self,
-        max_docs: usize,
-        seed: u64,
-        names: &mut LabelNames,
-        chunker: Option<&Chunker>,
-        progress: &dyn Progress,
-    ) -> Result<Dataset> {
-        let mut corpus;
-        let documents: Box<dyn Iterator<Item = Result<Document>>> = match &self.source {
-            Source::Memory(documents) => Box::new(documents.iter().map(|d| Ok(d.clone()))),
-            Source::Files { path, config } => {
-                corpus = Corpus::open(path, config)?;
-                if chunker.is_none() {
-                    return Dataset::sample(&mut corpus, max_docs, seed, names, progress);
-                }
-                Box::new(corpus.by_ref())
-            }
-        };
-        match chunker {
-            None => Dataset::sample_of(documents, max_docs, seed, names, progress),
-            Some(chunker) => Dataset::sample_of(chunks(documents, chunker), max_docs, seed, names, progress),
-        }
     }
 
     /// The documents as the input of the build pipeline.

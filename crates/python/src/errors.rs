@@ -14,7 +14,7 @@ pub fn exception(name: &str, message: String) -> PyErr {
 /// The exception for an error of the engine.
 pub fn raise(error: Error) -> PyErr {
     let name = match &error {
-        Error::Config(_) => "ConfigError",
+        Error::Config { .. } => "ConfigError",
         Error::FilterSyntax { .. } => "FilterError",
         Error::Input { .. } => "InputError",
         Error::Format { .. } => "FormatError",
@@ -23,5 +23,10 @@ pub fn raise(error: Error) -> PyErr {
         Error::Device(_) => "DeviceError",
         Error::Interrupted => "StoppedError",
     };
-    exception(name, error.to_string())
+    let raised = exception(name, error.to_string());
+    if let Error::Config { option: Some(option), .. } = error {
+        // The class has the attribute; an exception of another class would only lack it.
+        Python::attach(|py| raised.value(py).setattr("option", option).ok());
+    }
+    raised
 }

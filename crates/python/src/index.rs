@@ -242,14 +242,20 @@ impl Index {
     fn recall(
         &self,
         py: Python<'_>,
-        queries: usize,
-        k: usize,
-        windows: usize,
-        rerank: usize,
+        queries: Option<usize>,
+        k: Option<usize>,
+        windows: Option<usize>,
+        rerank: Option<usize>,
         stop: Option<&Stop>,
     ) -> PyResult<String> {
         let searcher = self.searcher()?;
-        let config = RecallConfig { queries, k, windows, rerank };
+        let defaults = RecallConfig::default();
+        let config = RecallConfig {
+            queries: queries.unwrap_or(defaults.queries),
+            k: k.unwrap_or(defaults.k),
+            windows: windows.unwrap_or(defaults.windows),
+            rerank: rerank.unwrap_or(defaults.rerank),
+        };
         work::run(py, None, stop, |progress| {
             let report = searcher.recall(&config, progress)?;
             Ok(serde_json::to_string(&report).expect("plain data has a JSON form"))

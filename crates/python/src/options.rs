@@ -8,15 +8,13 @@ use engine::duplicates::{DuplicatePolicy, DuplicatesConfig};
 use engine::encoder::{Embedder, EmbedderConfig, Pooling, QueryEncoder};
 use engine::index::{IndexConfig, RerankVectors, Store};
 use engine::language::LanguageChoice;
-use engine::model::CodeShape;
 use engine::query::SearchConfig;
 use engine::saved::{MatchRequest, SavedQuery, Start, Threshold};
 use engine::topics::TopicsConfig;
 use engine::{Error, Progress, Result};
-use methods::{Input, MethodConfig, MethodHandle};
+use methods::{Input, MethodHandle};
 use micpq::pipeline::{BuildConfig, FillConfig, cache_dir};
 use serde_json::{Map, Value};
-use train::config::TrainConfig;
 use train::query_encoder::DistillConfig;
 
 /// Keyword arguments. Each is taken out by name; any that is left is unknown.
@@ -235,35 +233,15 @@ fn trainer(
     preset: Option<String>,
     pooling: Pooling,
 ) -> Result<methods::Training> {
-    let views = method.views(pooling);
-    if !method.is_micpq() {
-        let mut config = MethodConfig { views, ..MethodConfig::new(method, bits).reading(input) };
-        for (name, value) in given.into_iter().chain(preset.map(|name| ("preset".to_owned(), name.into()))) {
-            config = config.with(&name, value)?;
-        }
-        config.validate()?;
-        return Ok(methods::Training::Other(Box::new(config)));
-    }
-    if input != Input::Encoder {
-        return Err(Error::config(format!(
-            "{method} does not take keywords; use input=\"encoder\", or a method that takes them, such as nash"
-        )));
-    }
-    let mut config = match &preset {
-        Some(name) => TrainConfig::preset(name, bits)?,
-        None => TrainConfig { views, ..TrainConfig::new(bits) },
+    let training = methods::Training::new(method, bits).reading(input)?;
+    let training = match preset {
+        Some(name) => training.with_option("preset", name.into())?,
+        None => training.suited_to(pooling)?,
     };
-    if let Some(variant) = method.variant() {
-        variant.vary(&mut config);
-    }
-    for (name, value) in given {
-        config = config.with_option(&name, value)?;
-    }
-    if config.codebook_size == 16 {
-        CodeShape::micpq(config.bits)?;
-    }
-    config.validate()?;
-    Ok(methods::Training::Micpq(method, Box::new(config)))
+    let training =
+        given.into_iter().try_fold(training, |training, (name, value)| training.with_option(&name, value))?;
+    training.validate()?;
+    Ok(training)
 }
 
 /// What becomes of new documents that repeat another.

@@ -19,7 +19,7 @@ use pyo3::types::{PyBytes, PyDict, PyTuple};
 
 use crate::answers::{answer, doc_id};
 use crate::arrays::floats;
-use crate::documents::{Documents, dictionary};
+use crate::documents::{Documents, dictionary, sequences_of};
 use crate::errors::raise;
 use crate::index::query;
 use crate::model::Model;
@@ -102,11 +102,6 @@ impl CorpusParts {
         })?;
         Ok(part.map(|(documents, sequences, reasons)| (PyBytes::new(py, &documents), sequences, reasons)))
     }
-}
-
-/// Insertion sequences that are set aside for a document before it is split: no text has more chunks than bytes.
-pub fn sequences_of(document: &Document, split: bool) -> u64 {
-    if split { document.text.len().max(1) as u64 } else { 1 }
 }
 
 /// The language of keyword search for texts: the given one, or with "auto" that of most texts.

@@ -3,15 +3,12 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use ::train::dataset::LabelNames;
 use ::train::vectors::VectorViews;
-use engine::chunk::Chunker;
 use engine::encoder::{Embedder, EncodingWorkers};
 use engine::index::Claim;
 use engine::model::Model as EngineModel;
 use engine::{Error, Matrix, Progress, Result};
-use methods::training::Task;
-use micpq::pipeline::ModelSource;
+use micpq::pipeline::{ModelSource, TrainingSources, TrainingTexts};
 use micpq::vectors::{UserVectors, train_on_vectors};
 use numpy::PyReadonlyArray2;
 use parking_lot::Mutex;
@@ -40,7 +37,7 @@ pub fn train(
     let options = Training::parse(options).map_err(raise)?;
     let workers = workers.map(|(count, encode)| Arc::new(Workers { count, encode, raised: Mutex::default() }));
     let trained =
-        work::run(py, report, stop, |progress| fit(&options, documents, validation, workers.clone(), progress));
+        work::run(py, report, stop, |progress| fit(options, documents, validation, workers.clone(), progress));
     match workers.and_then(|workers| workers.raised.lock().take()) {
         Some(problem) => Err(problem),
         None => trained,
@@ -117,7 +114,7 @@ pub fn train_vectors(
 }
 
 fn fit(
-    options: &Training,
+    options: Training,
     documents: &Documents,
     validation: Option<&Documents>,
     workers: Option<Arc<Workers>>,
@@ -127,28 +124,11 @@ fn fit(
         Some(workers) => embedder.by_workers(workers.clone()),
         None => embedder,
     };
-    let embedder = options.training.needs_encoder().then(|| options.embedder(progress)).transpose()?;
-    let embedder = embedder.map(by_workers).map(Arc::new);
-    // A model is trained on what it will encode: documents, or their chunks.
-    let chunker = match (options.chunk, &embedder) {
-        (Some(chunk), Some(embedder)) => Some(Chunker::new(chunk.sizes(embedder)?, embedder)?),
-        (Some(_), None) => return Err(Error::config("this method takes keywords and cuts no text; leave chunk out")),
-        (None, _) => None,
-    };
-    let (seed, mut names) = (options.training.seed(), LabelNames::default());
-    let corpus = documents.dataset(options.sample, seed, &mut names, chunker.as_ref(), progress)?;
-    let validation = validation.map(|set| set.dataset(usize::MAX, seed, &mut names, None, progress)).transpose()?;
-    let cache = options.cache()?;
-    let task = Task {
-        embedder: embedder.as_deref(),
-        clean: options.embedding.clean,
-        dropout: options.dropout,
-        corpus: &corpus,
-        validation: validation.as_ref(),
-        test: None,
-        cache: &cache,
-    };
-    let (trained, _) = task.fit(&options.training, progress)?;
+    let config = options.build();
+    let embedder = config.encoder(progress)?.map(by_workers).map(Arc::new);
+    let sources = TrainingSources { validation: validation.map(Documents::source), ..documents.source().into() };
+    let texts = TrainingTexts::read(sources, embedder.as_deref(), &config, progress)?;
+    let (trained, _) = texts.task(embedder.as_deref(), &config).fit(&config.training, progress)?;
     // The checkpoint stays, and the same call continues from it.
     if trained.interrupted {
         return Err(Error::Interrupted);
@@ -208,7 +188,8 @@ pub fn build(
             };
             let rows = Matrix::from_vec(width, values.to_vec());
             let given = ModelSource::Vectors { model: &model, metrics, vectors: &rows };
-            let built = micpq::build(source(), &target, given, &options.build(), progress)?;
+            let built =
+                micpq::build(source(), &target).model(given).config(options.build()).progress(progress).run()?;
             return Index::opened(built.index, None, temporary.then_some(path));
         }
         let embedder = model.map(|model| model.embedder(progress).cloned()).transpose()?;
@@ -220,7 +201,7 @@ pub fn build(
             },
             _ => ModelSource::Train,
         };
-        let built = micpq::build(source(), &target, given, &options.build(), progress)?;
+        let built = micpq::build(source(), &target).model(given).config(options.build()).progress(progress).run()?;
         let embedder = embedder.or(built.embedder.map(Arc::new));
         Index::opened(built.index, embedder, temporary.then_some(path))
     })

@@ -55,7 +55,7 @@ def test_a_class_is_a_row_of_the_paper(documents, encoder, tmp_path):
     (tmp_path / "plan.toml").write_text(PLAN.format(encoder=json.dumps(encoder)))
     results = micpq.paper(tmp_path / "plan.toml", tmp_path / "out", tmp_path)
     assert not results["missing"], results["missing"]
-    own = [cell for cell in results["cells"] if cell["task"].get("system") == "random-signs"]
+    own = [cell for cell in results["cells"] if cell["task"].get("row") == "random-signs"]
     assert sorted(cell["task"]["seed"] for cell in own) == [0, 1]
     assert all(0 < cell["figures"]["precision"][2] <= 100 for cell in own)
     assert "random-signs" in (tmp_path / "out" / "report.md").read_text()

@@ -265,7 +265,7 @@ impl ServeConfig {
 
     /// Refuses options that are out of range or contradict each other.
     pub fn validate(&self) -> Result<()> {
-        let refuse = |problem: String| Err(Error::Config(problem));
+        let refuse = |problem: String| Err(Error::config(problem));
         for name in self.indexes.keys() {
             check_name(name)?;
         }
@@ -407,7 +407,7 @@ mod tests {
             ),
         ] {
             let error = load(&file, &[], "").unwrap_err();
-            assert!(matches!(error, Error::Config(_)) && error.to_string().contains(word), "{file}: {error}");
+            assert!(matches!(error, Error::Config { .. }) && error.to_string().contains(word), "{file}: {error}");
         }
         load("listen = \"0.0.0.0:80\"\nopen = true", &[], "").unwrap();
     }

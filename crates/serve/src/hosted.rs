@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use engine::encoder::Encoders;
 use engine::index::Index;
+use engine::model::Encoders;
 use engine::query::{Query, RecallReport, SearchConfig, Searcher};
 use engine::{Error, NoProgress, Result};
 use parking_lot::{Mutex, RwLock};
@@ -112,7 +112,7 @@ fn open(dir: &Path, encoders: &Encoders) -> Result<Searcher> {
     let index = Index::open(dir, &NoProgress)?;
     let embedder = match encoders.of(index.model(), &NoProgress) {
         Ok(embedder) => embedder,
-        Err(error @ (Error::Format { .. } | Error::Io { .. } | Error::Config(_))) => {
+        Err(error @ (Error::Format { .. } | Error::Io { .. } | Error::Config { .. })) => {
             tracing::warn!(index = %dir.display(), %error, "served without its encoder: texts will be refused");
             None
         }

@@ -3,9 +3,10 @@
 use std::collections::{HashMap, HashSet};
 
 use engine::Result;
-use engine::index::{Hit, Index, SearchConfig};
+use engine::index::Index;
 use engine::model::DistanceTable;
 use engine::query::Rerank;
+use engine::query::{Hit, SearchConfig};
 use serde::Serialize;
 use utoipa::ToSchema;
 

@@ -52,28 +52,30 @@
 
 pub mod config;
 pub mod problem;
-
 #[macro_use]
 mod schema;
+mod id;
+mod whole;
 
+mod listen;
+mod telemetry;
+mod keys;
 mod bounds;
 mod extract;
-mod hosted;
-mod id;
-mod insight;
-mod jobs;
-mod keys;
-mod listen;
-mod metrics;
-mod queries;
-mod retrain;
 mod routes;
+
 mod server;
-mod telemetry;
+mod hosted;
+mod queries;
+mod writes;
+mod jobs;
+mod retrain;
+
+mod insight;
+mod metrics;
+
 #[cfg(test)]
 mod tests;
-mod whole;
-mod writes;
 
 use std::io::IsTerminal;
 use std::net::SocketAddr;

@@ -91,6 +91,9 @@ pub struct Details {
     /// Position of the first wrong character of the filter, from 0.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub position: Option<u64>,
+    /// Name of the option that is wrong, if it is one.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub option: Option<String>,
     /// Line of the stream that cannot be stored, from 1.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub line: Option<u64>,
@@ -116,14 +119,30 @@ impl Problem {
             500.. => "server_error",
             _ => "invalid_request_error",
         };
-        let details =
-            Details { code, message: message.into(), kind: kind.into(), position: None, line: None, committed: None };
+        let details = Details {
+            code,
+            message: message.into(),
+            kind: kind.into(),
+            position: None,
+            option: None,
+            line: None,
+            committed: None,
+        };
         Problem { status, details: Box::new(details) }
     }
 
     /// 400: the request does not have the documented form.
     pub fn bad_request(message: impl Into<String>) -> Problem {
         Problem::new(StatusCode::BAD_REQUEST, Code::BadRequest, message)
+    }
+
+    /// 400: an option is out of its documented range.
+    pub fn bad_option(error: &Error) -> Problem {
+        let mut problem = Problem::bad_request(error.to_string());
+        if let Error::Config { option, .. } = error {
+            problem.details.option = option.clone();
+        }
+        problem
     }
 
     /// 422: the request has the documented form, but this index cannot execute it.
@@ -166,7 +185,12 @@ impl Problem {
                 refused.details.position = position.map(|position| position as u64);
                 refused
             }
-            Error::Config(_) | Error::Input { .. } => Problem::refused(code, error.to_string()),
+            Error::Config { ref option, .. } => {
+                let mut refused = Problem::refused(code, error.to_string());
+                refused.details.option = option.clone();
+                refused
+            }
+            Error::Input { .. } => Problem::refused(code, error.to_string()),
             Error::Busy(_) => Problem::conflict(Code::IndexBusy, error.to_string()),
             Error::Interrupted => Problem::stopping(),
             Error::Device(_) => {
@@ -174,7 +198,7 @@ impl Problem {
                 let text = "the encoder's device failed; the server's log says why";
                 Problem::new(StatusCode::INTERNAL_SERVER_ERROR, Code::Internal, text)
             }
-            ref error if is_out_of_descriptors(error) => {
+            ref error if error.is_out_of_descriptors() => {
                 tracing::error!(%error, "no file descriptor is left");
                 Problem::new(
                     StatusCode::SERVICE_UNAVAILABLE,
@@ -191,22 +215,6 @@ impl Problem {
             }
         }
     }
-}
-
-/// Whether the process or the system had no file descriptor left (EMFILE, ENFILE).
-fn is_out_of_descriptors(error: &Error) -> bool {
-    const ENFILE: i32 = 23;
-    const EMFILE: i32 = 24;
-    let text = match error {
-        Error::Io { source, .. } => match source.raw_os_error() {
-            Some(number) => return cfg!(unix) && matches!(number, ENFILE | EMFILE),
-            None => source.to_string(),
-        },
-        Error::Format { problem, .. } => problem.clone(),
-        _ => return false,
-    };
-    // Errors that come through tantivy have lost the number: only their text has it.
-    cfg!(unix) && [ENFILE, EMFILE].iter().any(|number| text.contains(&format!("(os error {number})")))
 }
 
 impl IntoResponse for Problem {
@@ -242,23 +250,32 @@ mod tests {
         );
         assert_eq!(problem.details.message, text);
         // The variant decides, not the text.
-        for error in [Error::config("k is 0"), Error::config("the filter is wrong at character 3")] {
+        for error in [Error::option("k", "is 0"), Error::config("the filter is wrong at character 3")] {
             let problem = Problem::of(Code::BadQuery)(error);
             assert_eq!((problem.details.code, problem.details.position), (Code::BadQuery, None));
         }
     }
 
     #[test]
+    fn an_error_of_an_option_names_it() {
+        for problem in [
+            Problem::of(Code::BadQuery)(Error::option("k", "is 0; give at least 1")),
+            Problem::bad_option(&Error::option("k", "is 0; give at least 1")),
+        ] {
+            assert_eq!(problem.details.option.as_deref(), Some("k"));
+            assert_eq!(problem.details.message, "k is 0; give at least 1");
+        }
+        assert_eq!(Problem::of(Code::BadQuery)(Error::config("the query is empty")).details.option, None);
+    }
+
+    #[test]
     fn missing_descriptors_are_an_overload_and_not_damage() {
         let error = || std::io::Error::from_raw_os_error(24);
-        for error in [
-            Error::io("/index")(error()),
-            Error::io("/index")(std::io::Error::other(error().to_string())),
-            Error::format("/index", error().to_string()),
-        ] {
-            let problem = Problem::of(Code::BadDocument)(error);
-            assert_eq!((problem.status.as_u16(), problem.details.code), (503, Code::Overloaded));
-        }
+        let problem = Problem::of(Code::BadDocument)(Error::io("/index")(error()));
+        assert_eq!((problem.status.as_u16(), problem.details.code), (503, Code::Overloaded));
+        // The number decides, not the text.
+        let damaged = Problem::of(Code::BadDocument)(Error::format("/index", error().to_string()));
+        assert_eq!(damaged.details.code, Code::Storage);
         let full = Error::io("/index")(std::io::Error::from_raw_os_error(28));
         assert_eq!(Problem::of(Code::BadDocument)(full).details.code, Code::Storage);
     }

@@ -1,6 +1,7 @@
 //! Schemas of the engine's types, which have no notion of OpenAPI: an empty enum describes each, and fields name it with
 //! `value_type`.
 
+use engine::query::MAX_HITS;
 use strum::VariantNames;
 
 /// Gives a type a hand-written schema.
@@ -23,6 +24,21 @@ described!(Distance, {
                     `hamming` (number of codebooks whose codewords differ).",
     "type": "string",
     "enum": engine::model::Distance::VARIANTS,
+});
+
+pub enum RerankOption {}
+
+described!(RerankOption, {
+    "description": "How many candidates are re-ranked: `auto` (1000 if the index stores rerank vectors), `off`, or a number.",
+    "oneOf": [{ "type": "string", "enum": ["auto", "off"] }, { "type": "integer", "minimum": 1, "maximum": MAX_HITS }],
+});
+
+pub enum OnErrorName {}
+
+described!(OnErrorName, {
+    "description": "What to do with a line that cannot be used: `stop` the stream, as `auto` does, or `skip` and count it.",
+    "type": "string",
+    "enum": engine::corpus::OnError::VARIANTS,
 });
 
 pub enum GroupName {}

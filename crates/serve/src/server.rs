@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use axum::http::StatusCode;
 use engine::disk::clear_folders;
-use engine::encoder::Encoders;
 use engine::index::{Index, IndexConfig};
+use engine::model::Encoders;
 use engine::model::Model;
 use engine::{Error, Result};
 use parking_lot::{Mutex, RwLock};

@@ -123,14 +123,20 @@ impl TrainConfig {
             16 => 4,
             256 => 8,
             other => {
-                return Err(Error::config(format!("codebook_size is {other}; a codebook has 2, 16 or 256 codewords")));
+                return Err(Error::option(
+                    "codebook_size",
+                    format!("is {other}; a codebook has 2, 16 or 256 codewords"),
+                ));
             }
         };
         if self.bits == 0 || !self.bits.is_multiple_of(codeword_bits) {
-            return Err(Error::config(format!(
-                "bits is {}; a codebook of {} codewords takes {codeword_bits} bits, so bits must be a multiple of {codeword_bits}",
-                self.bits, self.codebook_size
-            )));
+            return Err(Error::option(
+                "bits",
+                format!(
+                    "is {}; a codebook of {} codewords takes {codeword_bits} bits, so bits must be a multiple of {codeword_bits}",
+                    self.bits, self.codebook_size
+                ),
+            ));
         }
         CodeShape::new(self.bits / codeword_bits, self.codebook_size, self.dim)
     }
@@ -148,7 +154,7 @@ impl TrainConfig {
             if value >= min && value <= max {
                 Ok(())
             } else {
-                Err(Error::config(format!("{name} is {value}; it must lie between {min} and {max}")))
+                Err(Error::option(name, format!("is {value}; it must lie between {min} and {max}")))
             }
         };
         check("hidden", self.hidden as f64, 1.0, 65_536.0)?;

@@ -17,7 +17,7 @@ use crate::dataset::Dataset;
 use crate::evaluate::{Corpus, EvaluateConfig, evaluate};
 use crate::passes::Passes;
 use crate::selection::Validation;
-use crate::trainer::train;
+use crate::trainer::TrainRun;
 use crate::views::{ViewChoice, Views};
 
 /// Encoder, corpus and cache of training runs.
@@ -133,7 +133,8 @@ impl Prepared<'_> {
         };
         let checkpoints = self.job.cache.join("runs");
         let gpu = self.job.embedder.gpu();
-        let outcome = train(gpu, config, self.views.as_ref(), validation, Some(&checkpoints), progress)?;
+        let run = TrainRun::new(config, self.views.as_ref()).validation(validation).gpu(gpu);
+        let outcome = run.checkpoint(Some(&checkpoints)).train(progress)?;
         let mut metrics = serde_json::to_value(&outcome.metrics).expect("plain data has a JSON form");
         metrics["encoding_seconds"] = self.encoding_seconds.into();
         metrics["views_seconds"] = self.views_seconds.into();

@@ -83,5 +83,5 @@ pub use evaluate::{Corpus, EvaluateConfig, Evaluation, evaluate};
 pub use metrics::Labels;
 pub use preset::Preset;
 pub use selection::Validation;
-pub use trainer::{Metrics, Outcome, Stopped, train};
+pub use trainer::{Metrics, Outcome, Stopped, TrainRun};
 pub use views::{Encode, ViewChoice, Views};

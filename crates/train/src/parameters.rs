@@ -98,13 +98,13 @@ impl<T: Real> Parameters<T> {
     /// Sets to zero what connects the slice of one codebook with that of another, in weights or in their gradient.
     pub fn keep_slices(&mut self) {
         let Sizes { inputs, hidden, code } = self.sizes;
-        let (books, width) = (code.num_codebooks(), code.width());
+        let (codebooks, width) = (code.num_codebooks(), code.width());
         let parts = self.parts_mut();
         // [to, from]
         for (weight, [to, from]) in [(parts.w1, [hidden, inputs]), (parts.w2, [width, hidden])] {
             for (o, row) in weight.chunks_exact_mut(from).enumerate() {
-                let own = o * books / to;
-                let foreign = row.iter_mut().enumerate().filter(|(i, _)| i * books / from != own);
+                let own = o * codebooks / to;
+                let foreign = row.iter_mut().enumerate().filter(|(i, _)| i * codebooks / from != own);
                 foreign.for_each(|(_, v)| *v = T::ZERO);
             }
         }

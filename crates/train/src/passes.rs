@@ -38,7 +38,7 @@ impl<'a> Passes<'a> {
         progress: &dyn Progress,
     ) -> Result<Self> {
         if !(0.0..1.0).contains(&rate) {
-            return Err(Error::config(format!("dropout is {rate}; it must be at least 0 and below 1")));
+            return Err(Error::option("dropout", format!("is {rate}; it must be at least 0 and below 1")));
         }
         progress.stage("tokenising", None);
         let (tokens, cut) = embedder.tokens_and_cut(texts)?;
@@ -130,9 +130,12 @@ impl Encode for Passes<'_> {
     fn dropout_in_last(&self, layers: u32) -> Result<Box<dyn Encode + '_>> {
         let available = self.embedder.encoder().map_or(0, |e| e.config().num_hidden_layers);
         if layers as usize > available {
-            return Err(Error::config(format!(
-                "views is last{layers}, but the encoder has {available} layers; use fewer layers, or full or noise views"
-            )));
+            return Err(Error::option(
+                "views",
+                format!(
+                    "is last{layers}, but the encoder has {available} layers; use fewer layers, or full or noise views"
+                ),
+            ));
         }
         Ok(Box::new(LastLayers { passes: self, layers }))
     }

@@ -94,19 +94,45 @@ impl Outcome {
     }
 }
 
-/// Trains a model, on the GPU when one is given and the model fits on it.
-///
-/// With a `checkpoint` directory the state is saved after every epoch. The same call then resumes a killed run and ends in the
-/// same model, byte for byte. When interrupted, it returns the best model of the finished epochs, or [`Error::Interrupted`]
-/// when no epoch is finished.
-pub fn train(
-    gpu: Option<&cuda::Device>,
-    config: &TrainConfig,
-    views: &dyn Views,
-    validation: Validation,
-    checkpoint: Option<&Path>,
-    progress: &dyn Progress,
-) -> Result<Outcome> {
+/// A training run of one model.
+pub struct TrainRun<'a> {
+    config: &'a TrainConfig,
+    views: &'a dyn Views,
+    validation: Validation<'a>,
+    gpu: Option<&'a cuda::Device>,
+    checkpoint: Option<&'a Path>,
+}
+
+impl<'a> TrainRun<'a> {
+    /// On a CPU, with documents held out for validation, from the beginning.
+    pub fn new(config: &'a TrainConfig, views: &'a dyn Views) -> Self {
+        TrainRun { config, views, validation: Validation::HeldOut, gpu: None, checkpoint: None }
+    }
+
+    pub fn validation(self, validation: Validation<'a>) -> Self {
+        TrainRun { validation, ..self }
+    }
+
+    /// Trains on this GPU if the model fits on it.
+    pub fn gpu(self, gpu: Option<&'a cuda::Device>) -> Self {
+        TrainRun { gpu, ..self }
+    }
+
+    /// Saves the state in this directory after every epoch. The same run then resumes after it was killed and ends in the same
+    /// model, byte for byte.
+    pub fn checkpoint(self, checkpoint: Option<&'a Path>) -> Self {
+        TrainRun { checkpoint, ..self }
+    }
+
+    /// Trains the model. When interrupted, it returns the best model of the finished epochs, or [`Error::Interrupted`] when no
+    /// epoch is finished.
+    pub fn train(self, progress: &dyn Progress) -> Result<Outcome> {
+        train(self, progress)
+    }
+}
+
+fn train(run: TrainRun, progress: &dyn Progress) -> Result<Outcome> {
+    let TrainRun { config, views, validation, gpu, checkpoint } = run;
     config.validate()?;
     let sizes = config.sizes(views.width())?;
     let validator = Validator::new(config, views, validation)?;
@@ -119,12 +145,15 @@ pub fn train(
         return Err(Error::input("documents", problem));
     }
     if config.slices && sizes.inputs.min(sizes.hidden) < sizes.code.num_codebooks() {
-        return Err(Error::config(format!(
-            "slices is true, but {} codebooks cannot each have a part of {} values and {} hidden ones",
-            sizes.code.num_codebooks(),
-            sizes.inputs,
-            sizes.hidden
-        )));
+        return Err(Error::option(
+            "slices",
+            format!(
+                "is true, but {} codebooks cannot each have a part of {} values and {} hidden ones",
+                sizes.code.num_codebooks(),
+                sizes.inputs,
+                sizes.hidden
+            ),
+        ));
     }
     let on_gpu = |device| {
         if config.slices {

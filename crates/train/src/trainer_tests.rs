@@ -94,7 +94,7 @@ fn trained_codes_beat_chance_untrained_codes_and_float_search() {
     let before = measure(&untrained).precision().unwrap().at_100;
     let mut found = Vec::new();
     for validation in [labelled, Validation::HeldOut] {
-        let outcome = train(None, &config, &views, validation, None, &NoProgress).unwrap();
+        let outcome = TrainRun::new(&config, &views).validation(validation).train(&NoProgress).unwrap();
         let after = measure(&outcome.model(&config, None).unwrap());
         let float = after.float.as_ref().unwrap().cosine.precision.at_100;
         let after = after.precision().unwrap().at_100;
@@ -117,12 +117,13 @@ fn one_seed_gives_one_model_on_any_number_of_threads() {
     let (documents, _) = clustered(200, 0);
     let views = noise_views(&documents);
     let config = TrainConfig { epochs: 2, ..small() };
-    let run =
-        |threads: usize, config: &TrainConfig| {
-            rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap().install(|| {
-                bytes(&train(None, config, &views, Validation::HeldOut, None, &NoProgress).unwrap(), config)
-            })
-        };
+    let run = |threads: usize, config: &TrainConfig| {
+        rayon::ThreadPoolBuilder::new()
+            .num_threads(threads)
+            .build()
+            .unwrap()
+            .install(|| bytes(&TrainRun::new(config, &views).train(&NoProgress).unwrap(), config))
+    };
     let expected = run(1, &config);
     assert_eq!(run(2, &config), expected);
     assert_eq!(run(4, &config), expected);
@@ -134,21 +135,21 @@ fn interrupted_run_resumes_to_the_same_model() {
     let (documents, _) = clustered(200, 0);
     let views = noise_views(&documents);
     let config = small();
-    let whole = train(None, &config, &views, Validation::HeldOut, None, &NoProgress).unwrap();
+    let whole = TrainRun::new(&config, &views).train(&NoProgress).unwrap();
     let dir = tempfile::tempdir().unwrap();
     // Stopped twice in the middle of an epoch. The steps of that epoch are lost, as with kill -9.
     for checks in [17, 11] {
         let progress = StopAfter(AtomicI64::new(checks));
-        let outcome = train(None, &config, &views, Validation::HeldOut, Some(dir.path()), &progress).unwrap();
+        let outcome = TrainRun::new(&config, &views).checkpoint(Some(dir.path())).train(&progress).unwrap();
         assert!(outcome.interrupted);
     }
-    let resumed = train(None, &config, &views, Validation::HeldOut, Some(dir.path()), &NoProgress).unwrap();
+    let resumed = TrainRun::new(&config, &views).checkpoint(Some(dir.path())).train(&NoProgress).unwrap();
     assert!(!resumed.interrupted);
     assert_eq!(resumed.metrics.curve.len(), whole.metrics.curve.len());
     assert_eq!(bytes(&resumed, &config), bytes(&whole, &config));
     // A finished run trains no further.
     let progress = Notes::default();
-    let repeated = train(None, &config, &views, Validation::HeldOut, Some(dir.path()), &progress).unwrap();
+    let repeated = TrainRun::new(&config, &views).checkpoint(Some(dir.path())).train(&progress).unwrap();
     assert_eq!(bytes(&repeated, &config), bytes(&whole, &config));
     assert!(progress.0.lock().unwrap().iter().any(|n| n.contains("after epoch 6")));
 }
@@ -159,7 +160,7 @@ fn runs_share_a_directory_and_damaged_or_foreign_checkpoints_are_refused() {
     let views = noise_views(&documents);
     let config = TrainConfig { epochs: 1, ..small() };
     let dir = tempfile::tempdir().unwrap();
-    let run = |config: &TrainConfig| train(None, config, &views, Validation::HeldOut, Some(dir.path()), &NoProgress);
+    let run = |config: &TrainConfig| TrainRun::new(config, &views).checkpoint(Some(dir.path())).train(&NoProgress);
     let files = || {
         let all = std::fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().path());
         all.filter(|p| p.extension().is_some_and(|e| e == "safetensors")).collect::<Vec<_>>()
@@ -200,13 +201,13 @@ fn interruption_returns_the_best_model_or_an_error_before_the_first_epoch() {
     let views = noise_views(&documents);
     let config = small();
     let progress = StopAfter(AtomicI64::new(3));
-    let error = train(None, &config, &views, Validation::HeldOut, None, &progress).err().unwrap();
+    let error = TrainRun::new(&config, &views).train(&progress).err().unwrap();
     assert!(matches!(error, Error::Interrupted));
     let progress = StopAfter(AtomicI64::new(10));
-    let outcome = train(None, &config, &views, Validation::HeldOut, None, &progress).unwrap();
+    let outcome = TrainRun::new(&config, &views).train(&progress).unwrap();
     assert!(outcome.interrupted && outcome.metrics.stopped == Stopped::Interrupted);
     let one = TrainConfig { epochs: 1, ..small() };
-    let expected = train(None, &one, &views, Validation::HeldOut, None, &NoProgress).unwrap();
+    let expected = TrainRun::new(&one, &views).train(&NoProgress).unwrap();
     assert_eq!(bytes(&outcome, &config), bytes(&expected, &config), "the model of the one finished epoch");
 }
 
@@ -216,7 +217,7 @@ fn patience_ends_a_run_that_no_longer_improves() {
     let views = noise_views(&documents);
     // The rate is too small to change a code, so no epoch after the first can be strictly better.
     let config = TrainConfig { epochs: 50, patience: 2, learning_rate: 1e-9, ..small() };
-    let outcome = train(None, &config, &views, Validation::HeldOut, None, &NoProgress).unwrap();
+    let outcome = TrainRun::new(&config, &views).train(&NoProgress).unwrap();
     assert_eq!(outcome.metrics.stopped, Stopped::Patience);
     let metrics = outcome.metrics;
     assert_eq!(metrics.curve.len(), metrics.best_epoch + 3);
@@ -257,9 +258,7 @@ fn nan_in_an_embedding_stops_the_run_and_names_the_document() {
     let views = Plain(documents);
     // The seed decides which documents are held out. At least one of two seeds trains on document 42.
     let errors: Vec<String> = (0..2)
-        .filter_map(|seed| {
-            train(None, &TrainConfig { seed, ..small() }, &views, Validation::HeldOut, None, &NoProgress).err()
-        })
+        .filter_map(|seed| TrainRun::new(&TrainConfig { seed, ..small() }, &views).train(&NoProgress).err())
         .map(|e| e.to_string())
         .collect();
     assert!(errors.iter().any(|e| e.contains("document 42") && e.contains("epoch 1")), "{errors:?}");
@@ -270,8 +269,7 @@ fn divergence_error_names_the_learning_rate() {
     let (mut documents, _) = clustered(100, 0);
     // The vectors are finite, their products are not.
     documents.as_mut_slice().iter_mut().for_each(|v| *v = 3e38 * v.signum());
-    let error =
-        train(None, &small(), &Plain(documents), Validation::HeldOut, None, &NoProgress).err().unwrap().to_string();
+    let error = TrainRun::new(&small(), &Plain(documents)).train(&NoProgress).err().unwrap().to_string();
     assert!(error.contains("diverged") && error.contains("learning_rate"), "{error}");
 }
 
@@ -281,8 +279,7 @@ fn collapse_error_names_epoch_and_option() {
     let documents = Matrix::from_vec(WIDTH, vec![0.25; 800 * WIDTH]);
     let mut config = TrainConfig { batch: 4, epochs: 20, patience: 20, ..small() };
     config.objective.prob_weight = 0.0;
-    let error =
-        train(None, &config, &Plain(documents), Validation::HeldOut, None, &NoProgress).err().unwrap().to_string();
+    let error = TrainRun::new(&config, &Plain(documents)).train(&NoProgress).err().unwrap().to_string();
     assert!(error.contains("collapsed") && error.contains("epoch 5") && error.contains("prob_weight"), "{error}");
 }
 
@@ -291,12 +288,11 @@ fn last_batch_of_one_and_corpus_of_three_train_and_corpus_of_two_is_refused() {
     let (documents, _) = clustered(38, 0);
     // 38 documents minus 3 held out: batches of 34 and 1.
     let config = TrainConfig { batch: 34, epochs: 2, ..small() };
-    train(None, &config, &noise_views(&documents), Validation::HeldOut, None, &NoProgress).unwrap();
+    TrainRun::new(&config, &noise_views(&documents)).train(&NoProgress).unwrap();
     let (three, _) = clustered(3, 0);
-    train(None, &config, &noise_views(&three), Validation::HeldOut, None, &NoProgress).unwrap();
+    TrainRun::new(&config, &noise_views(&three)).train(&NoProgress).unwrap();
     let (two, _) = clustered(2, 0);
-    let error =
-        train(None, &config, &noise_views(&two), Validation::HeldOut, None, &NoProgress).err().unwrap().to_string();
+    let error = TrainRun::new(&config, &noise_views(&two)).train(&NoProgress).err().unwrap().to_string();
     assert!(error.contains("at least two"), "{error}");
 }
 
@@ -308,7 +304,8 @@ fn validation_set_that_does_not_fit_is_refused() {
     let three = Labels::single(vec![0, 1, 2]);
     let fails = |queries: &Matrix, query_labels: &Labels, document_labels: &Labels, expected: &str| {
         let validation = Validation::Labelled { queries, query_labels, document_labels };
-        let error = train(None, &small(), &views, validation, None, &NoProgress).err().unwrap().to_string();
+        let error =
+            TrainRun::new(&small(), &views).validation(validation).train(&NoProgress).err().unwrap().to_string();
         assert!(error.contains(expected), "{error}");
     };
     fails(&narrow, &three, &labels, "use one encoder");
@@ -321,9 +318,7 @@ fn options_of_the_authors_code_change_the_model() {
     let (documents, _) = clustered(150, 0);
     let views = noise_views(&documents);
     let base = TrainConfig { epochs: 1, ..small() };
-    let run = |config: &TrainConfig| {
-        bytes(&train(None, config, &views, Validation::HeldOut, None, &NoProgress).unwrap(), config)
-    };
+    let run = |config: &TrainConfig| bytes(&TrainRun::new(config, &views).train(&NoProgress).unwrap(), config);
     let expected = run(&base);
     assert_ne!(run(&TrainConfig { clean_first_epoch: false, ..base.clone() }), expected);
     // A gradient of norm above 10 is clipped; its norm shows in the moments of later steps.

@@ -6,8 +6,7 @@ use engine::{Error, Progress, Result};
 
 use crate::config::TrainConfig;
 use crate::job::Trained;
-use crate::selection::Validation;
-use crate::trainer::train;
+use crate::trainer::TrainRun;
 use crate::views::{UserVectorViews, Views};
 
 /// Where the views of user vectors come from.
@@ -62,7 +61,7 @@ pub fn run(job: &VectorJob, progress: &dyn Progress) -> Result<Trained> {
         ));
     }
     let checkpoints = job.cache.map(|dir| dir.join("runs"));
-    let outcome = train(None, &job.config, &views, Validation::HeldOut, checkpoints.as_deref(), progress)?;
+    let outcome = TrainRun::new(&job.config, &views).checkpoint(checkpoints.as_deref()).train(progress)?;
     let mut metrics = serde_json::to_value(&outcome.metrics).expect("plain data has a JSON form");
     metrics["training_documents"] = views.documents().into();
     let mut model = outcome.model(&job.config, None)?;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use engine::{Matrix, NoProgress, Progress};
 use train::random::{Purpose, Stream};
 use train::views::{NoiseModel, NoiseViews};
-use train::{Outcome, TrainConfig, Validation};
+use train::{Outcome, TrainConfig, TrainRun};
 
 const WIDTH: usize = 32;
 /// Work directory of the process that is killed; set only for that process.
@@ -36,7 +36,7 @@ fn config() -> TrainConfig {
 }
 
 fn run(dir: Option<&Path>, progress: &dyn Progress) -> Outcome {
-    train::train(None, &config(), &views(), Validation::HeldOut, dir, progress).unwrap()
+    TrainRun::new(&config(), &views()).checkpoint(dir).train(progress).unwrap()
 }
 
 /// Runs only in the process that the test below starts and kills.

@@ -16,9 +16,8 @@ use engine::search::Flat;
 use engine::text::Clean;
 use engine::{Error, Matrix, NoProgress, Progress, Result};
 use methods::training::Task;
-use methods::{MethodConfig, Training, find};
+use methods::{Training, find};
 use serde_json::{Map, Value, json};
-use train::TrainConfig;
 use train::dataset::{Dataset, LabelNames};
 use train::float;
 use train::metrics::{Labels, Scores};
@@ -131,22 +130,20 @@ fn parse(run: &str) -> Result<Training> {
     let wrong = || Error::config(format!("run '{run}': write METHOD:BITS:SEED[:NAME=VALUE,...]"));
     let parts: Vec<&str> = run.splitn(4, ':').collect();
     let [method, bits, seed, options @ ..] = &parts[..] else { return Err(wrong()) };
-    let (bits, seed) = (bits.parse().map_err(|_| wrong())?, seed.parse().map_err(|_| wrong())?);
+    let (bits, seed): (usize, u64) = (bits.parse().map_err(|_| wrong())?, seed.parse().map_err(|_| wrong())?);
     let method = find(method)?;
     let pairs = options.iter().flat_map(|o| o.split(',')).map(|pair| {
         let (name, value) = pair.split_once('=').ok_or_else(wrong)?;
         Ok((name, serde_json::from_str(value).unwrap_or_else(|_| Value::String(value.to_owned()))))
     });
     let pairs: Vec<(&str, Value)> = pairs.collect::<Result<_>>()?;
-    if method.is_micpq() {
-        let config = TrainConfig { seed, views: VIEWS, ..TrainConfig::new(bits) };
-        let config = pairs.into_iter().try_fold(config, |config, (name, value)| config.with_option(name, value))?;
-        return Ok(Training::Micpq(method, Box::new(config)));
+    let mut training = Training::new(method, bits).with_option("seed", Value::from(seed))?;
+    if training.views().is_some() {
+        training = training.with_option("views", VIEWS.to_string().into())?;
     }
-    let config = MethodConfig { seed, views: VIEWS, ..MethodConfig::new(method, bits) };
-    let config = pairs.into_iter().try_fold(config, |config, (name, value)| config.with(name, value))?;
-    config.validate()?;
-    Ok(Training::Other(Box::new(config)))
+    let training = pairs.into_iter().try_fold(training, |training, (name, value)| training.with_option(name, value))?;
+    training.validate()?;
+    Ok(training)
 }
 
 fn name(path: &str) -> String {

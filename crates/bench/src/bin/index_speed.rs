@@ -5,8 +5,9 @@
 use std::time::Instant;
 
 use engine::corpus::{DocId, Document};
-use engine::index::{Index, IndexConfig, SearchConfig, Store};
+use engine::index::{Index, IndexConfig, Store};
 use engine::model::{CodeShape, Codebooks, Dense, Distance, DistanceTable, Model, ModelConfig, Projection};
+use engine::query::SearchConfig;
 use engine::search::Flat;
 use engine::{NoProgress, Result};
 use kernels::dropout::mix;

@@ -15,8 +15,9 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use engine::corpus::{DocId, Document, Value};
-use engine::index::{CopyConfig, Index, IndexConfig, SearchConfig, backup, verify};
+use engine::index::{CopyConfig, Index, IndexConfig, backup, verify};
 use engine::model::{CodeShape, Codebooks, Dense, Distance, DistanceTable, Model, ModelConfig, Projection};
+use engine::query::SearchConfig;
 use engine::{Error, NoProgress, Result, npy};
 use serde_json::{Value as Json, json};
 

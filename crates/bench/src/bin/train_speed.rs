@@ -11,7 +11,7 @@ use train::parameters::{Moments, Parameters};
 use train::random::{Purpose, Stream};
 use train::step::{Noise, Workspace};
 use train::views::{Draw, NoiseModel, NoiseViews, Views};
-use train::{Labels, Validation};
+use train::{Labels, TrainRun, Validation};
 
 fn normal(rows: usize, cols: usize, number: u64) -> Matrix {
     let mut out = Matrix::zeros(rows, cols);
@@ -83,7 +83,7 @@ fn main() {
     let validation =
         Validation::Labelled { queries: &queries, query_labels: &query_labels, document_labels: &document_labels };
     let config = TrainConfig { epochs: 2, clean_first_epoch: false, ..TrainConfig::new(32) };
-    let outcome = train::train(None, &config, &views, validation, None, &NoProgress).expect("a run");
+    let outcome = TrainRun::new(&config, &views).validation(validation).train(&NoProgress).expect("a run");
     let seconds = outcome.metrics.seconds;
     println!(
         "an epoch of {documents}: training {:.2} s, validation {:.2} s",

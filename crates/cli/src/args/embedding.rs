@@ -72,7 +72,7 @@ impl EmbeddingArgs {
             query_prompt: self.query_prompt.clone(),
             document_prompt: self.document_prompt.clone(),
             precision: self.computing.precision.unwrap_or(defaults.precision),
-            device: crate::commands::device(),
+            device: super::device(),
         })
     }
 }

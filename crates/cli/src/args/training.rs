@@ -3,13 +3,11 @@
 use std::path::PathBuf;
 
 use clap::Args as Flags;
-use engine::Result;
 use engine::encoder::Pooling;
-use engine::model::CodeShape;
-use methods::{Input, MethodConfig, MethodHandle, Training};
+use engine::{Error, Result};
+use methods::{Input, MethodHandle, Training};
 use micpq::BuildConfig;
-use train::config::TrainConfig;
-use train::views::ViewChoice;
+use serde_json::Value;
 
 /// How a model is trained.
 #[derive(Flags, Clone)]
@@ -80,18 +78,15 @@ pub struct TrainingArgs {
 }
 
 impl TrainingArgs {
-    /// The dropout rate of the paper's authors.
-    pub const DROPOUT: f64 = 0.3;
-
     pub fn dropout(&self) -> f64 {
-        self.dropout.unwrap_or(Self::DROPOUT)
+        self.dropout.unwrap_or(BuildConfig::DROPOUT)
     }
 
     /// The training of exactly one model.
     pub fn training(&self, pooling: Pooling) -> Result<Training> {
         match (&self.bits[..], &self.seed[..]) {
             ([bits], [seed]) => self.one(*bits, *seed, pooling),
-            (bits, seeds) => Err(engine::Error::config(format!(
+            (bits, seeds) => Err(Error::config(format!(
                 "--bits and --seed ask for {} models, but an index has one; \"micpq train\" trains several at once",
                 bits.len() * seeds.len()
             ))),
@@ -115,18 +110,14 @@ impl TrainingArgs {
 
     fn one(&self, bits: usize, seed: u64, pooling: Pooling) -> Result<Training> {
         let method = BuildConfig::method(self.method.clone(), self.preset.is_some())?;
-        if method.is_micpq() {
-            if self.input != Input::Encoder {
-                return Err(engine::Error::config(format!(
-                    "method {method} needs an encoder; leave --input out, or choose a method that takes tfidf"
-                )));
-            }
-            let config = self.micpq(&method, bits, seed, pooling)?;
-            return Ok(Training::Micpq(method, Box::new(config)));
-        }
-        let views = method.views(pooling);
-        let mut config = MethodConfig { seed, views, ..MethodConfig::new(method, bits).reading(self.input) };
-        let options = [
+        let mut training = Training::new(method, bits).reading(self.input)?;
+        training = match &self.preset {
+            Some(name) => training.with_option("preset", name.clone().into())?,
+            None => training.suited_to(pooling)?,
+        };
+        // Softmax without noise, the paper's ablation, has no floor either: that belongs to the noise.
+        let options: [(&str, Option<Value>); 12] = [
+            ("seed", Some(seed.into())),
             ("views", self.views.clone().map(Into::into)),
             ("epochs", self.epochs.map(Into::into)),
             ("patience", self.patience.map(Into::into)),
@@ -135,69 +126,29 @@ impl TrainingArgs {
             ("prob_weight", self.prob_weight.map(Into::into)),
             ("tau", self.tau.map(Into::into)),
             ("contrast_temperature", self.tau_cl.map(Into::into)),
-            ("preset", self.preset.clone().map(Into::into)),
             ("gumbel", self.no_gumbel.then(|| false.into())),
+            ("floor", self.no_gumbel.then(|| 0.0.into())),
             ("hidden", self.hidden.map(Into::into)),
         ];
         for (name, value) in options {
             if let Some(value) = value {
-                config = config.with(name, value)?;
+                training = training.with_option(name, value)?;
             }
         }
-        for pair in &self.set {
-            let (name, value) = option(pair)?;
-            config = config.with(name, value)?;
-        }
-        config.validate()?;
-        Ok(Training::Other(Box::new(config)))
-    }
-
-    /// Options of MICPQ and its variants.
-    fn micpq(&self, method: &MethodHandle, bits: usize, seed: u64, pooling: Pooling) -> Result<TrainConfig> {
-        CodeShape::micpq(bits)?;
-        let mut config = match &self.preset {
-            Some(name) => TrainConfig::preset(name, bits)?,
-            None => TrainConfig { views: ViewChoice::suited_to(pooling), ..TrainConfig::new(bits) },
-        };
-        if let Some(variant) = method.variant() {
-            variant.vary(&mut config);
-        }
-        if let Some(views) = &self.views {
-            config.views = views.parse()?;
-        }
-        fn set<T: Copy>(field: &mut T, value: Option<T>) {
-            if let Some(value) = value {
-                *field = value;
-            }
-        }
-        set(&mut config.epochs, self.epochs);
-        set(&mut config.patience, self.patience);
-        set(&mut config.batch, self.batch);
-        set(&mut config.learning_rate, self.learning_rate);
-        set(&mut config.hidden, self.hidden);
-        set(&mut config.objective.prob_weight, self.prob_weight);
-        set(&mut config.objective.tau, self.tau);
-        set(&mut config.objective.contrast_temperature, self.tau_cl);
-        if self.no_gumbel {
-            // The paper's ablation uses softmax(-d / tau): neither the noise nor the floor that belongs to it.
-            config.objective.gumbel = false;
-            config.objective.floor = 0.0;
-        }
-        config.seed = seed;
-        let config = self.set.iter().try_fold(config, |config, pair| with_option(&config, pair))?;
-        config.validate()?;
-        Ok(config)
+        let training = self.set.iter().try_fold(training, |training, pair| with_option(training, pair))?;
+        training.validate()?;
+        Ok(training)
     }
 }
 
 /// Splits `NAME=VALUE`. A value that is not JSON is a string.
-fn option(pair: &str) -> Result<(&str, serde_json::Value)> {
+fn option(pair: &str) -> Result<(&str, Value)> {
     let (name, value) =
-        pair.split_once('=').ok_or_else(|| engine::Error::config(format!("--set {pair}: write it as NAME=VALUE")))?;
-    Ok((name, serde_json::from_str(value).unwrap_or_else(|_| serde_json::Value::String(value.to_owned()))))
+        pair.split_once('=').ok_or_else(|| Error::config(format!("--set {pair}: write it as NAME=VALUE")))?;
+    Ok((name, serde_json::from_str(value).unwrap_or_else(|_| Value::String(value.to_owned()))))
 }
 
-fn with_option(config: &TrainConfig, pair: &str) -> Result<TrainConfig> {
+fn with_option(training: Training, pair: &str) -> Result<Training> {
     let (name, value) = option(pair)?;
-    config.with_option(name, value).map_err(|e| engine::Error::config(format!("--set {pair}: {e}")))
+    training.with_option(name, value).map_err(|e| Error::config(format!("--set {pair}: {e}")))
 }

@@ -34,7 +34,11 @@ pub fn run(args: Build, json: bool, progress: &TerminalProgress) -> Result<()> {
     };
     // A folder can be kept up to date by "micpq sync".
     let corpus = CorpusConfig { file_hashes: args.corpus.is_dir(), ..args.source.config() };
-    let built = micpq::pipeline::build(Source::Corpus(&args.corpus, &corpus), &args.output, model, &config, progress)
+    let built = micpq::build(Source::Corpus(&args.corpus, &corpus), &args.output)
+        .model(model)
+        .config(config.clone())
+        .progress(progress)
+        .run()
         .map_err(|error| with_next_step(error, &args, &config))?;
     progress.finish();
     report(&built, &args.output, json)

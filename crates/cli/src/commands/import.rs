@@ -11,6 +11,7 @@ use engine::formats::vectors::{VectorFile, is_vectors};
 use engine::index::{Claim, Index, IndexConfig, RerankVectors, Store};
 use engine::model::Model;
 use engine::{Error, Matrix, Progress};
+use micpq::BuildConfig;
 use micpq::vectors::{UserVectors, train_on_vectors};
 use train::vectors::VectorViews;
 
@@ -45,7 +46,7 @@ pub struct Import {
     #[arg(long, value_name = "SCALE", default_value_t = VectorViews::NOISE)]
     pub noise: f64,
     /// How vectors are stored for re-ranking: int8 (a byte per value), f16 or none
-    #[arg(long, default_value_t = RerankVectors::Int8)]
+    #[arg(long, default_value_t = BuildConfig::RERANK_VECTORS)]
     pub rerank_vectors: RerankVectors,
     /// Replace an existing index
     #[arg(long)]

@@ -10,7 +10,7 @@ use engine::encoder::{Device, pull};
 use paper::{Board, Missing, Paper, Plan, State, Task};
 use parking_lot::Mutex;
 
-use crate::args;
+use crate::args::{self, device};
 use crate::output;
 use crate::progress::TerminalProgress;
 
@@ -33,7 +33,7 @@ pub fn run(args: args::Paper, json: bool, quiet: bool, progress: &TerminalProgre
         }
     }
     let jobs = args.jobs.unwrap_or_else(|| rayon::current_num_threads().min(4)).max(1);
-    let device = if super::device() == Device::Auto { plan.device } else { super::device() };
+    let device = if device() == Device::Auto { plan.device } else { device() };
     let cache = micpq::pipeline::cache_dir(args.cache.as_deref())?;
     let paper = Paper {
         plan,
@@ -102,8 +102,8 @@ impl Terminal {
         for (task, state) in all {
             done += usize::from(matches!(state, State::Done(_)));
             match task {
-                Task::System { corpus, system, bits, .. } => {
-                    cells.entry((corpus, system, *bits)).or_default().push(*state);
+                Task::Row { corpus, row, bits, .. } => {
+                    cells.entry((corpus, row, *bits)).or_default().push(*state);
                 }
                 other if *state == State::Running => others.push(other.to_string()),
                 _ => {}

@@ -12,8 +12,8 @@ use engine::query::{Answer, Hit, Like, Query, Rerank, SearchConfig, Searcher, Sn
 use engine::{Error, Progress, npy};
 use serde_json::json;
 
-use super::{chunks, device, embedder_for_queries, embedder_of};
-use crate::args::{ComputingArgs, Search};
+use super::{chunks, embedder_for_queries, embedder_of};
+use crate::args::{ComputingArgs, Search, device};
 use crate::output;
 use crate::progress::TerminalProgress;
 

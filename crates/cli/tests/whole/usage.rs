@@ -55,6 +55,36 @@ fn commands_on_an_index_refuse_wrong_options() {
 }
 
 #[test]
+fn errors_name_the_flag_the_value_and_the_remedy() {
+    let bench = Bench::new();
+    bench.ok(&format!("build news.jsonl {TINY} --epochs 1 --views noise:4 --rerank-vectors none -o i"));
+    for (line, code, parts) in [
+        ("search i oil -k 0", 2, &["-k is 0", "at least one neighbour"][..]),
+        ("search i oil -k 20000", 2, &["-k is 20000", "10000", "cursor"]),
+        ("search i oil --hybrid 2", 2, &["--hybrid is 2", "0 (only codes) to 1 (only keywords)"]),
+        ("search i oil --kind=-1", 2, &["--kind is -1", "0 (the particular document) to 1"]),
+        ("search i oil --rerank 0", 2, &["--rerank is 0", "1 to 10000", "off"]),
+        ("search i oil --rerank 10", 2, &["stores no rerank vectors", "rerank_vectors int8"]),
+        ("search i oil --radius=-1", 2, &["--radius is -1", "from 0 up"]),
+        ("search i oil --filter 'year:['", 2, &["year:["]),
+        ("search i oil --query-encoder fast", 2, &["no fast query encoder", "full encoder", "try: micpq distill"]),
+        ("search nowhere oil", 1, &["nowhere", "no index.json", "try: micpq build"]),
+        ("build news.jsonl --encoder tiny --sample 0 -o j", 2, &["--sample is 0", "training needs documents"]),
+        ("build news.jsonl --encoder tiny --target-recall 2 -o j", 2, &["--target-recall is 2", "at most 1"]),
+        ("build news.jsonl --encoder tiny --epochs 0 -o j", 2, &["--epochs is 0", "between 1 and 1000000"]),
+        ("build news.jsonl --encoder tiny --bits 24 -o j", 2, &["24", "16, 32, 64 or 128"]),
+        ("build news.jsonl --encoder absent -o j", 2, &["absent", "try: micpq encoder pull absent"]),
+        ("dedup i --threshold 2", 2, &["--threshold is 2", "above 0 and at most 1"]),
+        ("encode news.jsonl --model nowhere -o f.npy", 1, &["nowhere", "no config.json", "try: micpq train"]),
+    ] {
+        let stderr = bench.fails(line, code);
+        for part in parts {
+            assert!(stderr.contains(part), "{line}: \"{part}\" is not in: {stderr}");
+        }
+    }
+}
+
+#[test]
 fn skipped_rows_are_counted() {
     let bench = Bench::new();
     let rows =

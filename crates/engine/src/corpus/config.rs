@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-use strum::{Display, EnumString, VariantArray};
+use serde::Deserialize;
+use strum::{Display, EnumString, VariantArray, VariantNames};
 
 use super::extract::Extract;
 use crate::{Error, Result};
@@ -77,7 +78,8 @@ fn unknown_format(name: &str) -> Error {
 }
 
 /// How to treat a row that cannot be used.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Display, EnumString)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Display, EnumString, VariantNames)]
+#[serde(rename_all = "lowercase")]
 #[strum(serialize_all = "lowercase", parse_err_ty = Error, parse_err_fn = unknown_treatment)]
 pub enum OnError {
     /// Skip the files of a folder, which may hold anything; stop at a row, which should be like the others.
@@ -170,7 +172,7 @@ impl Default for CorpusConfig {
 
 impl CorpusConfig {
     pub fn validate(&self) -> Result<()> {
-        let refuse = |problem: String| Err(Error::Config(problem));
+        let refuse = |problem: String| Err(Error::config(problem));
         if self.max_row_bytes == 0 {
             return refuse("max_row_bytes is 0, which no row fits; the default is 16777216".into());
         }

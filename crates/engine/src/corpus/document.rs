@@ -15,6 +15,13 @@ pub struct Document {
     pub attributes: Vec<(String, Value)>,
 }
 
+impl Document {
+    /// A document without labels and attributes.
+    pub fn new(id: impl Into<DocId>, text: impl Into<String>) -> Self {
+        Document { id: id.into(), text: text.into(), labels: Vec::new(), attributes: Vec::new() }
+    }
+}
+
 /// Id of a document: a number or a string, as in its corpus.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 #[serde(untagged)]
@@ -54,6 +61,12 @@ impl fmt::Display for DocId {
 impl From<u64> for DocId {
     fn from(number: u64) -> Self {
         DocId::Int(number)
+    }
+}
+
+impl From<&str> for DocId {
+    fn from(text: &str) -> Self {
+        DocId::Str(text.into())
     }
 }
 

@@ -16,7 +16,8 @@ const CHUNK: usize = 128 << 10;
 pub(super) const MAX_SKIPPED_BYTES: usize = 512 << 20;
 
 /// Compression of a source. The first bytes decide, because names may be wrong.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::Display)]
+#[strum(serialize_all = "lowercase")]
 pub(super) enum Packing {
     Plain,
     Gzip,
@@ -195,8 +196,7 @@ impl Source {
         let archive = match self.packing {
             _ if source.raw_os_error().is_some() => return Error::Io { path: self.path.clone(), source },
             Packing::Plain => return Error::Io { path: self.path.clone(), source },
-            Packing::Gzip => "gzip",
-            Packing::Zstd => "zstd",
+            packed => packed,
         };
         let read = self.read.load(Ordering::Relaxed);
         Error::format(

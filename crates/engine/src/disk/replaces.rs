@@ -7,7 +7,10 @@ use tantivy::index::SegmentId;
 use crate::{Error, Result};
 
 /// Everything that belongs in an index directory. A directory with any other entry is not replaced.
-const INDEX: &[&str] = &["index.json", "store", "model", "codes", crate::saved::file::FOLDER];
+const INDEX: &[&str] = &["index.json", "store", "model", "codes", SAVED];
+/// The folder of saved queries in an index, and its files.
+pub(crate) const SAVED: &str = "saved";
+const SAVED_FILES: &[&str] = &["queries.json", "position"];
 /// The same for a model directory.
 const MODEL: &[&str] = &["config.json", "model.safetensors", "metrics.json", "README.md", "query_encoder.safetensors"];
 
@@ -102,7 +105,7 @@ fn not_of_an_index(place: &Path) -> Result<Option<String>> {
         ("store", is_store_file),
         ("model", |name| MODEL.contains(&name)),
         ("codes", |name| name.strip_suffix(".codes").is_some_and(is_segment)),
-        (crate::saved::file::FOLDER, |name| crate::saved::file::NAMES.contains(&name)),
+        (SAVED, |name| SAVED_FILES.contains(&name)),
     ];
     for (part, is_known) in parts {
         let foreign = names(&place.join(part))?.into_iter().filter(|name| !is_known(name) && !is_temporary(name));

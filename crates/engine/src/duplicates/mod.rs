@@ -56,10 +56,10 @@ impl DuplicatesConfig {
         if let Some(threshold) = self.threshold
             && !(threshold > 0.0 && threshold <= 1.0)
         {
-            return Err(Error::config(format!("threshold is {threshold}; give a similarity above 0 and at most 1")));
+            return Err(Error::option("threshold", format!("is {threshold}; give a similarity above 0 and at most 1")));
         }
         if !(1..=1000).contains(&self.neighbours) {
-            return Err(Error::config(format!("neighbours is {}; give 1 to 1000", self.neighbours)));
+            return Err(Error::option("neighbours", format!("is {}; give 1 to 1000", self.neighbours)));
         }
         Ok(())
     }

@@ -5,22 +5,29 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::recipe::{Kind, Recipe};
+use crate::error::Remedy;
 use crate::{Error, Result};
 
 /// A family of encoders whose tensors have the same names and whose layers compute in the same way.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, strum::IntoStaticStr)]
 #[serde(rename_all = "lowercase")]
 pub enum Architecture {
+    #[strum(serialize = "BERT")]
     Bert,
     /// RoBERTa, XLM-RoBERTa and CamemBERT: BERT with positions that begin after the padding's.
+    #[strum(serialize = "RoBERTa")]
     Roberta,
     /// BERT with a bias of the scores by distance, and no token types.
+    #[strum(serialize = "MPNet")]
     MpNet,
     /// BERT without token types.
+    #[strum(serialize = "DistilBERT")]
     DistilBert,
     /// Rotary positions, local attention in most layers, gated feed-forward blocks, norms before the blocks.
+    #[strum(serialize = "ModernBERT")]
     ModernBert,
     /// A table of token vectors.
+    #[strum(serialize = "static embeddings")]
     Static,
 }
 
@@ -39,14 +46,7 @@ impl Architecture {
 
     /// Name in messages and records.
     pub fn name(self) -> &'static str {
-        match self {
-            Architecture::Bert => "BERT",
-            Architecture::Roberta => "RoBERTa",
-            Architecture::MpNet => "MPNet",
-            Architecture::DistilBert => "DistilBERT",
-            Architecture::ModernBert => "ModernBERT",
-            Architecture::Static => "static embeddings",
-        }
+        self.into()
     }
 }
 
@@ -107,10 +107,8 @@ impl EncoderConfig {
         let path = dir.join("config.json");
         let text = std::fs::read_to_string(&path).map_err(|source| {
             if source.kind() == std::io::ErrorKind::NotFound {
-                Error::format(
-                    dir,
-                    "is not an encoder: it has no config.json; \"micpq encoder pull\" fetches one, \"micpq encoder list\" shows what is there",
-                )
+                Error::format(dir, "is not an encoder: it has no config.json; pull an encoder, or give the path of one")
+                    .remedied(Remedy::PullEncoder(None))
             } else {
                 Error::io(&path)(source)
             }

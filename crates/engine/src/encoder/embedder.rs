@@ -117,6 +117,18 @@ impl EmbedderConfig {
 }
 
 /// An encoder with the settings that turn a text into an embedding.
+///
+/// ```
+/// use engine::NoProgress;
+/// use engine::encoder::{Embedder, EmbedderConfig};
+///
+/// // A tiny random encoder; a name such as "all-MiniLM-L6-v2" is downloaded once.
+/// let config = EmbedderConfig { encoder: "tests/encoders/bert".into(), ..EmbedderConfig::default() };
+/// let embedder = Embedder::load(&config, &NoProgress)?;
+/// let embeddings = embedder.encode(&["oil prices", "a harvest of wheat"], &NoProgress)?;
+/// assert_eq!((embeddings.rows(), embeddings.cols()), (2, embedder.config().width));
+/// # Ok::<(), engine::Error>(())
+/// ```
 pub struct Embedder {
     // None in a model that takes terms or the vectors of a service instead.
     encoder: Option<Encoder>,

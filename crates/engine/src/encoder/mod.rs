@@ -33,7 +33,6 @@ mod recipe;
 mod remote;
 #[cfg(feature = "hub")]
 mod service;
-mod shared;
 mod statics;
 mod team;
 mod terms;
@@ -69,7 +68,6 @@ pub use pooling::{Pool, Pooling, PoolingChoice};
 pub use precision::Precision;
 pub use recipe::Recipe;
 pub use remote::EncodingWorkers;
-pub use shared::Encoders;
 pub use terms::{Layer, NAME as TERMS, Terms, Vocabulary, Weighting, terms_of};
 
 use crate::progress::Progress;

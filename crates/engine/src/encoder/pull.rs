@@ -9,6 +9,7 @@ use std::time::UNIX_EPOCH;
 
 use super::{Encoder, EncoderConfig, Recipe, download, recipe, weights};
 use crate::disk::{self, Replaces, StagedDirectory};
+use crate::error::Remedy;
 use crate::progress::Progress;
 use crate::{Error, Result};
 
@@ -48,9 +49,10 @@ pub fn locate(name: &str) -> Result<PathBuf> {
         return Err(Error::format(path, "is not an encoder: it has no config.json and no modules.json"));
     }
     Err(Error::config(format!(
-        "encoder {name} is not here (looked for {}); fetch it with \"micpq encoder pull {name}\"",
+        "encoder {name} is not here (looked for {}); pull it, or give the path of its directory",
         dir.display()
-    )))
+    ))
+    .remedied(Remedy::PullEncoder(Some(name.to_owned()))))
 }
 
 /// Whether an encoder was pulled under this name. A path is not such a name.
@@ -66,7 +68,7 @@ fn is_encoder(dir: &Path) -> bool {
 /// [`locate`], but downloads an encoder that is missing, if it is registered or has a name of the hub.
 pub fn locate_or_pull(name: &str, progress: &dyn Progress) -> Result<PathBuf> {
     match locate(name) {
-        Err(Error::Config(_)) if known(name).is_some() || download::is_name(name) => {
+        Err(Error::Config { .. }) if known(name).is_some() || download::is_name(name) => {
             progress.note(&format!("encoder {name} is not on this machine; fetching it"));
             pull(name, progress)
         }

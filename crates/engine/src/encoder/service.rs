@@ -7,11 +7,11 @@ use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
 use std::time::Duration;
 
 use kernels::Backend;
 use kernels::dropout::{drop_row, mix};
+use parking_lot::Mutex;
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 use ureq::Agent;
@@ -84,7 +84,7 @@ impl Service {
         if service.width == 0 {
             let row = service.request(&["width"], progress)?.remove(0);
             service.width = row.len();
-            service.cache.get_mut().expect("no other thread has it yet").begin(row.len())?;
+            service.cache.get_mut().begin(row.len())?;
         }
         Ok(service)
     }
@@ -128,7 +128,7 @@ impl Service {
         let texts: Vec<String> = tokens.iter().map(|ids| from_tokens(ids.as_ref())).collect();
         let keys: Vec<Key> = texts.iter().map(|text| key(text)).collect();
         let mut missing: Vec<usize> = {
-            let cache = self.cache.lock().expect("no thread panics with it");
+            let cache = self.cache.lock();
             (0..texts.len()).filter(|&i| !cache.rows.contains_key(&keys[i])).collect()
         };
         // Equal texts are sent once.
@@ -155,10 +155,10 @@ impl Service {
                     self.width
                 )));
             }
-            let mut cache = self.cache.lock().expect("no thread panics with it");
+            let mut cache = self.cache.lock();
             cache.add(batch.iter().map(|&i| keys[i]).zip(rows))?;
         }
-        let cache = self.cache.lock().expect("no thread panics with it");
+        let cache = self.cache.lock();
         let rows = keys.iter().flat_map(|key| &cache.rows[key]).copied().collect();
         Ok(if texts.is_empty() { Matrix::zeros(0, self.width) } else { Matrix::from_vec(self.width, rows) })
     }

@@ -7,6 +7,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use crate::disk::{Replaces, StagedDirectory};
+use crate::error::Remedy;
 use crate::index::{Index, Record};
 use crate::model::{Distance, FastEncoder};
 use crate::text::Clean;
@@ -27,9 +28,10 @@ pub fn write(index: &Index, to: &Path, title: &str, progress: &dyn Progress) -> 
     index.expect_one_code_per_document("a web export")?;
     let fast = FastEncoder::load(&index.model_dir(), index.model())?.ok_or_else(|| {
         Error::config(format!(
-            "{} has no fast query encoder, which the page needs to read queries; run \"micpq distill\" first",
+            "{} has no fast query encoder, which the page needs to read queries; distil one first",
             index.dir().display()
         ))
+        .remedied(Remedy::Distil)
     })?;
     let tokenizer = tokenizer(&fast)?;
     let staged = StagedDirectory::begin(to, Replaces::Nothing)?;

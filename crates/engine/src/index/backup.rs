@@ -161,7 +161,7 @@ fn copy_once(from: &Path, to: &Path, own_files: bool, progress: &dyn Progress) -
 /// Reports damage found in the copy with the path of the source file.
 fn not_copied(from: &Path, to: &Path, error: Error) -> Error {
     match error {
-        Error::Format { path, problem } => {
+        Error::Format { path, problem, .. } => {
             let path = path.strip_prefix(to).map_or(path.clone(), |name| from.join(name));
             Error::format(path, format!("{problem}. Nothing was copied"))
         }

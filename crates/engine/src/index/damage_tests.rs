@@ -8,6 +8,7 @@ use kernels::dropout::mix;
 use super::tests::*;
 use super::*;
 use crate::corpus::Document;
+use crate::query::SearchConfig;
 use crate::query::{Query, Searcher};
 use crate::{Matrix, NoProgress};
 

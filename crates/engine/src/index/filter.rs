@@ -322,8 +322,9 @@ mod tests {
     use proptest::prelude::*;
 
     use crate::index::tests::{code, document, model, scratch, tables};
-    use crate::index::{Index, IndexConfig, SearchConfig};
+    use crate::index::{Index, IndexConfig};
     use crate::model::CodeShape;
+    use crate::query::SearchConfig;
 
     use super::*;
 

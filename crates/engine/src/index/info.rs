@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::schema::FEATURE;
+use super::schema::RERANK_VECTOR;
 use super::stats::columnar;
 use super::{CODES, Inner, MODEL, RerankVectors, STORE, Store, guarded_ours};
 use crate::chunk::ChunkSizes;
@@ -80,7 +80,7 @@ pub(super) fn of(inner: &Inner) -> Result<Info> {
     bytes.rerank_vectors = guarded_ours(&inner.dir.join(STORE), || {
         let mut vectors = 0;
         for reader in readers {
-            let columns = columnar(reader)?.read_columns(FEATURE).map_err(Error::io(inner.dir.join(STORE)))?;
+            let columns = columnar(reader)?.read_columns(RERANK_VECTOR).map_err(Error::io(inner.dir.join(STORE)))?;
             vectors += columns.iter().map(|column| column.num_bytes().get_bytes()).sum::<u64>();
         }
         Ok(vectors)

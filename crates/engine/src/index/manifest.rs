@@ -11,6 +11,7 @@ use super::files::RESTORE;
 use super::schema::Layout;
 use super::{MODEL, RerankVectors};
 use crate::chunk::ChunkSizes;
+use crate::error::Remedy;
 use crate::language::Language;
 use crate::model::{FastEncoder, Model};
 use crate::{Error, Result};
@@ -127,10 +128,11 @@ impl Manifest {
         let text = std::fs::read_to_string(&path).map_err(|source| match source.kind() {
             std::io::ErrorKind::NotFound if dir.join(SHARDS).is_file() => Error::format(
                 dir,
-                "is a folder of shards, not one index; \"micpq search\" and micpq.ray read it, other commands take one shard",
+                "is a folder of shards, not one index; search reads it as one index, everything else takes one shard",
             ),
             std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory => {
-                Error::format(dir, "is not an index: it has no index.json; \"micpq build\" makes one")
+                Error::format(dir, "is not an index: it has no index.json; build an index, or give the path of one")
+                    .remedied(Remedy::BuildIndex)
             }
             std::io::ErrorKind::InvalidData => {
                 Error::format(&path, "is not UTF-8 text; restore it from a copy or build the index again")

@@ -84,7 +84,7 @@ pub fn migrate(
     if old.store() != Store::All {
         return Err(Error::format(
             dir,
-            "keeps no texts (it was made with --store codes), so there is nothing to encode again; build it from its corpus with the new model",
+            "keeps no texts (its option store is codes), so there is nothing to encode again; build it from its corpus with the new model",
         ));
     }
     if old.model().fingerprint() == model.fingerprint() {
@@ -144,7 +144,7 @@ fn fill(
         for address in firsts.iter().flat_map(|&first| snapshot.chunks(first)) {
             chunks.push((address, snapshot.stored(&old.inner.fields, address)?));
         }
-        let embeddings = match features_of(old, &snapshot, &chunks, model, encode) {
+        let embeddings = match embeddings_of(old, &snapshot, &chunks, model, encode) {
             Err(Error::Interrupted) => {
                 writer.commit(progress)?;
                 return Err(Error::Interrupted);
@@ -181,7 +181,7 @@ fn fill(
             format!("has {} documents after all {total} were encoded; remove it and migrate again", new.len()),
         ));
     }
-    crate::saved::carry(old, &new)?;
+    super::saved::carry(old, &new)?;
     Ok(Migrated { documents: total, resumed })
 }
 
@@ -191,7 +191,7 @@ fn document(record: Record) -> Document {
 }
 
 /// Embeddings of some documents or chunks: encoded from their texts, or the stored vectors of documents without text.
-fn features_of(
+fn embeddings_of(
     old: &Index,
     snapshot: &Snapshot,
     rows: &[(DocAddress, Stored)],

@@ -7,42 +7,52 @@
 //!
 //! Any number of processes read; one writes. A reader sees the commit it opened or last [`Index::reload`]ed.
 
-mod attributes;
-mod backup;
-mod chunks;
+mod manifest;
 mod claim;
+
+mod errors;
+mod schema;
+mod chunks;
+mod rerank_vectors;
+mod payload;
+
+mod directory;
+mod files;
+mod segment;
+mod kinship;
+
+mod writer;
+mod attributes;
+mod merges;
+
+mod snapshot;
+mod reader;
+mod walk;
+
+mod nesting;
+mod filter;
+mod selections;
+mod phrases;
+mod keywords;
+
+mod facets;
+mod terms;
+mod stats;
+mod info;
+
+mod backup;
+pub(crate) mod saved;
+mod migrate;
+mod verify;
+
 #[cfg(test)]
 mod damage_tests;
-mod directory;
-mod facets;
-mod files;
-mod filter;
-mod info;
-mod keywords;
-mod kinship;
-mod manifest;
-mod merges;
-mod migrate;
-mod nesting;
-mod payload;
-mod phrases;
 #[cfg(all(test, unix))]
 mod power_tests;
-mod reader;
-mod rerank_vectors;
-mod schema;
-mod segment;
-mod selections;
-mod snapshot;
-mod stats;
-mod terms;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
 mod upkeep_tests;
-mod verify;
-mod walk;
-mod writer;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -58,7 +68,6 @@ pub use info::{Bytes, Info};
 pub(crate) use keywords::{KeywordStatistics, Keywords};
 pub(crate) use manifest::SHARDS;
 pub use manifest::{FORMAT, OLDEST_FORMAT, Store};
-pub(crate) use migrate::same_vectors;
 pub use migrate::{MigrateConfig, Migrated, migrate};
 pub use nesting::{MAX_FILTER_BYTES, MAX_FILTER_DEPTH};
 pub(crate) use reader::Reader;
@@ -74,10 +83,11 @@ pub use writer::{IndexWriter, SplitDocument};
 use crate::chunk::ChunkSizes;
 use crate::corpus::DocId;
 use crate::language::Language;
-use crate::model::{CodeShape, DistanceTable, Model};
-pub use crate::query::{Hit, SearchConfig};
+use crate::model::{CodeShape, Model};
 use crate::{Error, Progress, Result};
 use directory::StoreDirectory;
+pub(crate) use errors::tantivy_error;
+use errors::{guarded, guarded_ours};
 use files::Part;
 use manifest::Manifest;
 use schema::{Fields, Layout};
@@ -108,6 +118,29 @@ impl IndexConfig {
 }
 
 /// An open index. Clones share all state, and any number of threads may search.
+///
+/// ```
+/// use engine::corpus::{DocId, Document};
+/// use engine::index::{Index, IndexConfig};
+/// use engine::model::Model;
+/// use engine::{Matrix, NoProgress};
+///
+/// // A model of user vectors with eight values.
+/// let model = Model::load("tests/data/index-3/model".as_ref())?;
+/// let dir = tempfile::tempdir()?;
+/// let path = dir.path().join("news.micpq");
+/// let index = Index::create(&path, &model, IndexConfig::default())?;
+///
+/// let mut writer = index.writer()?;
+/// writer.add_embeddings(&[Document::new(1u64, "Oil rises")], &Matrix::from_vec(8, vec![0.5; 8]))?;
+/// writer.commit(&NoProgress)?;
+///
+/// // Any process may open it meanwhile; only one writes.
+/// let again = Index::open(&path, &NoProgress)?;
+/// assert_eq!(again.get(&DocId::Int(1))?.unwrap().text.as_deref(), Some("Oil rises"));
+/// assert!(again.writer().is_err());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone)]
 pub struct Index {
     inner: Arc<Inner>,
@@ -292,13 +325,6 @@ impl Index {
         IndexWriter::open(self.inner.clone())
     }
 
-    /// The nearest documents of every table by their codes, best first. Equal distances are ordered by insertion.
-    ///
-    /// Keywords, re-ranking and cursors need more than a distance table: use [`crate::query::Searcher`].
-    pub fn search(&self, tables: &[DistanceTable], config: &SearchConfig) -> Result<Vec<Vec<Hit>>> {
-        crate::query::by_tables(&self.reader()?, tables, config)
-    }
-
     /// Returns `None` if no document has this id.
     pub fn get(&self, id: &DocId) -> Result<Option<Record>> {
         let snapshot = self.inner.snapshot();
@@ -434,56 +460,4 @@ impl Inner {
     fn parse_filter_of(&self, text: &str, known: Option<&BTreeSet<String>>) -> Result<Filter> {
         filter::parse(&self.tantivy, &self.fields, self.manifest.store(), text, known)
     }
-}
-
-/// Turns a tantivy error into one that tells the user what to do.
-pub(crate) fn tantivy_error(path: &Path, error: tantivy::TantivyError) -> Error {
-    use tantivy::TantivyError;
-    use tantivy::directory::error::{LockError, OpenReadError};
-    if let Some(ours) = our_error(&error) {
-        return ours;
-    }
-    match error {
-        TantivyError::LockFailure(LockError::LockBusy, _) => Error::Busy(format!(
-            "{}: another writer has this index open; wait for it to finish, or stop it (readers need not stop)",
-            path.display()
-        )),
-        TantivyError::LockFailure(LockError::IoError(e), _) | TantivyError::IoError(e) => {
-            Error::io(path)(std::io::Error::new(e.kind(), e.to_string()))
-        }
-        TantivyError::OpenReadError(OpenReadError::FileDoesNotExist(file)) => {
-            Error::format(path.join(file), "is missing; restore the index from a copy or build it again")
-        }
-        other => Error::format(path, format!("{other}; \"micpq index verify\" tells what is damaged")),
-    }
-}
-
-/// Unwraps an error of [`StoreDirectory`] that tantivy has wrapped.
-fn our_error(error: &tantivy::TantivyError) -> Option<Error> {
-    use tantivy::TantivyError;
-    use tantivy::directory::error::{OpenReadError, OpenWriteError};
-    let (TantivyError::OpenReadError(OpenReadError::IoError { io_error, .. })
-    | TantivyError::OpenWriteError(OpenWriteError::IoError { io_error, .. })
-    | TantivyError::IoError(io_error)) = error
-    else {
-        return None;
-    };
-    match io_error.get_ref()?.downcast_ref()? {
-        Error::Format { path, problem } => Some(Error::format(path, problem)),
-        Error::Io { path, source } => Some(Error::io(path)(std::io::Error::new(source.kind(), source.to_string()))),
-        _ => None,
-    }
-}
-
-/// Runs tantivy code. tantivy panics on some damaged files; the panic becomes an error that tells what to do.
-fn guarded<T>(path: &Path, work: impl FnOnce() -> tantivy::Result<T>) -> Result<T> {
-    guarded_ours(path, || work().map_err(|e| tantivy_error(path, e)))
-}
-
-fn guarded_ours<T>(path: &Path, work: impl FnOnce() -> Result<T>) -> Result<T> {
-    std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).unwrap_or_else(|panic| {
-        let reason = panic.downcast_ref::<String>().map(String::as_str);
-        let reason = reason.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no reason given");
-        Err(Error::format(path, format!("cannot be read ({reason}); \"micpq index verify\" tells what is damaged")))
-    })
 }

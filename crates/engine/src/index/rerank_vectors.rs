@@ -7,7 +7,7 @@ use strum::{Display, EnumString, VariantNames};
 use tantivy::SegmentReader;
 use tantivy::columnar::Column;
 
-use super::schema::FEATURE;
+use super::schema::RERANK_VECTOR;
 use crate::Error;
 
 /// How rerank vectors are stored.
@@ -193,7 +193,7 @@ impl RerankColumn {
         let column = if rerank_vectors == RerankVectors::None {
             None
         } else {
-            reader.fast_fields().column_opt::<u64>(FEATURE)?
+            reader.fast_fields().column_opt::<u64>(RERANK_VECTOR)?
         };
         Ok(RerankColumn { rerank_vectors, width, column })
     }

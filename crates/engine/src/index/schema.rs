@@ -61,7 +61,7 @@ pub(super) struct DocumentFields {
 pub(super) const SEQUENCE: &str = "_sequence";
 pub(super) const NAME: &str = "_name";
 pub(super) const NUMBER: &str = "_number";
-pub(super) const FEATURE: &str = "_feature";
+pub(super) const RERANK_VECTOR: &str = "_feature";
 pub(super) const CHUNK: &str = "_chunk";
 pub(super) const START: &str = "_start";
 
@@ -109,7 +109,7 @@ pub(super) fn build(shape: CodeShape, layout: Layout) -> (Schema, Fields) {
     });
     // Many values per document in one column. They lie side by side, so a vector is one range of a mapped file, and
     // commits, merges, deletes and checksums treat it like any other column.
-    let embedding = (layout.rerank_vectors != RerankVectors::None).then(|| schema.add_u64_field(FEATURE, FAST));
+    let embedding = (layout.rerank_vectors != RerankVectors::None).then(|| schema.add_u64_field(RERANK_VECTOR, FAST));
     let chunk = layout
         .chunk
         .map(|_| ChunkFields { number: schema.add_u64_field(CHUNK, FAST), start: schema.add_u64_field(START, FAST) });

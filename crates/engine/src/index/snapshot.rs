@@ -22,6 +22,7 @@ use super::segment::Segment;
 use super::selections::Selections;
 use super::{STORE, tantivy_error};
 use crate::corpus::{DocId, Value};
+use crate::error::Remedy;
 use crate::model::{CodeShape, DistanceTable, Model};
 use crate::search::{self, CodeBlocks, Plan, ScanHit, ScanSegment, Selection, TopKRequest};
 use crate::{Error, Progress, Result};
@@ -341,8 +342,8 @@ impl Snapshot {
 
     fn damaged(&self, address: DocAddress, problem: &str) -> Error {
         let segment = self.segments[address.segment_ord as usize].id.uuid_string();
-        let text = format!("segment {segment}: {problem}; \"micpq index verify\" tells what is damaged");
-        Error::format(&self.store, text)
+        let text = format!("segment {segment}: {problem}; verify the index to see what is damaged");
+        Error::format(&self.store, text).remedied(Remedy::VerifyIndex)
     }
 
     /// Names of the attributes that some document has.

@@ -12,6 +12,7 @@ use super::filter::Bitmap;
 use super::info::{self, Info};
 use super::snapshot::Snapshot;
 use super::{Inner, STORE};
+use crate::error::Remedy;
 use crate::model::CodeShape;
 use crate::{Error, Progress, Result};
 
@@ -109,8 +110,10 @@ pub(super) fn of(inner: &Inner, progress: &dyn Progress) -> Result<Stats> {
 pub(super) fn columnar(reader: &SegmentReader) -> Result<ColumnarReader> {
     let name = reader.segment_id().uuid_string() + ".fast";
     let file = reader.open_read(SegmentComponent::FastFields);
-    let file =
-        file.map_err(|e| Error::format(&name, format!("cannot be read: {e}; \"micpq index verify\" tells more")))?;
+    let file = file.map_err(|e| {
+        Error::format(&name, format!("cannot be read: {e}; verify the index to see what is damaged"))
+            .remedied(Remedy::VerifyIndex)
+    })?;
     ColumnarReader::open(file).map_err(Error::io(name))
 }
 

@@ -8,7 +8,9 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::corpus::{Document, Value};
+use crate::model::DistanceTable;
 use crate::model::{CodeShape, Codebooks, Dense, Distance, ModelConfig, Projection};
+use crate::query::SearchConfig;
 use crate::{Matrix, NoProgress};
 
 /// A model with random codewords: enough to produce codes and distance tables.

@@ -8,6 +8,7 @@ use proptest::prelude::*;
 use super::tests::*;
 use super::*;
 use crate::corpus::{Document, Value};
+use crate::query::{Hit, SearchConfig};
 use crate::{Matrix, NoProgress};
 
 fn small(bits: usize, seed: u64) -> Model {

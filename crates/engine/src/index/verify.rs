@@ -62,7 +62,7 @@ fn look(dir: &Path, progress: &dyn Progress) -> Result<Vec<Problem>> {
     let mut check = Check { dir, progress, problems: Vec::new() };
     match check.all() {
         Ok(()) => {}
-        Err(Error::Format { path, problem }) => check.problems.push(Problem { path, problem }),
+        Err(Error::Format { path, problem, .. }) => check.problems.push(Problem { path, problem }),
         // Text that is no longer valid UTF-8.
         Err(Error::Io { path, source }) if source.kind() == std::io::ErrorKind::InvalidData => {
             check.report(path, format!("is damaged: {source}; {RESTORE}"));
@@ -86,7 +86,7 @@ impl Check<'_> {
     /// Reports damage that does not end the check; another error does.
     fn report_error(&mut self, error: Error) -> Result<()> {
         match error {
-            Error::Format { path, problem } => {
+            Error::Format { path, problem, .. } => {
                 self.report(path, problem);
                 Ok(())
             }
@@ -109,7 +109,7 @@ impl Check<'_> {
         let model = Model::load(&self.dir.join(MODEL))?;
         manifest.check_model(self.dir, &model)?;
 
-        if let Some(problem) = crate::saved::problem(self.dir) {
+        if let Some(problem) = super::saved::problem(self.dir) {
             self.report_error(problem)?;
         }
         let store = self.dir.join(STORE);

@@ -28,6 +28,35 @@ use crate::{Error, Matrix, Progress, Result};
 const MAX_BUFFER_BYTES: usize = 64 << 20;
 
 /// The one writer of an index. Changes become visible with [`IndexWriter::commit`]; without it they are discarded.
+///
+/// ```
+/// use engine::corpus::{DocId, Document, Value};
+/// use engine::index::{Index, IndexConfig};
+/// use engine::model::Model;
+/// use engine::{Matrix, NoProgress};
+///
+/// let model = Model::load("tests/data/index-3/model".as_ref())?;
+/// let dir = tempfile::tempdir()?;
+/// let index = Index::create(&dir.path().join("news.micpq"), &model, IndexConfig::default())?;
+/// let document = |id: u64, year| Document {
+///     attributes: vec![("year".into(), Value::Int(year))],
+///     ..Document::new(id, "Oil rises")
+/// };
+///
+/// let mut writer = index.writer()?;
+/// let vectors = Matrix::from_vec(8, vec![0.5; 16]);
+/// writer.add_embeddings(&[document(1, 1987), document(2, 1987)], &vectors)?;
+/// assert_eq!(index.len(), 0);
+/// writer.commit(&NoProgress)?;
+/// assert_eq!(index.len(), 2);
+///
+/// // A document with a known id replaces the old one.
+/// writer.add_embeddings(&[document(2, 1988)], &Matrix::from_vec(8, vec![0.25; 8]))?;
+/// writer.delete(&DocId::Int(1))?;
+/// writer.commit(&NoProgress)?;
+/// assert_eq!((index.len(), index.count("year:1988")?), (1, 1));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct IndexWriter {
     inner: Arc<Inner>,
     // None if tantivy's writer ended and a new one could not be started. The next change tries again.

@@ -9,6 +9,7 @@ use sha2::{Digest, Sha256};
 use super::{Cells, CodeShape, Codebooks, Dense, Distance, KindTables, Model, Projection, card};
 use crate::disk::{Replaces, StagedDirectory};
 use crate::encoder::{EmbeddingConfig, Layer, Vocabulary};
+use crate::error::Remedy;
 use crate::{Error, Result};
 
 /// Version of the model directory. 1: first. 2: a model may have terms instead of an encoder, and cells. 3: the names of
@@ -61,7 +62,11 @@ impl Model {
         let path = dir.join("config.json");
         let text = std::fs::read_to_string(&path).map_err(|source| {
             if source.kind() == std::io::ErrorKind::NotFound {
-                Error::format(dir, "is not a model directory: it has no config.json; \"micpq train\" makes one")
+                Error::format(
+                    dir,
+                    "is not a model directory: it has no config.json; train a model, or give the path of one",
+                )
+                .remedied(Remedy::TrainModel)
             } else {
                 Error::io(&path)(source)
             }

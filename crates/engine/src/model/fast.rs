@@ -13,6 +13,7 @@ use sha2::{Digest, Sha256};
 
 use super::{Dense, Model};
 use crate::encoder::{Embedder, EmbeddingConfig};
+use crate::error::Remedy;
 use crate::parallel;
 use crate::tokenizer::Tokenizer;
 use crate::{Error, Matrix, Result};
@@ -84,13 +85,9 @@ impl FastEncoder {
             ));
         };
         if info.model != model.fingerprint() {
-            return Err(Error::format(
+            return Err(bad(
                 path,
-                format!(
-                    "was distilled from model {}, this is model {}; run \"micpq distill\" again",
-                    info.model,
-                    model.fingerprint()
-                ),
+                format!("was distilled from model {}, this is model {}", info.model, model.fingerprint()),
             ));
         }
         let width = parts.embedding.inputs();
@@ -99,17 +96,14 @@ impl FastEncoder {
             || parts.projected.inputs() > width
             || outputs != (model.inputs(), model.projection().outputs())
         {
-            return Err(Error::format(path, "has parts whose sizes do not fit; run \"micpq distill\" again"));
+            return Err(bad(path, "has parts whose sizes do not fit"));
         }
         if let Some(row) = parts.scales.iter().position(|scale| !scale.is_finite()) {
-            return Err(Error::format(path, format!("token {row} has a damaged scale; run \"micpq distill\" again")));
+            return Err(bad(path, format!("token {row} has a damaged scale")));
         }
         let tokenizer = words(json, path)?;
         if let Some((id, token)) = tokenizer.beyond(parts.scales.len()) {
-            return Err(Error::format(
-                path,
-                format!("has no vector of token \"{token}\" with id {id}; run \"micpq distill\" again"),
-            ));
+            return Err(bad(path, format!("has no vector of token \"{token}\" with id {id}")));
         }
         Ok(FastEncoder { info, parts, tokenizer, config })
     }
@@ -216,7 +210,7 @@ impl FastEncoder {
     }
 
     fn read(bytes: &[u8], model: &Model, path: &Path) -> Result<Self> {
-        let bad = |problem: String| Error::format(path, format!("{problem}; run \"micpq distill\" again"));
+        let bad = |problem: String| bad(path, problem);
         let damaged = |e: safetensors::SafeTensorError| bad(format!("is not a readable safetensors file: {e}"));
         let (_, metadata) = SafeTensors::read_metadata(bytes).map_err(damaged)?;
         let header = metadata.metadata().as_ref().and_then(|entries| entries.get(ENTRY));
@@ -277,4 +271,9 @@ fn checksum<'a>(tensors: impl Iterator<Item = (&'a str, &'a [u8])>) -> String {
         hash.update(bytes);
     }
     hex::encode(hash.finalize())
+}
+
+/// A query encoder that cannot be used.
+fn bad(path: &Path, problem: impl std::fmt::Display) -> Error {
+    Error::format(path, format!("{problem}; distil it again")).remedied(Remedy::Distil)
 }

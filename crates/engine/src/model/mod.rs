@@ -6,18 +6,21 @@
 //! may lie beside them: encoder and projection, distilled for queries. [`KindTables`] are part of a model that was trained to find
 //! documents of a kind as well as the particular one.
 
-mod card;
+mod shape;
+mod projection;
 mod cells;
 mod codebooks;
-mod directory;
-mod fast;
 mod kind;
-mod projection;
-mod shape;
+mod directory;
+mod card;
+
+mod fast;
+mod encoders;
 
 pub use cells::Cells;
 pub use codebooks::{Codebooks, Distance, DistanceTable};
 pub use directory::{FORMAT, ModelConfig, OLDEST_READABLE};
+pub use encoders::Encoders;
 pub use fast::{FastEncoder, FastInfo, FastParts};
 pub use kind::KindTables;
 pub use projection::{Dense, Projection};
@@ -29,6 +32,23 @@ use crate::{Error, Matrix, Progress, Result};
 /// A model in memory: it turns embeddings into codes and queries into distance tables.
 ///
 /// The front page of this crate builds one by hand; `Model::load` reads a trained one.
+///
+/// ```
+/// use engine::Matrix;
+/// use engine::model::Model;
+///
+/// let model = Model::load("tests/data/index-3/model".as_ref())?;
+/// assert_eq!((model.inputs(), model.shape().bits()), (8, 16));
+///
+/// // Two documents are two bytes each. A query is compared with them by its distances to all codewords.
+/// let documents = Matrix::from_vec(8, (0..16).map(|i| (i as f32).sin()).collect());
+/// let codes = model.encode(&documents)?;
+/// assert_eq!(codes.len(), 2 * 2);
+/// let query = documents.select(&[1]);
+/// let table = &model.tables(&query, model.config.distance)?[0];
+/// assert!(table.distance(&codes[2..]) <= table.distance(&codes[..2]));
+/// # Ok::<(), engine::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Model {
     pub config: ModelConfig,

@@ -1,6 +1,7 @@
 //! Every option of a search, its default, and the one check.
 
-use serde::{Deserialize, Serialize};
+use serde::de::{Unexpected, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use strum::{Display, EnumString, VariantNames};
 
 use super::Cursor;
@@ -53,6 +54,50 @@ impl std::str::FromStr for Rerank {
                 ))
             }),
         }
+    }
+}
+
+impl Serialize for Rerank {
+    fn serialize<S: Serializer>(&self, to: S) -> std::result::Result<S::Ok, S::Error> {
+        match self {
+            Rerank::First(n) => to.serialize_u64(*n as u64),
+            name => to.collect_str(name),
+        }
+    }
+}
+
+/// From "auto", "off" or a whole number. JSON has one number type, so `200.0` is 200.
+impl<'de> Deserialize<'de> for Rerank {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> std::result::Result<Self, D::Error> {
+        struct Written;
+        impl Visitor<'_> for Written {
+            type Value = Rerank;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+                write!(f, "auto, off, or a number of candidates from 1 to {MAX_HITS}")
+            }
+
+            fn visit_str<E: serde::de::Error>(self, name: &str) -> std::result::Result<Rerank, E> {
+                match name {
+                    "auto" => Ok(Rerank::Auto),
+                    "off" => Ok(Rerank::Off),
+                    other => Err(E::invalid_value(Unexpected::Str(other), &self)),
+                }
+            }
+
+            fn visit_u64<E: serde::de::Error>(self, number: u64) -> std::result::Result<Rerank, E> {
+                Ok(Rerank::First(usize::try_from(number).unwrap_or(usize::MAX)))
+            }
+
+            fn visit_f64<E: serde::de::Error>(self, number: f64) -> std::result::Result<Rerank, E> {
+                if number.fract() == 0.0 && (0.0..9e15).contains(&number) {
+                    self.visit_u64(number as u64)
+                } else {
+                    Err(E::invalid_value(Unexpected::Float(number), &self))
+                }
+            }
+        }
+        from.deserialize_any(Written)
     }
 }
 
@@ -144,36 +189,58 @@ impl SearchConfig {
 
     pub fn validate(&self) -> Result<()> {
         if self.k == 0 {
-            return Err(Error::config("k is 0; request at least one neighbour"));
+            return Err(Error::option("k", "is 0; request at least one neighbour"));
         }
         if self.k > MAX_HITS {
-            return Err(Error::config(format!(
-                "k is {}; a page has at most {MAX_HITS} hits, request the next page with the cursor of this one",
-                self.k
-            )));
+            return Err(Error::option(
+                "k",
+                format!(
+                    "is {}; a page has at most {MAX_HITS} hits, request the next page with the cursor of this one",
+                    self.k
+                ),
+            ));
         }
         if let Some(r) = self.radius.filter(|r| !r.is_finite() || *r < 0.0) {
-            return Err(Error::config(format!("radius is {r}; give a finite number from 0 up")));
+            return Err(Error::option("radius", format!("is {r}; give a finite number from 0 up")));
         }
         if !(0.0..=1.0).contains(&self.hybrid) {
-            return Err(Error::config(format!(
-                "hybrid is {}; it goes from 0 (only codes) to 1 (only keywords)",
-                self.hybrid
-            )));
+            return Err(Error::option(
+                "hybrid",
+                format!("is {}; it goes from 0 (only codes) to 1 (only keywords)", self.hybrid),
+            ));
         }
         if !(0.0..=1.0).contains(&self.kind) {
-            return Err(Error::config(format!(
-                "kind is {}; it goes from 0 (the particular document) to 1 (everything of its kind)",
-                self.kind
-            )));
+            return Err(Error::option(
+                "kind",
+                format!("is {}; it goes from 0 (the particular document) to 1 (everything of its kind)", self.kind),
+            ));
         }
         if let Rerank::First(n) = self.rerank
             && !(1..=MAX_HITS).contains(&n)
         {
-            return Err(Error::config(format!(
-                "rerank is {n}; 1 to {MAX_HITS} candidates can be re-ranked, or \"off\""
-            )));
+            return Err(Error::option(
+                "rerank",
+                format!("is {n}; 1 to {MAX_HITS} candidates can be re-ranked, or \"off\""),
+            ));
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reranking_is_written_in_json_as_a_name_or_a_number() {
+        for (rerank, json) in [(Rerank::Auto, "\"auto\""), (Rerank::Off, "\"off\""), (Rerank::First(200), "200")] {
+            assert_eq!(serde_json::to_string(&rerank).unwrap(), json);
+            assert_eq!(serde_json::from_str::<Rerank>(json).unwrap(), rerank);
+        }
+        assert_eq!(serde_json::from_str::<Rerank>("200.0").unwrap(), Rerank::First(200));
+        for wrong in ["\"200\"", "200.5", "-1", "true", "null", "[1]"] {
+            let error = serde_json::from_str::<Rerank>(wrong).unwrap_err().to_string();
+            assert!(error.contains("auto, off, or a number"), "{wrong}: {error}");
+        }
     }
 }

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::ask::{Embedded, Like, Point, Query};
 use crate::encoder::{Embedder, EmbeddingConfig, QueryEncoder, Role};
+use crate::error::Remedy;
 use crate::model::{FastEncoder, Model};
 use crate::{Error, Matrix, Progress, Result};
 use parking_lot::Mutex;
@@ -55,9 +56,8 @@ impl LazyEmbedder {
                 let directory = self.directory.as_deref();
                 let loaded = directory.map_or(Ok(None), |dir| FastEncoder::load(dir, model))?;
                 let missing = || {
-                    Error::config(
-                        "this index has no fast query encoder; make one with \"micpq distill\", or search with the full encoder",
-                    )
+                    Error::config("this index has no fast query encoder; distil one, or search with the full encoder")
+                        .remedied(Remedy::Distil)
                 };
                 let _ = self.fast.set(Arc::new(loaded.ok_or_else(missing)?));
             }

@@ -11,26 +11,31 @@
 //! 4. A hybrid search fuses that list with BM25's by reciprocal rank.
 //! 5. Documents, snippets and explanations are fetched for the page only.
 
-mod answer;
 mod ask;
 mod config;
 mod cursor;
 mod embed;
-mod fetch;
+
+mod request;
+mod shard;
 mod group;
+mod rank;
+
+mod fetch;
+mod answer;
+mod wire;
+
+mod searcher;
+
+mod recall;
+mod judged;
+
 #[cfg(test)]
 mod group_tests;
-mod judged;
-mod rank;
-mod recall;
-mod request;
-mod searcher;
-mod shard;
 #[cfg(test)]
 mod shard_tests;
 #[cfg(test)]
 mod tests;
-mod wire;
 
 pub use answer::{Answer, Explanation, Hit, HitChunk, SegmentPlan, Snippet, Timings};
 pub use ask::{Embedded, Like, Query};
@@ -38,6 +43,5 @@ pub use config::{Group, MAX_HITS, Rerank, SearchConfig};
 pub use cursor::Cursor;
 pub use judged::{JudgedConfig, JudgedReport, JudgedWay};
 pub use recall::{DepthRecall, RecallConfig, RecallReport, WindowRecall};
-pub(crate) use searcher::by_tables;
 pub use searcher::{RemoteSearcher, Searcher};
 pub use shard::{Delivery, ShardView};

@@ -131,7 +131,7 @@ impl Searcher {
     /// Candidates to re-rank so that `k` hits have a recall of `target`, 0 to 1.
     pub fn rerank_for(&self, target: f64, k: usize, progress: &dyn Progress) -> Result<DepthRecall> {
         if !(target > 0.0 && target <= 1.0) {
-            return Err(Error::config(format!("target_recall is {target}; give a share above 0 and at most 1")));
+            return Err(Error::option("target_recall", format!("is {target}; give a share above 0 and at most 1")));
         }
         let documents = self.documents();
         if self.index().rerank_vectors() != RerankVectors::None && documents < MIN_DOCUMENTS.max(k) {
@@ -140,8 +140,8 @@ impl Searcher {
         let report = self.recall(&RecallConfig { k, ..RecallConfig::default() }, progress)?;
         report.rerank_for(target).ok_or_else(|| {
             let best = report.depths.last().map_or(0.0, |depth| depth.recall);
-            Error::config(format!(
-                "target_recall is {target}, and with {MAX_HITS} candidates re-ranked recall@{k} of this index is {best:.3}; build it \
+            Error::option("target_recall", format!(
+                "is {target}, and with {MAX_HITS} candidates re-ranked recall@{k} of this index is {best:.3}; build it \
                  with more bits, or with the method opq"
             ))
         })

@@ -21,6 +21,33 @@ use crate::shards::ShardManifest;
 use crate::{Error, Progress, Result};
 
 /// An index, or the shards of one, with its encoder. Any number of threads may search.
+///
+/// ```
+/// use engine::NoProgress;
+/// use engine::corpus::{DocId, Document, Value};
+/// use engine::index::{Index, IndexConfig};
+/// use engine::model::Model;
+/// use engine::query::{Query, SearchConfig, Searcher};
+///
+/// let model = Model::load("tests/data/index-3/model".as_ref())?;
+/// let dir = tempfile::tempdir()?;
+/// let index = Index::create(&dir.path().join("news.micpq"), &model, IndexConfig::default())?;
+/// let year = |i: u64| vec![("year".to_owned(), Value::Int(1980 + i as i64))];
+/// let documents: Vec<Document> =
+///     (0..8).map(|i| Document { attributes: year(i), ..Document::new(i, format!("story {i}")) }).collect();
+/// // The vector of document i is 1 at place i.
+/// let vectors = engine::Matrix::from_vec(8, (0..64).map(|i| f32::from(u8::from(i % 9 == 0))).collect());
+/// let mut writer = index.writer()?;
+/// writer.add_embeddings(&documents, &vectors)?;
+/// writer.commit(&NoProgress)?;
+///
+/// let searcher = Searcher::new(index, None)?;
+/// let config = SearchConfig { k: 3, filter: Some("year:[1984 TO *]".into()), ..SearchConfig::default() };
+/// let answers = searcher.search(&[Query::vector(vectors.row(5).to_vec())], &config, &NoProgress)?;
+/// assert_eq!(answers[0].hits.len(), 3);
+/// assert_eq!(answers[0].hits[0].id, DocId::Int(5));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Searcher {
     // At least one, all with the same model.
     indexes: Vec<Index>,
@@ -169,8 +196,17 @@ impl RemoteSearcher {
     }
 }
 
+impl Index {
+    /// The nearest documents of every table by their codes, best first. Equal distances are ordered by insertion.
+    ///
+    /// Keywords, re-ranking and cursors need more than a distance table: use [`Searcher`].
+    pub fn search(&self, tables: &[DistanceTable], config: &SearchConfig) -> Result<Vec<Vec<Hit>>> {
+        by_tables(&self.reader()?, tables, config)
+    }
+}
+
 /// Answers distance tables, by code only.
-pub(crate) fn by_tables(reader: &Reader, tables: &[DistanceTable], config: &SearchConfig) -> Result<Vec<Vec<Hit>>> {
+fn by_tables(reader: &Reader, tables: &[DistanceTable], config: &SearchConfig) -> Result<Vec<Vec<Hit>>> {
     config.validate()?;
     let needs_query = config.hybrid > 0.0 || config.kind > 0.0 || config.after.is_some() || config.snippets;
     if needs_query || matches!(config.rerank, Rerank::First(_)) {

@@ -9,9 +9,9 @@ use rayon::prelude::*;
 use serde::Serialize;
 use tantivy::DocAddress;
 
-use super::file::File;
 use super::{SavedQuery, Threshold, embedding, one_index};
 use crate::corpus::DocId;
+use crate::index::saved::File;
 use crate::index::{Bitmap, Index, Reader, RerankVectors};
 use crate::model::DistanceTable;
 use crate::query::Searcher;
@@ -131,7 +131,7 @@ pub struct Matches {
 /// Finds the documents that match saved queries, by comparing every pair.
 pub fn matches(searcher: &Searcher, request: &MatchRequest, progress: &dyn Progress) -> Result<Matches> {
     if request.limit == 0 {
-        return Err(Error::config("limit is 0; ask for at least one match"));
+        return Err(Error::option("limit", "is 0; ask for at least one match"));
     }
     let index = one_index(searcher)?;
     let reader = index.reader()?;
@@ -171,7 +171,7 @@ impl Work {
         if let Some(name) = &request.name {
             queries.retain(|query| query.name == *name);
             if queries.is_empty() {
-                return Err(Error::config(format!("no saved query is named \"{}\"", super::shown(name))));
+                return Err(Error::config(format!("no saved query is named \"{}\"", crate::index::saved::shown(name))));
             }
         }
         let (mut rows, mut values) = (Vec::new(), Vec::new());

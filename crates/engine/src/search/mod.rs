@@ -3,11 +3,11 @@
 //! Nothing here opens a file; [`crate::index`] opens and maps its codes.
 
 mod codes;
-mod flat;
-mod nearest;
-mod plan;
 mod request;
 mod selection;
+mod nearest;
+mod plan;
+mod flat;
 
 pub use codes::{CodeBlocks, FORMAT as CODES_FORMAT, Memory, Owner};
 pub use flat::{Flat, Hit};

@@ -25,11 +25,11 @@ impl From<usize> for TopKRequest {
 impl TopKRequest {
     pub fn validate(&self) -> Result<()> {
         if self.k == 0 {
-            return Err(Error::config("k is 0; request at least one neighbour"));
+            return Err(Error::option("k", "is 0; request at least one neighbour"));
         }
         match self.radius {
             Some(r) if r.is_nan() || r < 0.0 => {
-                return Err(Error::config(format!("radius is {r}; give a number from 0 up")));
+                return Err(Error::option("radius", format!("is {r}; give a number from 0 up")));
             }
             _ => {}
         }

@@ -3,15 +3,30 @@
 use std::path::PathBuf;
 
 use engine::chunk::ChunkConfig;
-use engine::encoder::{EmbedderConfig, QueryEncoder, pull};
+use engine::encoder::{Embedder, EmbedderConfig, QueryEncoder, pull};
 use engine::index::{IndexConfig, RerankVectors, Store};
 use engine::language::LanguageChoice;
-use engine::{Error, Result};
+use engine::{Error, Progress, Result};
 use methods::{MethodHandle, Training};
 
 use super::fill::FillConfig;
 
 /// How an index is built from a corpus.
+///
+/// ```
+/// use micpq::{BuildConfig, Training};
+///
+/// // The default method at 64 bits, and the same with another method, fewer documents to train on and another seed.
+/// let config = BuildConfig::default();
+/// assert_eq!((config.training.method().name(), config.training.bits()), ("distilled", 64));
+/// let training = Training::named("opq", 32)?.with_option("seed", 7.into())?;
+/// let config = BuildConfig { sample: 50_000, ..BuildConfig::new(training) };
+/// config.validate()?;
+/// let error = BuildConfig { sample: 0, ..config }.validate().unwrap_err();
+/// assert!(error.to_string().contains("sample is 0"));
+/// # Ok::<(), micpq::Error>(())
+/// ```
+#[derive(Clone)]
 pub struct BuildConfig {
     pub embedding: EmbedderConfig,
     /// The method and its options, bits and seed among them.
@@ -37,6 +52,14 @@ pub struct BuildConfig {
     pub query_encoder: QueryEncoder,
     /// Compare the trained codes with exact float search and with OPQ on a sample, and record it in the metrics.
     pub measure_recall: bool,
+}
+
+impl Default for BuildConfig {
+    /// The default method, [`BuildConfig::METHOD`], with codes of [`BuildConfig::BITS`] bits.
+    fn default() -> Self {
+        let training = Training::named(BuildConfig::METHOD, BuildConfig::BITS);
+        BuildConfig::new(training.expect("the default method has valid defaults"))
+    }
 }
 
 impl BuildConfig {
@@ -73,27 +96,39 @@ impl BuildConfig {
     pub fn validate(&self) -> Result<()> {
         self.fill.validate()?;
         if self.sample == 0 {
-            return Err(Error::config("sample is 0; training needs documents"));
+            return Err(Error::option("sample", "is 0; training needs documents"));
         }
         if self.query_encoder == QueryEncoder::Fast && self.index.store == Store::Codes {
-            return Err(Error::config(
-                "query_encoder fast learns from the texts of the index, which store codes leaves out; store all, or run \"micpq distill\" with the corpus",
+            return Err(Error::option(
+                "query_encoder",
+                "is fast, which learns from the texts of the index, and store codes leaves them out; store all, or distil later from the corpus",
             ));
         }
         if self.query_encoder == QueryEncoder::Fast && !self.training.needs_encoder() {
-            return Err(Error::config("query_encoder fast copies an encoder; give a method that reads embeddings"));
+            return Err(Error::option(
+                "query_encoder",
+                "is fast, which copies an encoder; give a method that reads embeddings",
+            ));
         }
         let Some(target) = self.target_recall else { return Ok(()) };
         if !(target > 0.0 && target <= 1.0) {
-            return Err(Error::config(format!("target_recall is {target}; give a share above 0 and at most 1")));
+            return Err(Error::option("target_recall", format!("is {target}; give a share above 0 and at most 1")));
         }
         if self.index.rerank_vectors == RerankVectors::None {
-            return Err(Error::config("target_recall re-ranks by stored vectors; set rerank_vectors to int8 or f16"));
+            return Err(Error::option("target_recall", "is reached by re-ranking; set rerank_vectors to int8 or f16"));
         }
         if !self.training.needs_encoder() {
-            return Err(Error::config("target_recall compares with float search; give a method that reads embeddings"));
+            return Err(Error::option(
+                "target_recall",
+                "is measured against float search; give a method that reads embeddings",
+            ));
         }
         Ok(())
+    }
+
+    /// Loads the encoder, if the method reads embeddings. A registered encoder that is missing is fetched first.
+    pub fn encoder(&self, progress: &dyn Progress) -> Result<Option<Embedder>> {
+        self.training.needs_encoder().then(|| Embedder::load(&self.embedding, progress)).transpose()
     }
 
     /// The cache directory, created where it is missing.

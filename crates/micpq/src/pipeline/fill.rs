@@ -34,10 +34,10 @@ impl FillConfig {
 
     pub fn validate(&self) -> Result<()> {
         if self.commit_every == 0 {
-            return Err(Error::config("commit_every is 0; take at least one document per commit"));
+            return Err(Error::option("commit_every", "is 0; take at least one document per commit"));
         }
         if self.at_once == 0 {
-            return Err(Error::config("at_once is 0; add at least one document at a time"));
+            return Err(Error::option("at_once", "is 0; add at least one document at a time"));
         }
         self.duplicates.validate()
     }

@@ -4,14 +4,15 @@
 //! index in its place in one step. With a model given it streams: nothing is held but a chunk.
 
 mod config;
-mod distill;
-mod fill;
 mod source;
 mod spool;
-mod sync;
+mod texts;
 mod training;
+mod fill;
+mod distill;
+mod sync;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use engine::corpus::Document;
@@ -21,17 +22,18 @@ use engine::index::{Claim, Index, IndexConfig};
 use engine::language::LanguageChoice;
 use engine::model::Model;
 use engine::query::{DepthRecall, Searcher};
-use engine::{Error, Matrix, Progress, Result};
+use engine::{Error, Matrix, NoProgress, Progress, Result};
 use methods::recall::FloatRecall;
 use train::query_encoder::DistillConfig;
 
+pub use ::train::untrained::model as untrained_model;
 pub use config::{BuildConfig, cache_dir};
 pub use distill::{DistillTarget, distill_corpus, distill_index};
 pub use fill::{Embeddings, FillConfig, Filled, Sampled, cut_note, fill};
 use source::Reader;
 pub use source::{Source, report_skipped};
 pub use sync::{SyncConfig, Synced, sync};
-pub use training::chunks;
+pub use texts::{TrainingSources, TrainingTexts, chunks};
 
 /// Neighbours that `target_recall` counts.
 const TARGET_K: usize = 10;
@@ -71,39 +73,76 @@ pub struct Built {
     pub embedder: Option<Embedder>,
 }
 
-/// Builds an index at `output`. What is there must be an index, and `config.index.replace` set, or an empty place; it stays
+/// An index to build at `output`. What is there must be an index, and `config.index.replace` set, or an empty place; it stays
 /// until the new one is whole.
-pub fn build(
-    source: Source,
-    output: &Path,
-    model: ModelSource,
-    config: &BuildConfig,
-    progress: &dyn Progress,
-) -> Result<Built> {
-    let begun = Instant::now();
-    config.validate()?;
-    // What can be refused is refused before an hour is spent on encoding.
-    let claim = Claim::new(output, config.index.replace)?;
-    let staged = build_staged(source, &claim.path(), model, config, progress)?;
-    claim.finish()?;
-    let index = Index::open(output, progress)?;
-    staged.filled.report_cut(&index, progress);
-    staged.filled.report_repeats(progress);
-    let rerank = config.target_recall.and_then(|target| reranked_for(&index, target, progress));
-    Ok(Built {
-        rerank,
-        index,
-        documents: staged.filled.documents,
-        texts: staged.filled.texts,
-        cut: staged.filled.cut,
-        repeats: staged.filled.repeats,
-        metrics: staged.metrics,
-        training_seconds: staged.training_seconds,
-        seconds: begun.elapsed().as_secs_f64(),
-        recall: staged.recall,
-        embedder: staged.embedder,
-        skipped: staged.skipped,
-    })
+///
+/// ```no_run
+/// let built = micpq::build("news.jsonl", "news.micpq").run()?;
+/// println!("{} documents in {:.0} s", built.documents, built.seconds);
+/// # Ok::<(), micpq::Error>(())
+/// ```
+pub fn build<'a>(source: impl Into<Source<'a>>, output: impl Into<PathBuf>) -> Build<'a> {
+    Build {
+        source: source.into(),
+        output: output.into(),
+        config: BuildConfig::default(),
+        model: ModelSource::Train,
+        progress: &NoProgress,
+    }
+}
+
+/// A build that [`build`] begins and [`Build::run`] carries out. Every option has a default.
+pub struct Build<'a> {
+    source: Source<'a>,
+    output: PathBuf,
+    config: BuildConfig,
+    model: ModelSource<'a>,
+    progress: &'a dyn Progress,
+}
+
+impl<'a> Build<'a> {
+    /// The options. Default: [`BuildConfig::default`].
+    pub fn config(self, config: BuildConfig) -> Self {
+        Build { config, ..self }
+    }
+
+    /// Where the model comes from. Default: it is trained on the documents.
+    pub fn model(self, model: ModelSource<'a>) -> Self {
+        Build { model, ..self }
+    }
+
+    /// What is told of the progress, and may interrupt. Default: nothing.
+    pub fn progress(self, progress: &'a dyn Progress) -> Self {
+        Build { progress, ..self }
+    }
+
+    pub fn run(self) -> Result<Built> {
+        let Build { source, output, config, model, progress } = self;
+        let begun = Instant::now();
+        config.validate()?;
+        // What can be refused is refused before an hour is spent on encoding.
+        let claim = Claim::new(&output, config.index.replace)?;
+        let staged = build_staged(source, &claim.path(), model, &config, progress)?;
+        claim.finish()?;
+        let index = Index::open(&output, progress)?;
+        staged.filled.report_cut(&index, progress);
+        staged.filled.report_repeats(progress);
+        let rerank = config.target_recall.and_then(|target| reranked_for(&index, target, progress));
+        Ok(Built {
+            rerank,
+            index,
+            documents: staged.filled.documents,
+            texts: staged.filled.texts,
+            cut: staged.filled.cut,
+            repeats: staged.filled.repeats,
+            metrics: staged.metrics,
+            training_seconds: staged.training_seconds,
+            seconds: begun.elapsed().as_secs_f64(),
+            recall: staged.recall,
+            embedder: staged.embedder,
+            skipped: staged.skipped,
+        })
+    }
 }
 
 /// A whole index that is not in its place yet.

@@ -1,6 +1,7 @@
 //! Sources of an index: documents are read once, and stored where they are needed twice.
 
 use std::path::Path;
+use std::sync::LazyLock;
 
 use engine::corpus::{Corpus, CorpusConfig, Document};
 use engine::index::Walk;
@@ -15,6 +16,27 @@ pub enum Source<'a> {
     Documents(Box<dyn Iterator<Item = Result<Document>> + 'a>),
     /// One commit of an index. A document without text came as a vector: its stored rerank vector is taken.
     Index(&'a Walk),
+}
+
+static DEFAULT_READING: LazyLock<CorpusConfig> = LazyLock::new(CorpusConfig::default);
+
+impl<'a> From<&'a Path> for Source<'a> {
+    /// A file or folder, read with the default options.
+    fn from(path: &'a Path) -> Self {
+        Source::Corpus(path, &DEFAULT_READING)
+    }
+}
+
+impl<'a> From<&'a str> for Source<'a> {
+    fn from(path: &'a str) -> Self {
+        Path::new(path).into()
+    }
+}
+
+impl<'a> From<&'a [Document]> for Source<'a> {
+    fn from(documents: &'a [Document]) -> Self {
+        Source::Documents(Box::new(documents.iter().cloned().map(Ok)))
+    }
 }
 
 /// The documents of a source, read once.

@@ -1,17 +1,14 @@
 //! A build that trains: the model learns from a sample, and the index takes what training has encoded.
 
-use std::ops::Range;
 use std::path::Path;
 use std::time::Instant;
 
-use engine::chunk::Chunker;
 use engine::corpus::Document;
 use engine::encoder::Embedder;
 use engine::model::Model;
 use engine::{Error, Matrix, Progress, Result};
 use methods::Training;
 use methods::recall::{FloatRecall, LengthChoice, MIN_DOCUMENTS};
-use methods::training::Task;
 use train::dataset::{Dataset, LabelNames};
 use train::job::{Trained, Vectors};
 use train::passes::Passes;
@@ -19,6 +16,7 @@ use train::passes::Passes;
 use super::config::BuildConfig;
 use super::fill::{Embeddings, Sampled};
 use super::source::{Documents, Reader};
+use super::texts::{self, chunker};
 use super::{Parts, Staged, distill_new, index};
 
 pub(super) fn train_and_index(
@@ -29,10 +27,7 @@ pub(super) fn train_and_index(
     progress: &dyn Progress,
 ) -> Result<Staged> {
     let begun = Instant::now();
-    let loaded = match config.training.needs_encoder() && given.is_none() {
-        true => Some(Embedder::load(&config.embedding, progress)?),
-        false => None,
-    };
+    let loaded = if given.is_none() { config.encoder(progress)? } else { None };
     let encoder = given.or(loaded.as_ref()).filter(|_| config.training.needs_encoder());
     let documents = reader.again(to.parent().unwrap_or(to), progress)?;
     let sample = sample(&documents, encoder, config, progress)?;
@@ -80,20 +75,15 @@ fn sample(
     config: &BuildConfig,
     progress: &dyn Progress,
 ) -> Result<Dataset> {
-    let chunker = match (config.chunk, encoder) {
-        (None, _) => None,
-        (Some(chunk), Some(encoder)) => Some(Chunker::new(chunk.sizes(encoder)?, encoder)?),
-        (Some(_), None) => {
-            return Err(Error::config("this method takes keywords and cuts no text; leave chunk out"));
-        }
-    };
+    let chunker = chunker(config, encoder)?;
+    let what = if chunker.is_some() { "chunks" } else { "documents" };
     let draw = |texts: &mut dyn Iterator<Item = Result<Document>>| {
-        Dataset::sample_of(texts, config.sample, config.training.seed(), &mut LabelNames::default(), progress)
+        let (limit, seed) = (config.sample, config.training.seed());
+        texts::sample(texts, chunker.as_ref(), limit, seed, &mut LabelNames::default(), progress)
     };
-    let (sample, what) = match &chunker {
-        None if documents.has_vectors() => (with_text(documents, draw)?, "documents"),
-        None => (draw(&mut documents.iter()?)?, "documents"),
-        Some(chunker) => (draw(&mut chunks(documents.iter()?, chunker))?, "chunks"),
+    let sample = match chunker {
+        None if documents.has_vectors() => with_text(documents, draw)?,
+        _ => draw(&mut documents.iter()?)?,
     };
     if sample.seen > sample.texts.len() {
         progress.note(&format!("training on {} of {} {what}", sample.texts.len(), sample.seen));
@@ -134,15 +124,7 @@ fn fit(
     progress: &dyn Progress,
 ) -> Result<(Trained, Vectors)> {
     let cache = config.cache_dir()?;
-    let task = Task {
-        embedder: encoder,
-        clean: encoder.map_or(config.embedding.clean, |encoder| encoder.config().clean),
-        dropout: config.dropout,
-        corpus: sample,
-        validation: None,
-        test: None,
-        cache: &cache,
-    };
+    let task = texts::task(sample, encoder, config, &cache);
     let training = match (config.target_recall, encoder) {
         (Some(target), Some(encoder)) => {
             let passes = Passes::new(encoder, &sample.texts, config.dropout, Some(&cache), progress)?;
@@ -159,20 +141,6 @@ fn fit(
     }
     progress.note(&trained.summary());
     Ok((trained, vectors))
-}
-
-/// The chunks of documents, each as a document of its own.
-pub fn chunks<'a>(
-    documents: impl Iterator<Item = Result<Document>> + 'a,
-    chunker: &'a Chunker,
-) -> impl Iterator<Item = Result<Document>> + 'a {
-    documents.flat_map(move |document| match document {
-        Err(error) => vec![Err(error)],
-        Ok(document) => {
-            let chunk = |range: Range<usize>| Document { text: document.text[range].to_owned(), ..document.clone() };
-            chunker.split(&document.text).into_iter().map(|range| Ok(chunk(range))).collect()
-        }
-    })
 }
 
 /// The training with as many bits as a recall needs, chosen on embeddings of a corpus of `documents`.

@@ -291,45 +291,45 @@ class Index:
     def search(
         self,
         query: Any = None,
-        k: int = 10,
+        k: int | None = None,
         *,
         like: Id | Sequence[Id] | Mapping[Id, float] | None = None,
         filter: str | None = None,
         radius: float | None = None,
         after: str | None = None,
-        hybrid: float = 0.0,
-        kind: float = 0.0,
-        rerank: bool | int | str = "auto",
-        group: str = "best",
-        query_encoder: str = "full",
+        hybrid: float | None = None,
+        kind: float | None = None,
+        rerank: bool | int | str | None = None,
+        group: str | None = None,
+        query_encoder: str | None = None,
         distance: str | None = None,
         keywords: str | None = None,
-        documents: bool = True,
-        snippets: bool = False,
-        explain: bool = False,
+        documents: bool | None = None,
+        snippets: bool | None = None,
+        explain: bool | None = None,
         _stop: _micpq.Stop | None = None,
     ) -> Hits:
         """Finds the documents nearest to a query.
 
         :param query: a text, or an embedding.
-        :param k: number of hits, 1 to 10,000.
+        :param k: number of hits, 1 to 10,000. Default: 10.
         :param like: find documents like these: an id, a list of ids, or a dictionary of ids and weights. Combines with
             ``query``.
         :param filter: only documents that match: ``"places:japan AND year:[1987 TO 1988]"``.
         :param radius: only documents whose code is at most this far away.
         :param after: ``hits.next`` of the previous page.
-        :param hybrid: weight of the keywords (BM25), from 0 (codes only) to 1 (keywords only).
+        :param hybrid: weight of the keywords (BM25), from 0 (codes only) to 1 (keywords only). Default: 0.
         :param kind: from the particular document, 0, to everything of its kind, 1, for an index whose model knows kinds
-            (method ``"distilled"``).
-        :param rerank: number of candidates to re-rank by their rerank vectors; ``"auto"`` (1000 if the index stores rerank
+            (method ``"distilled"``). Default: 0.
+        :param rerank: number of candidates to re-rank by their rerank vectors; ``"auto"``, the default (1000 if the index stores rerank
             vectors and ``kind`` is 0), or ``False`` to rank by codes only.
-        :param group: in an index with chunks, what gives a document its place: its ``"best"`` chunk, or the ``"sum"`` of its
-            best three.
-        :param query_encoder: which encoder reads texts: ``"full"``, that of the documents, or ``"fast"``, the copy that
-            :meth:`distill` makes.
+        :param group: in an index with chunks, what gives a document its place: its ``"best"`` chunk, the default, or the
+            ``"sum"`` of its best three.
+        :param query_encoder: which encoder reads texts: ``"full"``, that of the documents and the default, or ``"fast"``, the
+            copy that :meth:`distill` makes.
         :param distance: ``"norm"``, ``"squared"`` or ``"hamming"``. Default: the model's.
         :param keywords: keywords for BM25 and snippets. Default: the query's text.
-        :param documents: hits carry text, labels and attributes.
+        :param documents: hits carry text, labels and attributes, as they do by default.
         :param snippets: hits carry the part of the text that matches best.
         :param explain: hits carry ``codebook_distances``, and the answer its ``explanation``.
 
@@ -340,7 +340,7 @@ class Index:
         """
         options = _inputs.options(
             {
-                "k": _inputs.count(k, "k"), "filter": filter, "radius": radius, "after": after, "hybrid": hybrid,
+                "k": _inputs.count_or_default(k, "k"), "filter": filter, "radius": radius, "after": after, "hybrid": hybrid,
                 "kind": kind, "rerank": rerank, "group": group, "query_encoder": query_encoder, "distance": distance,
                 "documents": documents, "snippets": snippets, "explain": explain,
             }
@@ -349,7 +349,7 @@ class Index:
             raise ConfigError("search needs a query: a text, a vector, or like=ID")
         return _hits(self._native.search([self._query(query, like, keywords)], options, _stop)[0])
 
-    def search_many(self, queries: Any, k: int = 10, *, _stop: _micpq.Stop | None = None, **options: Any) -> list[Hits]:
+    def search_many(self, queries: Any, k: int | None = None, *, _stop: _micpq.Stop | None = None, **options: Any) -> list[Hits]:
         """Answers many queries at once: texts, or vectors ``[n, width]``. They share one encoder pass and one scan, so this is
         faster than a loop. It takes the options of :meth:`search` except ``like``, ``after`` and ``keywords``.
 
@@ -365,7 +365,7 @@ class Index:
         for name in options:
             if name not in known:
                 raise ConfigError(f"unknown option '{name}'; known: k, {', '.join(sorted(known))}")
-        settings = _inputs.options({"k": _inputs.count(k, "k"), **options})
+        settings = _inputs.options({"k": _inputs.count_or_default(k, "k"), **options})
         if isinstance(queries, (str, bytes)) or not isinstance(queries, Iterable):
             raise ArgumentError(f"queries must be a list of texts or an array of vectors, not {type(queries).__name__}")
         listed = list(queries)
@@ -397,7 +397,7 @@ class Index:
             task.add_done_callback(lambda done: done.exception())
             raise
 
-    async def asearch(self, query: Any = None, k: int = 10, **options: Any) -> Hits:
+    async def asearch(self, query: Any = None, k: int | None = None, **options: Any) -> Hits:
         """:meth:`search` for ``asyncio``. Other tasks run meanwhile; cancelling the task stops the search.
 
         >>> import asyncio, micpq
@@ -408,7 +408,7 @@ class Index:
         hits: Hits = await self._in_thread(self.search, query, k, **options)
         return hits
 
-    async def asearch_many(self, queries: Any, k: int = 10, **options: Any) -> list[Hits]:
+    async def asearch_many(self, queries: Any, k: int | None = None, **options: Any) -> list[Hits]:
         """:meth:`search_many` for ``asyncio``."""
         answers: list[Hits] = await self._in_thread(self.search_many, queries, k, **options)
         return answers
@@ -487,12 +487,19 @@ class Index:
         """Merges all segments and removes deleted documents from disk."""
         self._native.compact()
 
-    def recall(self, queries: int = 400, k: int = 10, *, windows: int = 4, rerank: int = 1000) -> dict[str, Any]:
-        """Measures how much of exact float search the index finds. Sampled documents are queries by their stored rerank
-        vectors, and exact search over all of them gives the true neighbours.
+    def recall(
+        self,
+        queries: int | None = None,
+        k: int | None = None,
+        *,
+        windows: int | None = None,
+        rerank: int | None = None,
+    ) -> dict[str, Any]:
+        """Measures how much of exact float search the index finds. Sampled documents (400 by default) are queries by their
+        stored rerank vectors, and exact search over all of them gives the ``k`` true neighbours (10 by default).
 
-        Returns ``recall`` (a share, with ``rerank`` candidates re-ranked) and its ``standard_error``, the recall at other
-        ``depths``, the recall of each of ``windows`` in the order of insertion, and ``advice``. An index of fewer than
+        Returns ``recall`` (a share, with ``rerank`` candidates re-ranked, 1000 by default) and its ``standard_error``, the recall at other
+        ``depths``, the recall of each of ``windows`` (4 by default) in the order of insertion, and ``advice``. An index of fewer than
         1,000 documents, or without rerank vectors, is refused.
         """
         report: dict[str, Any] = json.loads(self._native.recall(queries, k, windows, rerank))
@@ -783,7 +790,7 @@ def build(
     data: Data,
     path: str | os.PathLike[str] | None = None,
     *,
-    bits: int = 64,
+    bits: int | None = None,
     model: Model | None = None,
     embeddings: Any = None,
     encoder: str | os.PathLike[str] | Encoder | None = None,
@@ -814,7 +821,7 @@ def build(
     60
     """
     corpus, rest = _inputs.split_corpus(options)
-    bits = _inputs.count(bits, "bits")
+    bits = _inputs.count_or_default(bits, "bits")
     if model is not None and not isinstance(model, Model):
         raise ArgumentError(f"model must be a micpq.Model, not {type(model).__name__}")
     function: Encoder | None = None

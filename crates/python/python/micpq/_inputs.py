@@ -159,6 +159,11 @@ def codes(data: Any, width: int) -> npt.NDArray[np.uint8]:
     return np.ascontiguousarray(array)
 
 
+def count_or_default(value: Any, name: str) -> int | None:
+    """:func:`count`; None is the default."""
+    return None if value is None else count(value, name)
+
+
 def count(value: Any, name: str) -> int:
     """A whole number from 0. True and False are refused."""
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):

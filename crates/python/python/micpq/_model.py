@@ -197,7 +197,7 @@ def train(
     *,
     embeddings: Any = None,
     views: Any = None,
-    bits: int = 32,
+    bits: int | None = None,
     validation: Data | None = None,
     progress: Progress = False,
     **options: Any,
@@ -210,7 +210,7 @@ def train(
         shortened texts or with dropout. Default: the vectors with noise of 0.5 times their spread (``noise``). For texts, how
         the encoder computes views: ``"noise:12"`` (default of "distilled"), which needs about one pass per text, ``"full:8"``
         (default of "micpq"; ``"full:16"`` with CLS pooling), or ``"last2:16"``.
-    :param bits: bits per code: 16, 32, 64 or 128.
+    :param bits: bits per code: 16, 32, 64 or 128. Default: 64.
     :param validation: labelled documents. The epoch with the highest P@100 on them is chosen.
     :param progress: ``True`` for a bar, or a function called with ``(kind, text, number)``.
     :param options: ``method`` ("distilled" by default: one code for the particular document and for its kind; "micpq" is the
@@ -233,7 +233,7 @@ def train(
     corpus, rest = _inputs.split_corpus(options)
     if isinstance(views, str):
         rest["views"], views = views, None
-    bits = _inputs.count(bits, "bits")
+    bits = _inputs.count_or_default(bits, "bits")
     settings = _inputs.options({"bits": bits, **{n: v for n, v in rest.items() if n != "encoder" or not callable(v)}})
     report = reporter(progress)
     if embeddings is not None:

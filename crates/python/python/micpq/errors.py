@@ -5,7 +5,7 @@
 ...     micpq.open("nowhere")
 ... except micpq.FormatError as problem:
 ...     print(problem)
-nowhere: is not an index: it has no index.json; "micpq build" makes one
+nowhere: is not an index: it has no index.json; build an index, or give the path of one
 """
 
 from __future__ import annotations
@@ -34,7 +34,18 @@ class ArgumentError(Error, TypeError):
 
 
 class ConfigError(Error, ValueError):
-    """An option is out of range, unknown, or contradicts another."""
+    """An option is out of range, unknown, or contradicts another.
+
+    >>> import micpq
+    >>> try:
+    ...     micpq.train(embeddings=[[1.0, 0.0], [0.0, 1.0]], epochs=0)
+    ... except micpq.ConfigError as problem:
+    ...     print(problem.option)
+    epochs
+    """
+
+    #: Name of the option, if one option is wrong.
+    option: str | None = None
 
 
 class FilterError(ConfigError):

@@ -26,7 +26,7 @@ from .errors import ConfigError
 class MICPQ(TransformerMixin, BaseEstimator):  # type: ignore[misc,unused-ignore]
     """Trains a model of the method MICPQ on texts or on vectors ``[n, width]``, and transforms them to codes.
 
-    :param bits: bits per code: 16, 32, 64 or 128.
+    :param bits: bits per code: 16, 32, 64 or 128. Default: 64.
     :param encoder: a name, a Hugging Face directory, or a function from texts to vectors. Vectors do not need it.
     :param epochs: maximum number of epochs. Default: the method's.
     :param seed: the same seed gives the same model.
@@ -38,7 +38,7 @@ class MICPQ(TransformerMixin, BaseEstimator):  # type: ignore[misc,unused-ignore
 
     def __init__(
         self,
-        bits: int = 32,
+        bits: int | None = None,
         *,
         encoder: Any = None,
         epochs: int | None = None,

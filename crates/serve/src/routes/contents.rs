@@ -21,7 +21,7 @@ use crate::server::Server;
 use crate::whole::some_whole;
 
 /// Groups in the result of a job.
-const GROUPS: usize = 1000;
+pub const GROUPS: usize = 1000;
 
 /// Options of finding duplicates.
 #[derive(Debug, Default, Deserialize, ToSchema)]

@@ -316,7 +316,7 @@ impl Create {
             ..EmbedderConfig::default()
         })
         .map_err(Problem::of(Code::UnknownModel))?;
-        let model = micpq::train::untrained::model(embedder.config(), self.bits.map_or(128, usize::from));
+        let model = micpq::pipeline::untrained_model(embedder.config(), self.bits.map_or(128, usize::from));
         Ok((model.map_err(Problem::of(Code::BadQuery))?, serde_json::Value::Null))
     }
 }

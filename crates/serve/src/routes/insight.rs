@@ -19,6 +19,11 @@ use crate::insight;
 use crate::problem::{Answer, Code, Problem};
 use crate::server::Server;
 
+/// Values per attribute, documents of a codeword and points of a map, if no number is given.
+pub const DEFAULT_VALUES: usize = 20;
+pub const DEFAULT_DOCUMENTS: usize = 20;
+pub const DEFAULT_POINTS: usize = 2000;
+
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
@@ -76,7 +81,7 @@ pub async fn facets(
     NamedIndex(hosted): NamedIndex,
     QueryString(options): QueryString<FacetOptions>,
 ) -> Answer<Json<Facets>> {
-    let max_values = options.values.unwrap_or(20);
+    let max_values = options.values.unwrap_or(DEFAULT_VALUES);
     if !(1..=1000).contains(&max_values) {
         return Err(Problem::bad_request(format!("values is {max_values}; give 1 to 1000")));
     }
@@ -181,7 +186,7 @@ pub async fn codeword(
     PathPart(CodewordPath { codebook, codeword }): PathPart<CodewordPath>,
     QueryString(options): QueryString<CodewordOptions>,
 ) -> Answer<Json<Codeword>> {
-    let max_documents = options.documents.unwrap_or(20);
+    let max_documents = options.documents.unwrap_or(DEFAULT_DOCUMENTS);
     if !(1..=1000).contains(&max_documents) {
         return Err(Problem::bad_request(format!("documents is {max_documents}; give 1 to 1000")));
     }
@@ -292,7 +297,7 @@ pub async fn map(
     QueryString(options): QueryString<MapOptions>,
 ) -> Answer<Json<MapView>> {
     const MAX_POINTS: usize = 5000;
-    let max_points = options.points.unwrap_or(2000);
+    let max_points = options.points.unwrap_or(DEFAULT_POINTS);
     if !(1..=MAX_POINTS).contains(&max_points) {
         return Err(Problem::bad_request(format!("points is {max_points}; give 1 to {MAX_POINTS}")));
     }

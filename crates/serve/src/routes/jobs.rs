@@ -95,7 +95,7 @@ pub async fn train(
     let config = body.config(bits, cache).map_err(bad_option)?;
     let checked = hosted.clone();
     super::blocking(move || retrain::check(&checked)).await?.map_err(|error| match error {
-        Error::Config(text) => Problem::conflict(Code::Unsupported, text),
+        Error::Config { .. } => Problem::conflict(Code::Unsupported, error.to_string()),
         error => Problem::of(Code::BadQuery)(error),
     })?;
     start("train", server, hosted, move |server, hosted, job| retrain::run(server, hosted, config, job))
@@ -118,7 +118,7 @@ pub fn start(
 
 /// An option of a job is out of its documented range.
 pub fn bad_option(error: Error) -> Problem {
-    Problem::bad_request(error.to_string())
+    Problem::bad_option(&error)
 }
 
 /// The jobs since the server started.

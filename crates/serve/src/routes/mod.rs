@@ -1,11 +1,11 @@
 //! The routes of the API, and the middleware of every request.
 
-mod contents;
+pub(crate) mod contents;
 mod documents;
 mod embeddings;
 mod guide;
 mod indexes;
-mod insight;
+pub(crate) mod insight;
 mod jobs;
 mod page;
 mod query;

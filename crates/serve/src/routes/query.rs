@@ -20,7 +20,7 @@ use crate::problem::{Answer, Code, Problem};
 use crate::queries::Coming;
 use crate::schema;
 use crate::server::Server;
-use crate::whole::{Whole, some_whole};
+use crate::whole::some_whole;
 
 /// An example of what to find: one of `text`, `vector` and `document`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
@@ -34,26 +34,6 @@ pub struct Example {
     /// Weight against the other examples. Default: 1.
     #[schema(minimum = 0.000001, maximum = 1000000.0)]
     weight: Option<f64>,
-}
-
-/// How many candidates are re-ranked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(untagged)]
-pub enum RerankOption {
-    Named(RerankName),
-    First(Whole),
-}
-
-described!(RerankOption, {
-    "description": "How many candidates are re-ranked: `auto` (1000 if the index stores rerank vectors), `off`, or a number.",
-    "oneOf": [{ "type": "string", "enum": ["auto", "off"] }, { "type": "integer", "minimum": 1, "maximum": 10000 }],
-});
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum RerankName {
-    Auto,
-    Off,
 }
 
 const MAX_RADIUS: f64 = 1e30;
@@ -94,7 +74,8 @@ pub struct Search {
     #[schema(minimum = 0.0, maximum = 1.0, default = 0.0)]
     kind: Option<f64>,
     /// How many candidates are re-ranked by the cosine of their rerank vectors. Default: `auto`.
-    rerank: Option<RerankOption>,
+    #[schema(value_type = Option<schema::RerankOption>)]
+    rerank: Option<Rerank>,
     /// In an index with chunks, what gives a document its place: its `best` chunk, or the `sum` of its best three. Default:
     /// `best`.
     #[schema(value_type = Option<schema::GroupName>)]
@@ -162,12 +143,7 @@ impl Search {
             after,
             hybrid: self.hybrid.map_or(defaults.hybrid, |hybrid| hybrid as f32),
             kind: self.kind.map_or(defaults.kind, |kind| kind as f32),
-            rerank: match self.rerank {
-                None => defaults.rerank,
-                Some(RerankOption::Named(RerankName::Auto)) => Rerank::Auto,
-                Some(RerankOption::Named(RerankName::Off)) => Rerank::Off,
-                Some(RerankOption::First(Whole(n))) => Rerank::First(usize::try_from(n).unwrap_or(usize::MAX)),
-            },
+            rerank: self.rerank.unwrap_or(defaults.rerank),
             group: self.group.unwrap_or(defaults.group),
             distance: self.distance,
             documents: self.documents.unwrap_or(defaults.documents),
@@ -175,7 +151,7 @@ impl Search {
             explain: self.explain.unwrap_or(defaults.explain),
         };
         // A value out of its documented range does not have the documented form.
-        config.validate().map_err(|e| Problem::bad_request(e.to_string()))?;
+        config.validate().map_err(|error| Problem::bad_option(&error))?;
         let encoder = self.query_encoder.unwrap_or_default();
         Ok((queries::Query { like, keywords: self.keywords, encoder }, config))
     }

@@ -38,10 +38,10 @@ const MAX_PIECES: usize = 16;
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct Options {
-    /// What to do with a bad line: end the stream, or skip and count it. Default: `stop`.
+    /// What to do with a bad line: end the stream, or skip and count it. Default: `auto`, which ends it.
     #[serde(default)]
-    #[param(inline)]
-    on_error: OnBadLine,
+    #[param(inline, value_type = Option<schema::OnErrorName>)]
+    on_error: OnError,
     /// Field that holds the id. Every line must have it.
     #[param(default = "id", min_length = 1)]
     id_field: Option<String>,
@@ -60,14 +60,6 @@ pub struct Options {
     /// Least similarity of two duplicates. Default: 0.4 by words, 0.9 by vectors.
     #[param(minimum = 0.01, maximum = 1.0)]
     duplicate_threshold: Option<f32>,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, ToSchema)]
-#[serde(rename_all = "lowercase")]
-enum OnBadLine {
-    #[default]
-    Stop,
-    Skip,
 }
 
 /// The result of a stream. The counted documents are on disk.
@@ -116,7 +108,7 @@ pub async fn stream(
     }
     let config = CorpusConfig {
         format: Some(Format::Jsonl),
-        on_error: if options.on_error == OnBadLine::Skip { OnError::Skip } else { OnError::Stop },
+        on_error: options.on_error,
         id_field: Some(options.id_field.unwrap_or_else(|| "id".into())),
         text_fields: options.text_field.into_iter().collect(),
         label_field: options.label_field,

@@ -18,8 +18,7 @@ use crate::id::Id;
 use crate::problem::{Answer, Code, Problem};
 use crate::server::Server;
 
-/// Matches of one answer, if no limit is given, and at most.
-const DEFAULT_MATCHES: usize = 1000;
+/// Matches of one answer at most.
 const MAX_MATCHES: usize = 10_000;
 
 /// A query to save: a text or a vector with a threshold, a filter, or both.
@@ -214,7 +213,8 @@ pub async fn matches(
     NamedIndex(hosted): NamedIndex,
     QueryString(options): QueryString<MatchOptions>,
 ) -> Answer<Json<MatchList>> {
-    let limit = options.limit.unwrap_or(DEFAULT_MATCHES);
+    let defaults = MatchRequest::default();
+    let limit = options.limit.unwrap_or(defaults.limit);
     if !(1..=MAX_MATCHES).contains(&limit) {
         return Err(Problem::bad_request(format!("limit is {limit}; give 1 to {MAX_MATCHES}")));
     }

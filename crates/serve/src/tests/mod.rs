@@ -20,6 +20,7 @@ use crate::server::Server;
 use crate::writes::Change;
 
 mod access;
+mod defaults;
 mod documents;
 mod duplicates;
 mod indexes;

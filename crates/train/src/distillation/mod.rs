@@ -10,4 +10,4 @@ pub mod student;
 pub mod trainer;
 
 pub use student::{Student, StudentSizes};
-pub use trainer::{DistilConfig, Distilled, distil};
+pub use trainer::{DistilConfig, DistillationRun, Distilled};

@@ -238,8 +238,8 @@ impl<T: Real> DistilWorkspace<T> {
     fn quantize(&mut self, student: &Student<T>, batch: &Batch<T>) {
         let code = student.sizes.code;
         let (codebooks, size, dim, width) = (code.num_codebooks(), code.codebook_size(), code.dim(), code.width());
-        let words = student.part(Part::Codewords);
-        let halves: Vec<T> = words.chunks_exact(dim).map(|c| dot(c, c) * T::of(0.5)).collect();
+        let codewords = student.part(Part::Codewords);
+        let halves: Vec<T> = codewords.chunks_exact(dim).map(|c| dot(c, c) * T::of(0.5)).collect();
         let outputs = self.codes.par_chunks_mut(ROWS * codebooks).zip(self.decoded.par_chunks_mut(ROWS * width));
         let inputs = self.projected[..batch.pool * width].par_chunks(ROWS * width);
         outputs.zip(self.squares.par_chunks_mut(ROWS)).zip(inputs).for_each(|(((codes, decoded), squares), z)| {
@@ -247,10 +247,10 @@ impl<T: Real> DistilWorkspace<T> {
             let mut near = vec![T::ZERO; rows * size];
             squares.fill(T::ZERO);
             for m in 0..codebooks {
-                let book = &words[m * size * dim..(m + 1) * size * dim];
+                let codebook = &codewords[m * size * dim..(m + 1) * size * dim];
                 let halves = &halves[m * size..(m + 1) * size];
                 let z = View::new(z, rows, width).columns(m * dim, dim);
-                multiply(&mut near, z, View::new(book, size, dim).transposed(), T::ONE);
+                multiply(&mut near, z, View::new(codebook, size, dim).transposed(), T::ONE);
                 for (row, near) in near.chunks_exact(size).enumerate() {
                     let mut best = 0;
                     for k in 1..size {
@@ -259,7 +259,7 @@ impl<T: Real> DistilWorkspace<T> {
                         }
                     }
                     codes[row * codebooks + m] = best as u32;
-                    decoded[row * width + m * dim..][..dim].copy_from_slice(&book[best * dim..][..dim]);
+                    decoded[row * width + m * dim..][..dim].copy_from_slice(&codebook[best * dim..][..dim]);
                     squares[row] += halves[best] * T::of(2.0);
                 }
             }
@@ -369,7 +369,7 @@ impl<T: Real> DistilWorkspace<T> {
         let (code, pool) = (student.sizes.code, batch.pool);
         let (codebooks, size, dim, width) = (code.num_codebooks(), code.codebook_size(), code.dim(), code.width());
         let codewords = student.part(Part::Codewords);
-        let book = |m: usize| &codewords[m * size * dim..(m + 1) * size * dim];
+        let codebook = |m: usize| &codewords[m * size * dim..(m + 1) * size * dim];
         let inverse = T::of(1.0 / objective.assignment_temperature);
         let outputs =
             self.dnear.par_chunks_mut(ROWS * codebooks * size).zip(self.dprojected.par_chunks_mut(ROWS * width));
@@ -381,10 +381,10 @@ impl<T: Real> DistilWorkspace<T> {
             let (mut soft, mut slope, mut moved) =
                 (vec![T::ZERO; rows * size], vec![T::ZERO; rows * size], vec![T::ZERO; rows * dim]);
             for m in 0..codebooks {
-                let words = View::new(book(m), size, dim);
-                let halves: Vec<T> = book(m).chunks_exact(dim).map(|c| dot(c, c) * T::of(0.5)).collect();
-                multiply(&mut soft, View::new(z, rows, width).columns(m * dim, dim), words.transposed(), T::ONE);
-                multiply(&mut slope, View::new(dh, rows, width).columns(m * dim, dim), words.transposed(), T::ONE);
+                let codewords = View::new(codebook(m), size, dim);
+                let halves: Vec<T> = codebook(m).chunks_exact(dim).map(|c| dot(c, c) * T::of(0.5)).collect();
+                multiply(&mut soft, View::new(z, rows, width).columns(m * dim, dim), codewords.transposed(), T::ONE);
+                multiply(&mut slope, View::new(dh, rows, width).columns(m * dim, dim), codewords.transposed(), T::ONE);
                 for (soft, slope) in soft.chunks_exact_mut(size).zip(slope.chunks_exact_mut(size)) {
                     soft.iter_mut().zip(&halves).for_each(|(s, half)| *s = T::of(2.0) * (*s - *half) * inverse);
                     let max = largest(soft);
@@ -395,7 +395,7 @@ impl<T: Real> DistilWorkspace<T> {
                     slope.iter_mut().zip(&*soft).for_each(|(g, p)| *g = *p * scale * (*g - mean) * inverse);
                 }
                 // The derivative by z of -|z - C_k|^2 is 2 C_k, and -2 z for every k, whose slopes add up to 0.
-                multiply(&mut moved, View::new(&slope, rows, size), words, T::of(2.0));
+                multiply(&mut moved, View::new(&slope, rows, size), codewords, T::of(2.0));
                 for row in 0..rows {
                     let to = &mut dz[row * width + m * dim..][..dim];
                     to.iter_mut().zip(&moved[row * dim..]).for_each(|(to, from)| *to += *from);
@@ -404,8 +404,8 @@ impl<T: Real> DistilWorkspace<T> {
             }
         });
         let (codes, ddecoded, dnear, projected) = (&self.codes, &self.ddecoded, &self.dnear, &self.projected);
-        let books = gradient.part_mut(Part::Codewords).par_chunks_mut(size * dim);
-        books.enumerate().for_each(|(m, out)| {
+        let codebooks_gradient = gradient.part_mut(Part::Codewords).par_chunks_mut(size * dim);
+        codebooks_gradient.enumerate().for_each(|(m, out)| {
             let slopes = View::new(dnear, pool, codebooks * size).columns(m * size, size).transposed();
             let z = View::new(&projected[..pool * width], pool, width).columns(m * dim, dim);
             // 2 sum over documents of slope (z - C_k)
@@ -414,12 +414,12 @@ impl<T: Real> DistilWorkspace<T> {
             for row in dnear.chunks_exact(codebooks * size) {
                 totals.iter_mut().zip(&row[m * size..]).for_each(|(t, v)| *t += *v);
             }
-            for ((out, word), total) in out.chunks_exact_mut(dim).zip(book(m).chunks_exact(dim)).zip(totals) {
-                out.iter_mut().zip(word).for_each(|(o, w)| *o -= T::of(2.0) * total * *w);
+            for ((out, codeword), total) in out.chunks_exact_mut(dim).zip(codebook(m).chunks_exact(dim)).zip(totals) {
+                out.iter_mut().zip(codeword).for_each(|(o, w)| *o -= T::of(2.0) * total * *w);
             }
             for (codes, dh) in codes.chunks_exact(codebooks).zip(ddecoded.chunks_exact(width)) {
-                let word = &mut out[codes[m] as usize * dim..][..dim];
-                word.iter_mut().zip(&dh[m * dim..(m + 1) * dim]).for_each(|(to, from)| *to += *from);
+                let codeword = &mut out[codes[m] as usize * dim..][..dim];
+                codeword.iter_mut().zip(&dh[m * dim..(m + 1) * dim]).for_each(|(to, from)| *to += *from);
             }
         });
     }

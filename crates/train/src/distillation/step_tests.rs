@@ -6,8 +6,8 @@ use engine::model::CodeShape;
 const NAMES: [&str; 7] = ["R", "b", "W1", "b1", "W2", "C", "scale"];
 
 fn run<T: Real>(golden: &Golden) -> (DistilLosses, Student<T>, Vec<u32>) {
-    let (inner, books) = (golden.dims("W1"), golden.dims("C"));
-    let code = CodeShape::new(books[0], books[1], books[2]).unwrap();
+    let (inner, codebooks) = (golden.dims("W1"), golden.dims("C"));
+    let code = CodeShape::new(codebooks[0], codebooks[1], codebooks[2]).unwrap();
     let sizes = StudentSizes { inputs: inner[1], hidden: inner[0], code };
     let values = NAMES.iter().flat_map(|n| golden.get(n)).map(|&v| T::of(v)).collect();
     let student = Student { sizes, values };

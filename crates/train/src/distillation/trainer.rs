@@ -79,16 +79,38 @@ struct Run<'a> {
     record: Record,
 }
 
-/// Distils float search over clean embeddings into a quantizer that starts at OPQ. `views` are of the same documents. With a `checkpoint` directory the same call resumes a killed run
-/// and ends in the same model, byte for byte.
-pub fn distil(
-    config: &DistilConfig,
-    opq: (&Dense, &Codebooks),
-    documents: &Matrix,
-    views: &dyn Views,
-    checkpoint: Option<&Path>,
-    progress: &dyn Progress,
-) -> Result<Distilled> {
+/// The distillation of float search over clean embeddings into a quantizer that starts at OPQ.
+pub struct DistillationRun<'a> {
+    config: &'a DistilConfig,
+    opq: (&'a Dense, &'a Codebooks),
+    documents: &'a Matrix,
+    views: &'a dyn Views,
+    checkpoint: Option<&'a Path>,
+}
+
+impl<'a> DistillationRun<'a> {
+    /// `views` are of the same documents.
+    pub fn new(
+        config: &'a DistilConfig,
+        opq: (&'a Dense, &'a Codebooks),
+        documents: &'a Matrix,
+        views: &'a dyn Views,
+    ) -> Self {
+        DistillationRun { config, opq, documents, views, checkpoint: None }
+    }
+
+    /// With a directory for its state, the same run resumes after it was killed and ends in the same model, byte for byte.
+    pub fn checkpoint(self, checkpoint: Option<&'a Path>) -> Self {
+        DistillationRun { checkpoint, ..self }
+    }
+
+    pub fn run(self, progress: &dyn Progress) -> Result<Distilled> {
+        distil(self, progress)
+    }
+}
+
+fn distil(distillation: DistillationRun, progress: &dyn Progress) -> Result<Distilled> {
+    let DistillationRun { config, opq, documents, views, checkpoint } = distillation;
     let count = documents.rows();
     if count < 3 {
         let problem = format!("there are {count} to train on; a query is compared with others, so give at least 3");

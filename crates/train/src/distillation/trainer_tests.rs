@@ -42,7 +42,7 @@ fn run(checkpoint: Option<&Path>, progress: &dyn Progress) -> Result<Distilled> 
     let codebooks = Codebooks::new(shape, words.map(|(k, i)| rows.row(k)[i]).collect()).unwrap();
     let noise = VectorViews::Noise(0.3);
     let (views, _) = noise.prepare(documents.as_slice(), WIDTH).unwrap();
-    distil(&config(), (&start, &codebooks), &documents, &views, checkpoint, progress)
+    DistillationRun::new(&config(), (&start, &codebooks), &documents, &views).checkpoint(checkpoint).run(progress)
 }
 
 fn weights(found: &Distilled) -> Vec<u32> {

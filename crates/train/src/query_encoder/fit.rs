@@ -99,16 +99,19 @@ struct Gradient {
 /// A text of a batch: its number, and its tokens.
 type Text<'a> = (usize, &'a [u32]);
 
+/// What a student starts from.
+pub struct Start<'a> {
+    /// Rows of the tokens, `[tokens, width]`.
+    pub table: Vec<f32>,
+    pub width: usize,
+    /// How many values of a mean each layer takes, and how many it gives.
+    pub layers: &'a [(usize, usize)],
+}
+
 impl Student {
-    /// Learns from `examples`. `table` has the first rows; the layers take so many of their values and give so many.
-    pub fn fit(
-        table: Vec<f32>,
-        width: usize,
-        layers: &[(usize, usize)],
-        examples: &Examples,
-        schedule: Schedule,
-        progress: &dyn Progress,
-    ) -> Result<Student> {
+    /// Learns from `examples`.
+    pub fn fit(start: Start, examples: &Examples, schedule: Schedule, progress: &dyn Progress) -> Result<Student> {
+        let Start { table, width, layers } = start;
         let layer = |&(inputs, outputs): &(usize, usize)| Layer {
             inputs,
             weight: vec![0.0; outputs * inputs],
@@ -369,7 +372,13 @@ mod tests {
         let examples = examples(2000);
         let fit = |epochs| {
             let schedule = Schedule { epochs, rate: 0.02, seed: 3 };
-            Student::fit(start(8), 8, &[(8, 5), (4, 2)], &examples, schedule, &NoProgress).unwrap()
+            Student::fit(
+                Start { table: start(8), width: 8, layers: &[(8, 5), (4, 2)] },
+                &examples,
+                schedule,
+                &NoProgress,
+            )
+            .unwrap()
         };
         // Of seven values with a variance of about 0.15 each.
         let enough = 0.02f64;

@@ -12,7 +12,7 @@ use engine::{Error, Matrix, Progress, Result};
 use rayon::prelude::*;
 
 use crate::random::{Purpose, Stream};
-use fit::{Examples, Layer, Schedule, Student};
+use fit::{Examples, Layer, Schedule, Start, Student};
 
 /// How a query encoder is distilled.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -46,10 +46,10 @@ impl DistillConfig {
         check("code_width", self.code_width, self.width)?;
         check("epochs", self.epochs, 1000)?;
         if !(self.learning_rate > 0.0 && self.learning_rate <= 1.0) {
-            return Err(Error::config(format!(
-                "learning_rate is {}; give a number above 0 and at most 1",
-                self.learning_rate
-            )));
+            return Err(Error::option(
+                "learning_rate",
+                format!("is {}; give a number above 0 and at most 1", self.learning_rate),
+            ));
         }
         Ok(())
     }
@@ -115,7 +115,8 @@ pub fn distill(
     let examples = Examples { tokens, targets };
     let layers = [(config.width, embeddings.cols()), (config.code_width, projected.cols())];
     let schedule = Schedule { epochs: config.epochs, rate: config.learning_rate, seed: config.seed };
-    let mut student = Student::fit(table, config.width, &layers, &examples, schedule, progress)?;
+    let mut student =
+        Student::fit(Start { table, width: config.width, layers: &layers }, &examples, schedule, progress)?;
     let (table, scales) = student.quantize(&examples);
     let dense = |number: usize| {
         let (Layer { inputs, weight, bias }, Scaling { mean, spread }) = (&student.layers[number], &scaling[number]);

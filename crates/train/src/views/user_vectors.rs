@@ -24,7 +24,7 @@ impl<'a> UserVectorViews<'a> {
     pub fn noisy(clean: &'a [f32], width: usize, scale: f64) -> Result<Self> {
         let count = check(clean, width, "vectors")?;
         if !(scale > 0.0 && scale <= 10.0) {
-            return Err(Error::config(format!("noise is {scale}; it must be above 0 and at most 10")));
+            return Err(Error::option("noise", format!("is {scale}; it must be above 0 and at most 10")));
         }
         let model = NoiseModel::spread(clean, width, scale)?;
         let fingerprint = format!("user-vectors/{count}/{:08x}+noise/{:08x}", checksum(clean), model.checksum());

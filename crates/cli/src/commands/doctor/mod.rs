@@ -10,7 +10,7 @@ use anyhow::Result;
 use clap::Args;
 use serde::Serialize;
 
-use super::device;
+use crate::args::device;
 use crate::output;
 
 #[derive(Args)]

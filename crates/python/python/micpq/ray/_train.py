@@ -95,7 +95,7 @@ def train(
     source: str | os.PathLike[str],
     *,
     sample: int = 200_000,
-    bits: int = 64,
+    bits: int | None = None,
     seed: int = 2022,
     cpus: int | None = None,
     gpus: float = 0,

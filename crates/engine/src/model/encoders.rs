@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::Embedder;
-use crate::model::Model;
+use super::Model;
+use crate::encoder::Embedder;
 use crate::{Progress, Result};
 
 /// The loaded encoders. Indexes with equal encoders share one.

@@ -1,40 +1,18 @@
-//! All methods by name. A new method is its file and its line here.
+//! All methods by name. A new method is its file and its line in `lib.rs`.
 
+use std::fmt;
+use std::ops::Deref;
+use std::str::FromStr;
 use std::sync::{Arc, LazyLock};
 
 use engine::{Error, Result};
 use parking_lot::RwLock;
+use serde::{Deserialize, Serialize};
 
-use crate::method::{Method, MethodHandle};
-use crate::{aepq, ammi, bmsh, corrsh, csh, dhim, distilled, lopq, nash, opq, pq, two_stage, variants, vdsh, wish};
-
-fn built_in() -> Vec<Arc<dyn Method>> {
-    // In the order of the paper's tables; what is newer comes last.
-    vec![
-        Arc::new(vdsh::METHOD),
-        Arc::new(nash::METHOD),
-        Arc::new(wish::METHOD),
-        Arc::new(bmsh::METHOD),
-        Arc::new(corrsh::METHOD),
-        Arc::new(ammi::METHOD),
-        Arc::new(dhim::METHOD),
-        Arc::new(pq::METHOD),
-        Arc::new(opq::METHOD),
-        Arc::new(lopq::METHOD),
-        Arc::new(two_stage::METHOD),
-        Arc::new(aepq::METHOD),
-        Arc::new(csh::METHOD),
-        Arc::new(variants::MICPQ_EH),
-        Arc::new(variants::MICPQ_EA),
-        Arc::new(variants::SOFTMAX),
-        Arc::new(variants::CL),
-        Arc::new(variants::MICPQ),
-        Arc::new(distilled::METHOD),
-    ]
-}
+use super::Method;
 
 static BUILT_IN: LazyLock<Vec<MethodHandle>> =
-    LazyLock::new(|| built_in().into_iter().map(MethodHandle::new).collect());
+    LazyLock::new(|| crate::built_in().into_iter().map(MethodHandle::new).collect());
 static REGISTERED: RwLock<Vec<MethodHandle>> = RwLock::new(Vec::new());
 
 /// All methods: the built-in ones in the order of the paper's tables, then those of users in the order of their registration.
@@ -73,37 +51,90 @@ pub fn register(method: Arc<dyn Method>) -> Result<()> {
     Ok(())
 }
 
+/// A registered method. Parsed from, compared by and serialized as its name.
+#[derive(Clone, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct MethodHandle(Arc<dyn Method>);
+
+impl MethodHandle {
+    pub(crate) fn new(method: Arc<dyn Method>) -> Self {
+        MethodHandle(method)
+    }
+
+    /// Names of the options that count, beside method, bits, seed and input.
+    pub(crate) fn option_names(&self) -> Vec<&str> {
+        let reads = self.reads();
+        let views: &[&str] = if reads.views { &["contrast_temperature", "views", "clean_first_epoch"] } else { &[] };
+        let epochs: &[&str] =
+            if reads.validation { &["epochs", "patience", "batch", "learning_rate", "held_out"] } else { &[] };
+        [self.options(), views, epochs].concat()
+    }
+}
+
+impl Deref for MethodHandle {
+    type Target = dyn Method;
+
+    fn deref(&self) -> &Self::Target {
+        self.0.as_ref()
+    }
+}
+
+impl fmt::Display for MethodHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl fmt::Debug for MethodHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl PartialEq for MethodHandle {
+    fn eq(&self, other: &Self) -> bool {
+        self.name() == other.name()
+    }
+}
+
+impl Eq for MethodHandle {}
+
+impl FromStr for MethodHandle {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<Self> {
+        find(name)
+    }
+}
+
+impl TryFrom<String> for MethodHandle {
+    type Error = Error;
+
+    fn try_from(name: String) -> Result<Self> {
+        find(&name)
+    }
+}
+
+impl From<MethodHandle> for String {
+    fn from(method: MethodHandle) -> String {
+        method.name().into()
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use engine::model::Distance;
-    use train::TrainConfig;
-
     use super::*;
     use crate::embedding::EmbeddingMethod;
 
     #[test]
     fn every_method_is_found_by_its_name() {
-        let all = registry();
-        assert!(all.len() >= 19);
-        for method in &all[..19] {
+        let all = BUILT_IN.iter();
+        let names: std::collections::BTreeSet<&str> = all.clone().map(|method| method.name()).collect();
+        assert_eq!(names.len(), all.len(), "two methods have one name");
+        for method in all {
             assert_eq!(method.name().parse::<MethodHandle>().unwrap(), *method);
         }
         assert!("pqo".parse::<MethodHandle>().unwrap_err().to_string().contains("two-stage"));
-    }
-
-    #[test]
-    fn variants_change_the_options_of_micpq() {
-        let vary = |name: &str| {
-            let mut config = TrainConfig::new(32);
-            find(name).unwrap().variant().unwrap().vary(&mut config);
-            config
-        };
-        let config = vary("micpq-eh");
-        assert_eq!((config.shape().unwrap().num_codebooks(), config.distance), (32, Distance::Hamming));
-        let config = vary("cl");
-        assert_eq!(config.objective.prob_weight, 0.0);
-        config.validate().unwrap();
-        assert!(find("opq").unwrap().variant().is_none());
     }
 
     #[test]

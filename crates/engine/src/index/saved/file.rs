@@ -11,13 +11,11 @@ const FORMAT: u32 = 1;
 const RESTORE: &str = "restore it from a backup, or remove it and save the queries again";
 
 /// The folder, a part of the index directory.
-pub(crate) const FOLDER: &str = "saved";
-/// The files in it.
-pub(crate) const NAMES: &[&str] = &["queries.json", "position"];
+const FOLDER: &str = disk::SAVED;
 
 /// Content of `queries.json`, in the order of names.
 #[derive(Debug, Default)]
-pub(super) struct File {
+pub(crate) struct File {
     pub queries: Vec<SavedQuery>,
 }
 
@@ -73,7 +71,7 @@ fn position_path(dir: &Path) -> PathBuf {
     dir.join(FOLDER).join("position")
 }
 
-pub(super) fn read_position(dir: &Path) -> Result<Option<u64>> {
+pub(crate) fn read_position(dir: &Path) -> Result<Option<u64>> {
     let path = position_path(dir);
     let Some(bytes) = read(&path)? else { return Ok(None) };
     let number = std::str::from_utf8(&bytes).ok().and_then(|text| text.trim_end().parse().ok());
@@ -82,7 +80,7 @@ pub(super) fn read_position(dir: &Path) -> Result<Option<u64>> {
     number.map(Some).ok_or_else(|| Error::format(&path, problem))
 }
 
-pub(super) fn write_position(dir: &Path, sequence: u64) -> Result<()> {
+pub(crate) fn write_position(dir: &Path, sequence: u64) -> Result<()> {
     prepare(dir)?;
     disk::replace(&position_path(dir), format!("{sequence}\n").as_bytes())
 }

@@ -7,8 +7,9 @@ use serde_json::{Map, Value};
 use train::TrainConfig;
 use train::views::ViewChoice;
 
-use crate::method::{Input, MethodHandle};
-use crate::registry::{find, registry};
+use super::Input;
+use super::options::MethodOptions;
+use super::registry::{MethodHandle, find, registry};
 use crate::tfidf::LexiconConfig;
 
 /// Initial values of a decoder.
@@ -220,7 +221,7 @@ impl MethodConfig {
             if value >= min && value <= max {
                 Ok(())
             } else {
-                Err(Error::config(format!("{name} is {value}; it must lie between {min} and {max}")))
+                Err(Error::option(name, format!("is {value}; it must lie between {min} and {max}")))
             }
         };
         for (name, value, min, max) in [
@@ -253,6 +254,44 @@ impl MethodConfig {
             check(name, value, min, max)?;
         }
         self.lexicon.validate()
+    }
+}
+
+impl MethodOptions for MethodConfig {
+    fn bits(&self) -> usize {
+        self.bits
+    }
+
+    fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    fn input(&self) -> Input {
+        self.input
+    }
+
+    fn views(&self) -> ViewChoice {
+        self.views
+    }
+
+    fn with_option(&self, name: &str, value: Value) -> Result<Box<dyn MethodOptions>> {
+        Ok(Box::new(self.with(name, value)?))
+    }
+
+    fn reading(&self, input: Input) -> Result<Box<dyn MethodOptions>> {
+        Ok(Box::new(MethodConfig::new(self.method.clone(), self.bits).reading(input)))
+    }
+
+    fn validate(&self) -> Result<()> {
+        self.validate()
+    }
+
+    fn record(&self) -> Value {
+        self.record()
+    }
+
+    fn boxed(&self) -> Box<dyn MethodOptions> {
+        Box::new(self.clone())
     }
 }
 

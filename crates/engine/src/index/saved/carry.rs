@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 
+use super::super::{Index, migrate::same_vectors};
 use super::file::{self, File};
 use crate::Result;
-use crate::index::{Index, same_vectors};
 
 /// Gives the saved queries of an index to the one that replaces it. No document that is new to a query there is lost; one that
 /// was added again meanwhile may be told twice. Texts keep their embeddings if the encoder is the same; otherwise they are

@@ -15,25 +15,16 @@ use train::passes::Passes;
 use train::random::{Purpose, Stream};
 use train::vectors::VectorViews;
 
-use crate::config::MethodConfig;
-use crate::inputs::{Built, Front, Inputs, TermRows, TokenStates};
-use crate::learn::Validation;
-use crate::method::{Fitted, Input, Prepared, Reads};
-use crate::registry::registry;
-use crate::training::{Task, Training, named};
+use super::config::MethodConfig;
+use super::registry::registry;
+use super::training::{Task, Training};
+use super::{Fitted, Input, Prepared, Reads};
+use crate::inputs::{Built, Front, Inputs, TermRows, TokenStates, Validation};
 
-impl Task<'_> {
-    /// Trains one model; gives the embeddings of the corpus with it. Stopped by the user after at least one epoch, it gives the
-    /// best model so far.
-    pub fn fit(&self, training: &Training, progress: &dyn Progress) -> Result<(Trained, Vectors)> {
-        let Training::Micpq(method, config) = training else { return train(training, self, progress) };
-        let (trained, vectors) = self.job(method, config.views)?.fit(config, progress)?;
-        Ok((named(trained, method), vectors))
-    }
-}
-
-/// Trains any method but MICPQ and its variants, whose job is in the crate `train`.
-fn train(training: &Training, task: &Task, progress: &dyn Progress) -> Result<(Trained, Vectors)> {
+/// From texts to a model: what [`Method::train`] does by default.
+///
+/// [`Method::train`]: super::Method::train
+pub(crate) fn train(training: &Training, task: &Task, progress: &dyn Progress) -> Result<(Trained, Vectors)> {
     let config = training.config()?;
     config.validate()?;
     if task.corpus.texts.len() < 2 {
@@ -90,7 +81,7 @@ impl Job<'_> {
 
     fn encoder(&self) -> Result<&Embedder> {
         let method = self.training.method();
-        let embedder = self.task.encoder(method)?;
+        let embedder = self.task.encoder(method.name())?;
         match &embedder.config().terms {
             None => Ok(embedder),
             Some(_) => {
@@ -252,6 +243,52 @@ fn recorded(
     }
 }
 
+/// Embeddings `[documents, width]`, and how a method that compares views gets them: the user's own, or noise around each
+/// vector.
+pub struct UserVectors<'a> {
+    pub(crate) values: &'a [f32],
+    pub(crate) width: usize,
+    views: Option<VectorViews<'a>>,
+}
+
+impl<'a> UserVectors<'a> {
+    pub fn new(values: &'a [f32], width: usize) -> Self {
+        UserVectors { values, width, views: None }
+    }
+
+    pub fn views(self, views: VectorViews<'a>) -> Self {
+        UserVectors { views: Some(views), ..self }
+    }
+
+    /// The views, noise by default.
+    pub(crate) fn given_or_noise(&self) -> VectorViews<'a> {
+        self.views.clone().unwrap_or(VectorViews::Noise(VectorViews::NOISE))
+    }
+}
+
+impl<'a> From<&'a Matrix> for UserVectors<'a> {
+    fn from(rows: &'a Matrix) -> Self {
+        UserVectors::new(rows.as_slice(), rows.cols())
+    }
+}
+
+/// From user vectors to a model: what [`Method::train_on_vectors`] does by default.
+///
+/// [`Method::train_on_vectors`]: super::Method::train_on_vectors
+pub(crate) fn train_on_vectors(
+    training: &Training,
+    vectors: &UserVectors,
+    cache: &Path,
+    progress: &dyn Progress,
+) -> Result<Trained> {
+    let config = training.config()?;
+    if matches!(vectors.views, Some(VectorViews::Given(_))) && !config.method.reads().views {
+        return Err(Error::config(format!("{} takes no views; leave them out", config.method)));
+    }
+    let rows = Matrix::from_vec(vectors.width, vectors.values.to_vec());
+    of_vectors(config, rows, &vectors.given_or_noise(), Some(&cache.join("runs")), progress)
+}
+
 /// Trains on user vectors. A method that compares views gets `views`; one that reads tokens or terms is refused.
 pub fn of_vectors(
     config: &MethodConfig,
@@ -276,7 +313,7 @@ pub fn of_vectors(
         return Err(Error::input("vectors", format!("there are {}; training needs at least 2", vectors.rows())));
     }
     let rows = vectors.rows();
-    let training = Training::Other(Box::new(config.clone()));
+    let training = Training::from(config.clone());
     // The views borrow the vectors, and the documents own theirs.
     let clean = if config.method.reads().views { vectors.clone() } else { Matrix::default() };
     let prepared = match config.method.reads().views {

@@ -1,10 +1,12 @@
 //! A method: a name, the inputs it reads, its options, and a fit from prepared inputs to a model.
 
-use std::fmt;
-use std::ops::Deref;
+pub mod config;
+pub mod job;
+pub mod options;
+pub mod registry;
+pub mod training;
+
 use std::path::Path;
-use std::str::FromStr;
-use std::sync::Arc;
 
 use engine::encoder::Pooling;
 use engine::{Error, Progress, Result};
@@ -12,14 +14,14 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use strum::{Display, EnumString, VariantNames};
 use train::Views;
+use train::job::{Trained, Vectors};
 use train::views::ViewChoice;
 
-use crate::config::MethodConfig;
-use crate::inputs::{Built, Inputs};
-use crate::learn::Validation;
-use crate::registry;
-use crate::training::Training;
-use crate::variants::Micpq;
+use crate::inputs::{Built, Inputs, Validation};
+use config::MethodConfig;
+use job::UserVectors;
+use options::MethodOptions;
+use training::{Task, Training};
 
 /// A way to train a model.
 ///
@@ -67,13 +69,42 @@ pub trait Method: Send + Sync {
         String::new()
     }
 
-    /// MICPQ or a variant of it, which has options of its own: [`train::TrainConfig`].
-    fn variant(&self) -> Option<&Micpq> {
+    /// A record of options of its own, with its defaults, where [`MethodConfig`] does not fit.
+    fn own_options(&self, _bits: usize) -> Option<Box<dyn MethodOptions>> {
         None
     }
 
     /// Trains on prepared inputs.
     fn fit(&self, training: &Training, inputs: &Prepared, progress: &dyn Progress) -> Result<Fitted>;
+
+    /// Trains on texts: prepares what the method reads, fits it, measures the model. Gives the embeddings of the texts with it.
+    fn train(&self, training: &Training, task: &Task, progress: &dyn Progress) -> Result<(Trained, Vectors)> {
+        job::train(training, task, progress)
+    }
+
+    /// Trains several models of this method on the same texts and hands each to `finished`, one call at a time. At most
+    /// `parallel` of them run side by side, where the method can do that.
+    fn train_each(
+        &self,
+        trainings: &[Training],
+        task: &Task,
+        _parallel: Option<usize>,
+        finished: &(dyn Fn(&Training, Trained) -> Result<()> + Sync),
+        progress: &dyn Progress,
+    ) -> Result<()> {
+        trainings.iter().try_for_each(|training| finished(training, self.train(training, task, progress)?.0))
+    }
+
+    /// Trains on user vectors. `cache` takes checkpoints.
+    fn train_on_vectors(
+        &self,
+        training: &Training,
+        vectors: &UserVectors,
+        cache: &Path,
+        progress: &dyn Progress,
+    ) -> Result<Trained> {
+        job::train_on_vectors(training, vectors, cache, progress)
+    }
 }
 
 /// The inputs of a method. Every method but those that read token states can read embeddings.
@@ -132,82 +163,4 @@ pub enum Input {
 
 fn unknown_input(name: &str) -> Error {
     Error::unknown("input", name, Input::VARIANTS)
-}
-
-/// A registered method. Parsed from, compared by and serialized as its name.
-#[derive(Clone, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub struct MethodHandle(Arc<dyn Method>);
-
-impl MethodHandle {
-    pub(crate) fn new(method: Arc<dyn Method>) -> Self {
-        MethodHandle(method)
-    }
-
-    /// Whether it is MICPQ or a variant of it.
-    pub fn is_micpq(&self) -> bool {
-        self.variant().is_some()
-    }
-
-    /// Names of the options that count, beside method, bits, seed and input.
-    pub(crate) fn option_names(&self) -> Vec<&str> {
-        if self.is_micpq() {
-            return Vec::new();
-        }
-        let reads = self.reads();
-        let views: &[&str] = if reads.views { &["contrast_temperature", "views", "clean_first_epoch"] } else { &[] };
-        let epochs: &[&str] =
-            if reads.validation { &["epochs", "patience", "batch", "learning_rate", "held_out"] } else { &[] };
-        [self.options(), views, epochs].concat()
-    }
-}
-
-impl Deref for MethodHandle {
-    type Target = dyn Method;
-
-    fn deref(&self) -> &Self::Target {
-        self.0.as_ref()
-    }
-}
-
-impl fmt::Display for MethodHandle {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl fmt::Debug for MethodHandle {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl PartialEq for MethodHandle {
-    fn eq(&self, other: &Self) -> bool {
-        self.name() == other.name()
-    }
-}
-
-impl Eq for MethodHandle {}
-
-impl FromStr for MethodHandle {
-    type Err = Error;
-
-    fn from_str(name: &str) -> Result<Self> {
-        registry::find(name)
-    }
-}
-
-impl TryFrom<String> for MethodHandle {
-    type Error = Error;
-
-    fn try_from(name: String) -> Result<Self> {
-        registry::find(&name)
-    }
-}
-
-impl From<MethodHandle> for String {
-    fn from(method: MethodHandle) -> String {
-        method.name().into()
-    }
 }
