@@ -11,13 +11,13 @@ use std::time::Instant;
 
 use engine::encoder::Pooling;
 use engine::{Error, Matrix, Progress, Result};
+use train::TrainConfig;
 use train::distillation::step::DistilObjective;
 use train::distillation::{DistilConfig, DistillationRun};
 use train::kinds::{KindsConfig, KindsTeacher, learn};
 use train::random::{Purpose, Stream};
-use train::views::{Draw, ViewChoice, Views};
-use train::TrainConfig;
 use train::trainer::TrainRun;
+use train::views::{Draw, ViewChoice, Views};
 
 use crate::config::MethodConfig;
 use crate::inputs::{Built, Inputs};
@@ -121,7 +121,8 @@ impl Method for Distillation {
         let started = begun.elapsed().as_secs_f64();
         let opq = (&start.projection.layers()[0], &start.codebooks);
         let own = distillation(config, documents.rows());
-        let found = DistillationRun::new(&own, opq, &documents, &sample).checkpoint(inputs.checkpoints).run(progress)?;
+        let found =
+            DistillationRun::new(&own, opq, &documents, &sample).checkpoint(inputs.checkpoints).run(progress)?;
         let last = found.curve.last().expect("a run gives a model after the first point of its curve");
         let mut metrics = serde_json::json!({
             "selection": "loss", "best": last.losses.loss, "steps": last.step, "distillation_curve": found.curve,

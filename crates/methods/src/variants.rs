@@ -5,11 +5,11 @@ use std::path::Path;
 use engine::model::{CodeShape, Distance};
 use engine::{Error, Progress, Result};
 use serde_json::Value;
+use train::TrainConfig;
 use train::job::{Job, Trained, Vectors};
+use train::trainer::TrainRun;
 use train::vectors::VectorJob;
 use train::views::ViewChoice;
-use train::TrainConfig;
-use train::trainer::TrainRun;
 
 use crate::inputs::{Built, Inputs};
 use crate::job::UserVectors;
