@@ -88,6 +88,11 @@ impl Searcher {
         self.embedder.is_loaded()
     }
 
+    /// Wakes the threads that will encode a text that is about to come.
+    pub fn wake(&self) {
+        self.embedder.wake();
+    }
+
     /// Encodes the texts of many queries in one pass.
     pub fn embed(&self, queries: &[Query], progress: &dyn Progress) -> Result<Vec<Embedded>> {
         self.embedder.embed(self.index().model(), queries, progress)
