@@ -29,6 +29,7 @@ mod phrases;
 #[cfg(all(test, unix))]
 mod power_tests;
 mod reader;
+mod rerank_rows;
 mod rerank_vectors;
 mod schema;
 mod segment;

@@ -73,6 +73,7 @@ pub(crate) struct Snapshot {
     documents: OnceLock<usize>,
     files: Vec<[Vec<Arc<StoreFile>>; FilePart::ALL.len()]>,
     attributes: OnceLock<BTreeSet<String>>,
+    number: OnceLock<u64>,
 }
 
 impl Snapshot {
@@ -108,8 +109,8 @@ impl Snapshot {
         }
         directory.forget_unused();
         let chunks = layout.chunk.map(|_| chunks);
-        let (documents, attributes) = (OnceLock::new(), OnceLock::new());
-        Ok(Snapshot { store, searcher, segments, ids, kept, chunks, documents, files, attributes })
+        let (documents, attributes, number) = (OnceLock::new(), OnceLock::new(), OnceLock::new());
+        Ok(Snapshot { store, searcher, segments, ids, kept, chunks, documents, files, attributes, number })
     }
 
     /// Number of documents that are not deleted.
@@ -302,8 +303,7 @@ impl Snapshot {
         let candidate = |found: ScanHit| {
             let view = &views[found.part];
             let address = DocAddress::new(view.ordinal, view.blocks.number(found.rank));
-            // With a single segment the scan knows only the rank.
-            Candidate { address, distance: found.distance, sequence: (view.sequence)(found.rank) }
+            Candidate { address, distance: found.distance, sequence: found.sequence }
         };
         let found = search::explained(shape, &parts, tables, *request);
         let answers = found.into_iter().map(|(found, plans)| {
@@ -331,6 +331,11 @@ impl Snapshot {
     pub fn rerank_vector(&self, address: DocAddress, packed: &mut Vec<u64>, embedding: &mut [f32]) -> Result<()> {
         let column = &self.kept[address.segment_ord as usize];
         column.read(address.doc_id, packed, embedding).map_err(|problem| self.damaged(address, &problem))
+    }
+
+    /// Asks the CPU to load the rerank vector of a document.
+    pub fn prefetch_rerank_vector(&self, address: DocAddress) {
+        self.kept[address.segment_ord as usize].prefetch(address.doc_id);
     }
 
     /// Appends the cosines of a document's rerank vector with embeddings to `out`.
@@ -362,11 +367,13 @@ impl Snapshot {
 
     /// A number that changes with every commit and merge.
     pub fn number(&self) -> u64 {
-        let mut hash = Sha256::new();
-        for (id, deletes) in self.searcher.generation().segments() {
-            hash.update(format!("{} {deletes:?};", id.uuid_string()));
-        }
-        u64::from_le_bytes(hash.finalize()[..8].try_into().expect("32 bytes"))
+        *self.number.get_or_init(|| {
+            let mut hash = Sha256::new();
+            for (id, deletes) in self.searcher.generation().segments() {
+                hash.update(format!("{} {deletes:?};", id.uuid_string()));
+            }
+            u64::from_le_bytes(hash.finalize()[..8].try_into().expect("32 bytes"))
+        })
     }
 
     /// The whole document of a row. The code is that of its first chunk.
