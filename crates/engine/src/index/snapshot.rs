@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 
 use rayon::prelude::*;
 use sha2::{Digest, Sha256};
-use tantivy::columnar::{Column, StrColumn};
+use tantivy::columnar::{Column, ColumnValues, StrColumn};
 use tantivy::index::SegmentId;
 use tantivy::query::Query;
 use tantivy::schema::IndexRecordOption;
@@ -290,19 +290,33 @@ impl Snapshot {
                 }
             };
             let blocks = segment.blocks.clone();
-            let sequence = {
-                let (blocks, column) = (blocks.clone(), segment.columns.sequence.clone());
-                move |rank: u32| column.get_val(blocks.number(rank))
+            let number: Box<dyn Fn(u32) -> u32 + Sync> = match &only {
+                Some(only) if only.is_few() => {
+                    let only = only.clone();
+                    Box::new(move |place| only.numbers().expect("few")[place as usize])
+                }
+                _ => {
+                    let blocks = blocks.clone();
+                    Box::new(move |rank| blocks.number(rank))
+                }
             };
-            views.push(View { ordinal: ordinal as u32, blocks, only, sequence: Box::new(sequence) });
+            views.push(View {
+                ordinal: ordinal as u32,
+                blocks,
+                only,
+                number,
+                column: segment.columns.sequence.clone(),
+            });
         }
-        let parts: Vec<ScanSegment> = views
-            .iter()
-            .map(|view| ScanSegment { blocks: &view.blocks, only: view.only.as_deref(), sequence: &*view.sequence })
+        let sequences: Vec<_> =
+            views.iter().map(|view| move |rank: u32| view.column.get_val((view.number)(rank))).collect();
+        let parts = views.iter().zip(&sequences);
+        let parts: Vec<ScanSegment> = parts
+            .map(|(view, sequence)| ScanSegment { blocks: &view.blocks, only: view.only.as_deref(), sequence })
             .collect();
         let candidate = |found: ScanHit| {
             let view = &views[found.part];
-            let address = DocAddress::new(view.ordinal, view.blocks.number(found.rank));
+            let address = DocAddress::new(view.ordinal, (view.number)(found.rank));
             Candidate { address, distance: found.distance, sequence: found.sequence }
         };
         let found = search::explained(shape, &parts, tables, *request);
@@ -440,7 +454,9 @@ struct View {
     ordinal: u32,
     blocks: Arc<CodeBlocks>,
     only: Option<Arc<Selection<'static>>>,
-    sequence: Box<dyn Fn(u32) -> u64 + Sync>,
+    /// The document of a rank, or of a place among a few.
+    number: Box<dyn Fn(u32) -> u32 + Sync>,
+    column: Arc<dyn ColumnValues<u64>>,
 }
 
 /// The columns with the original ids.

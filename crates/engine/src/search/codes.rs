@@ -6,7 +6,6 @@ use std::sync::OnceLock;
 use kernels::scan::{self, BLOCK, BlocksRef, Keys, Shape};
 use rayon::prelude::*;
 
-use super::selection::bits;
 use crate::mmap::Map;
 use crate::model::CodeShape;
 
@@ -30,7 +29,7 @@ pub struct Memory {
     pub codes: usize,
     /// Insertion order and numbers of documents, read for hits and for documents that may be hits.
     pub ranks: usize,
-    /// Directories of prefixes, and the positions of documents for selective filters.
+    /// Directories of prefixes.
     pub tables: usize,
     /// Results of filters that were used, and the documents that are not deleted.
     pub filters: usize,
@@ -71,7 +70,7 @@ pub struct CodeBlocks {
     bits: u32,
     numbered: bool,
     image: Image,
-    // The position of every number. Built by the first selective filter, since only those need the four bytes per document.
+    // The position of every number. Built by the first selective filter of codes in memory; a segment has columns instead.
     positions: OnceLock<Vec<u32>>,
 }
 
@@ -238,19 +237,9 @@ impl CodeBlocks {
         BlocksRef::new(self.shape, self.len, blocks, &[], starts).with_keys(self.ranks())
     }
 
-    /// Positions of the documents whose number's bit is set, in rising order.
-    pub(super) fn positions(&self, numbers: &[u64]) -> Vec<u32> {
-        let positions = self.positions.get_or_init(|| self.find_positions());
-        // Ordered by a bitmap: sorting a hundred thousand of them takes longer.
-        let mut set = vec![0u64; self.len.div_ceil(64)];
-        for (i, &limb) in numbers.iter().enumerate() {
-            for bit in bits(limb) {
-                if let Some(&position) = positions.get(i * 64 + bit as usize) {
-                    set[position as usize / 64] |= 1 << (position % 64);
-                }
-            }
-        }
-        set.iter().enumerate().flat_map(|(i, &limb)| bits(limb).map(move |bit| i as u32 * 64 + bit)).collect()
+    /// The position of the document with this number.
+    pub(super) fn position(&self, number: u32) -> usize {
+        self.positions.get_or_init(|| self.find_positions())[number as usize] as usize
     }
 
     fn find_positions(&self) -> Vec<u32> {
@@ -294,7 +283,7 @@ impl CodeBlocks {
 }
 
 /// Ranks in the order of (code, rank), codes compared as bytes.
-fn sorted(codes: &[u8], width: usize, len: u32) -> Vec<u32> {
+pub(super) fn sorted(codes: &[u8], width: usize, len: u32) -> Vec<u32> {
     let code = |rank: u32| &codes[rank as usize * width..(rank as usize + 1) * width];
     if width <= 8 {
         let mut keys: Vec<(u64, u32)> = (0..len)
