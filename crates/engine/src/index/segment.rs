@@ -198,6 +198,11 @@ impl Segment {
         Memory { filters: alive.map_or(0, |selection| selection.bytes()), ..self.blocks.memory() }
     }
 
+    /// Of [`Segment::memory`], what is in this process's memory; `None` where the system does not tell.
+    pub fn resident(&self) -> Option<Memory> {
+        Some(Memory { filters: self.memory().filters, ..self.blocks.resident()? })
+    }
+
     /// Checks every byte of the packed codes, once. Opening an index reads none of them, so it takes milliseconds for
     /// any size, and the first search reads them anyway.
     pub fn check(&self) -> std::result::Result<(), String> {
