@@ -94,8 +94,9 @@ test-crash:  ## kill the program, fail its I/O and cut its power, about an hour;
 
 # DURATION=3600 is the long form.
 soak: DURATION ?= 60
-soak:  ## mixed and hostile load on a server for DURATION seconds (60): memory, descriptors, files and log stay flat
+soak:  ## mixed and hostile load on a server for DURATION seconds (60): memory, descriptors, files and log stay flat; ten million codes in 128 MiB
 	MICPQ_SOAK_SECONDS=$(DURATION) $(CARGO) test --release --workspace --test whole -- soak:: --ignored --nocapture
+	$(CARGO) test --release --workspace --test memory_limit -- --ignored --nocapture
 
 # Needs `rustup toolchain install nightly` and `cargo install cargo-fuzz`. The bounds are those of crates/fuzz/src/lib.rs.
 TARGETS ?= filter cursor corpus npy vectors faiss blocks model encoder http

@@ -2,10 +2,12 @@
 """Text in, hits out: micpq beside what a user would write instead, in one run. `make bench-query`.
 
     make bench-query ARGS="--corpus stories.jsonl --rounds 9"
+    make bench-query ARGS="--documents 1000000 --without 'ONNX Runtime f32 + Qdrant'"
 
-Builds the index and encodes its texts where they are missing (work/bench-query). Then one caller, and with `--callers` above 1
-several. Contestants take turns within a round; a ratio compares medians of one round. Every contestant gets the text
-and returns ten hits with their texts. The encoder is all-MiniLM-L6-v2 for all of them.
+Builds the index and encodes its texts where they are missing (work/bench-query). With `--documents` above those of the corpus the
+texts are repeated, each copy with its embedding and noise (crates/bench/src/bin/fill.rs). Then one caller, and with `--callers`
+above 1 several. Contestants take turns within a round; a ratio compares medians of one round. Every contestant gets the text
+and returns ten hits with their texts. The encoder is all-MiniLM-L6-v2 for all of them. Who does not take part is named.
 """
 
 import argparse
@@ -28,7 +30,8 @@ import numpy as np
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
-MICPQ = ROOT / "target/release/micpq"
+RELEASE = ROOT / "target/release"
+MICPQ = RELEASE / "micpq"
 K = 10
 WORDS = 8
 
@@ -45,6 +48,55 @@ def data(args, work):
     if not (work / "documents.npy").exists():
         subprocess.run([MICPQ, "encode", args.corpus, "--encoder", args.encoder, "--max-tokens", "64", "-o",
                         work / "documents.npy"], check=True)
+
+
+    if args.documents:
+        filled = work / f"filled-{args.documents}"
+        if not (filled / "queries.f32").exists():
+            filled.mkdir(parents=True, exist_ok=True)
+            subprocess.run([RELEASE / "fill", args.index, work / "documents.npy", str(args.documents), filled / "index",
+                            filled / "vectors.f32", filled / "queries.f32"], check=True)
+        args.index = filled / "index"
+
+
+class Copies:
+    """The documents of `fill`: texts of a corpus repeated, numbered anew."""
+
+    def __init__(self, documents, count):
+        self.documents, self.count = documents, count
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, row):
+        if row >= self.count:
+            raise IndexError(row)
+        return {"id": int(row), "text": self.documents[row % len(self.documents)]["text"]}
+
+
+class MicpqRust:
+    """The library in a process of its own, which takes its times itself."""
+
+    def __init__(self, args):
+        self.process = subprocess.Popen([RELEASE / "text_query", args.index], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def call(self, texts, callers=1):
+        self.process.stdin.write(json.dumps({"texts": texts, "k": K, "callers": callers}) + "\n")
+        self.process.stdin.flush()
+        return json.loads(self.process.stdout.readline())
+
+    def ask(self, text):
+        return [int(found) if found.isdigit() else found for found in self.call([text])["ids"][0]]
+
+    def times(self, texts):
+        return self.call(texts)["ms"]
+
+    def rate(self, texts, callers):
+        return len(texts) / self.call(texts, callers)["seconds"]
+
+    def close(self):
+        self.process.stdin.close()
+        self.process.wait()
 
 
 class Micpq:
@@ -139,6 +191,48 @@ class Lance:
         pass
 
 
+class SentenceTransformers(Faiss):
+    """sentence-transformers on all cores in place of ONNX Runtime."""
+
+    def __init__(self, args, work, documents, vectors):
+        import faiss
+        import sentence_transformers
+        model = sentence_transformers.SentenceTransformer(args.encoder, device="cpu")
+        model.max_seq_length = 64
+        self.encode = lambda text: model.encode([text], normalize_embeddings=True)
+        self.documents, self.index = documents, faiss.IndexFlatIP(vectors.shape[1])
+        self.index.add(vectors)
+
+
+class Pgvector:
+    """PostgreSQL with pgvector, HNSW over the float vectors, at the address of PGVECTOR."""
+
+    def __init__(self, args, work, documents, vectors):
+        import psycopg
+        if "PGVECTOR" not in os.environ:
+            raise ImportError("PGVECTOR does not name a database, postgresql://user@host/name")
+        self.encode, self.own = Encoder(args, work, "f32"), threading.local()
+        with psycopg.connect(os.environ["PGVECTOR"], autocommit=True) as database:
+            database.execute("CREATE EXTENSION IF NOT EXISTS vector")
+            database.execute("DROP TABLE IF EXISTS news")
+            database.execute(f"CREATE TABLE news (id text, body text, vector vector({vectors.shape[1]}))")
+            with database.cursor().copy("COPY news FROM STDIN") as rows:
+                for document, vector in zip(documents, vectors):
+                    rows.write_row((str(document["id"]), document["text"], "[" + ",".join(map(str, vector)) + "]"))
+            database.execute("CREATE INDEX ON news USING hnsw (vector vector_cosine_ops)")
+
+    def ask(self, text):
+        import psycopg
+        if not hasattr(self.own, "database"):
+            self.own.database = psycopg.connect(os.environ["PGVECTOR"], autocommit=True)
+        vector = "[" + ",".join(map(str, self.encode(text)[0])) + "]"
+        rows = self.own.database.execute("SELECT id, body FROM news ORDER BY vector <=> %s LIMIT %s", (vector, K)).fetchall()
+        return [int(row[0]) if row[0].isdigit() else row[0] for row in rows]
+
+    def close(self):
+        pass
+
+
 class Qdrant:
     """The client in local mode, which is Python and NumPy; Qdrant's server does not install from a registry."""
 
@@ -161,19 +255,26 @@ class Qdrant:
 def contestants(args, work, documents, vectors):
     makers = {
         "micpq, HTTP": lambda: Micpq(args),
+        "micpq, Rust": lambda: MicpqRust(args),
         "micpq, Python": lambda: MicpqPython(args),
         "ONNX Runtime f32 + FAISS flat": lambda: Faiss(args, work, documents, vectors),
         "ONNX Runtime int8 + FAISS flat": lambda: Faiss(args, work, documents, vectors, "int8"),
         "ONNX Runtime f32 + LanceDB": lambda: Lance(args, work, documents, vectors),
         "ONNX Runtime f32 + Qdrant's local client": lambda: Qdrant(args, work, documents, vectors),
+        "sentence-transformers + FAISS flat": lambda: SentenceTransformers(args, work, documents, vectors),
+        "ONNX Runtime f32 + pgvector": lambda: Pgvector(args, work, documents, vectors),
     }
-    made = {}
+    made, absent = {}, {}
     for name, make in makers.items():
+        if any(name.startswith(left_out) for left_out in args.without):
+            absent[name] = "left out (--without)"
+            continue
         try:
             made[name] = make()
         except ImportError as missing:
+            absent[name] = str(missing)
             print(f"{name} does not take part: {missing}", flush=True)
-    return made
+    return made, absent
 
 
 def percentile(times, share):
@@ -199,6 +300,9 @@ def one(args, made, queries):
         part = queries[number * args.queries:][:args.queries]
         times = {}
         for name, contestant in made.items():
+            if hasattr(contestant, "times"):
+                times[name] = contestant.times(part)
+                continue
             took = []
             for text in part:
                 begun = time.perf_counter()
@@ -218,6 +322,9 @@ def many(args, made, queries):
         rates = {}
         for name, contestant in made.items():
             part = queries[number * args.queries:][:args.queries]
+            if hasattr(contestant, "rate"):
+                rates[name] = contestant.rate(part, args.callers)
+                continue
             with concurrent.futures.ThreadPoolExecutor(args.callers) as pool:
                 begun = time.perf_counter()
                 list(pool.map(contestant.ask, part))
@@ -257,6 +364,7 @@ def report(found):
         tails = [percentile(r[name], 0.99) for r in found["one"]]
         ratios = [statistics.median(r[name]) / statistics.median(r[ours]) for r in found["one"]]
         lines.append(f"| {name} | {spread(medians)} | {spread(tails)} | {spread(ratios)} | {found['recall'][name]:.3f} |")
+    lines += [""] + [f"{name} does not take part: {why}." for name, why in found["absent"].items()]
     stages = ", ".join(f"{stage} {statistics.median(took):.3f}" for stage, took in found["stages"].items())
     lines += ["", f"Where micpq's time goes, medians in milliseconds: {stages}. The rest is HTTP, JSON, hand-over and Python's client."]
     if found.get("many"):
@@ -276,6 +384,8 @@ def main():
     p.add_argument("--rounds", type=int, default=9)
     p.add_argument("--queries", type=int, default=50, help="per round and contestant (50)")
     p.add_argument("--callers", type=int, default=16)
+    p.add_argument("--documents", type=int, default=0, help="repeat the texts up to so many documents (0: as they are)")
+    p.add_argument("--without", nargs="*", default=[], help="beginnings of the names of contestants to leave out")
     p.add_argument("--out", type=pathlib.Path, default=ROOT / "benchmarks/results/query.md")
     args = p.parse_args()
     args.encoder = str(pathlib.Path(args.encoder).expanduser())
@@ -283,15 +393,19 @@ def main():
     work.mkdir(parents=True, exist_ok=True)
     data(args, work)
     documents = read(args.corpus)
-    vectors = np.load(work / "documents.npy").astype(np.float32)
+    if args.documents:
+        documents = Copies(documents, args.documents)
+        vectors = np.fromfile(args.index.parent / "vectors.f32", np.float32).reshape(args.documents, -1)
+    else:
+        vectors = np.load(work / "documents.npy").astype(np.float32)
     vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
     draw = random.Random(1)
-    queries = [" ".join(draw.choice(documents)["text"].split()[:WORDS]) for _ in range(args.queries * (args.rounds + 1))]
+    queries = [" ".join(documents[draw.randrange(len(documents))]["text"].split()[:WORDS]) for _ in range(args.queries * (args.rounds + 1))]
     commit = subprocess.run(["git", "-C", ROOT, "describe", "--always", "--dirty"], capture_output=True, text=True).stdout.strip()
     found = {"command": " ".join(["make bench-query", f'ARGS="{" ".join(sys.argv[1:])}"'][: 1 + bool(sys.argv[1:])]), "commit": commit,
              "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"), "machine": machine(),
              "simd": os.environ.get("MICPQ_SIMD", "auto"), "documents": len(documents), "callers": args.callers, "load": [os.getloadavg()[0]]}
-    made = contestants(args, work, documents, vectors)
+    made, found["absent"] = contestants(args, work, documents, vectors)
     found["one"] = one(args, made, queries)
     found["stages"] = dict(made["micpq, HTTP"].stages)
     found["recall"] = recall(args, work, made, queries[:100], vectors, documents)

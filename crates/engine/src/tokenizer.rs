@@ -1,5 +1,7 @@
 //! Text to token ids, with the tokens that mark its ends (`[CLS]` and `[SEP]` of BERT), through the `tokenizers` crate.
 
+mod ascii;
+
 use std::path::Path;
 use std::sync::Arc;
 
@@ -11,6 +13,7 @@ use tokenizers::processors::bert::BertProcessing;
 use tokenizers::{TruncationDirection, TruncationParams, TruncationStrategy};
 
 use crate::{Error, Result, parallel};
+use ascii::AsciiPieces;
 
 /// A tokenizer: word pieces, byte pairs or unigrams.
 #[derive(Clone)]
@@ -23,6 +26,8 @@ pub struct Tokenizer {
     inner: Arc<RwLock<Arc<tokenizers::Tokenizer>>>,
     // Truncates nothing, to count tokens.
     whole: Arc<tokenizers::Tokenizer>,
+    // Reads ASCII texts, where the tokenizer is BERT's.
+    pieces: Option<Arc<AsciiPieces>>,
 }
 
 impl Tokenizer {
@@ -60,7 +65,8 @@ impl Tokenizer {
             .with_truncation(None)
             .map_err(|e| Error::format(path, format!("its tokenizer refuses to go without truncation: {e}")))?;
         let whole = Arc::new(inner);
-        Ok(Tokenizer { ends: true, dropped: None, inner: Arc::new(RwLock::new(whole.clone())), whole })
+        let pieces = AsciiPieces::of(&whole).map(Arc::new);
+        Ok(Tokenizer { ends: true, dropped: None, inner: Arc::new(RwLock::new(whole.clone())), whole, pieces })
     }
 
     /// The token that is left out of every text.
@@ -155,6 +161,11 @@ impl Tokenizer {
         let cutting = self.truncating(max_tokens)?;
         let numbered: Vec<(usize, &str)> = texts.iter().map(AsRef::as_ref).enumerate().collect();
         let ids = |&(i, text): &(usize, &str)| {
+            let read = |pieces: &Arc<AsciiPieces>| pieces.encode(text, max_tokens, self.ends);
+            if let Some((mut ids, cut)) = self.pieces.as_ref().and_then(read) {
+                ids.retain(|id| Some(*id) != self.dropped);
+                return Ok((ids, cut));
+            }
             let encoding = cutting
                 .encode_fast(text, self.ends)
                 .map_err(|e| Error::input(format!("text {i}"), format!("cannot be tokenised: {e}")))?;
@@ -227,6 +238,77 @@ mod tests {
             }
         });
         assert!(tokenizer.encode(&["oil"], 2).is_err());
+    }
+
+    /// Tokenizers with a small vocabulary, which reads words, pieces and punctuation.
+    fn small(lowercase: bool) -> Tokenizer {
+        let dir = tempfile::tempdir().unwrap();
+        let vocabulary = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\noil\nrises\nri\n##se\n##s\n##il\no\n##o\na\n##a\n##b\nab\n-\n.\n#\nA\n##A\n1\n##1\n";
+        std::fs::write(dir.path().join("vocab.txt"), vocabulary).unwrap();
+        let config = format!("{{\"do_lower_case\": {lowercase}}}");
+        std::fs::write(dir.path().join("tokenizer_config.json"), config).unwrap();
+        Tokenizer::load(dir.path()).unwrap()
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn ascii_texts_have_the_pieces_of_the_library(
+            words in proptest::collection::vec(proptest::sample::select(vec![
+                "oil", "rises", "rise", "OIL", "riss", "abab", "aAb", "xyz", " ", "  ", "\t", "\n", "\r", "\u{1}", "\0", "\u{b}", "\u{c}",
+                "\u{7f}", "\u{1f}", "-", ".", "##", "#", "1", "11", "[CLS]", "[", "]", "[UNK", "caf\u{e9}", "\u{a0}", "'", "_", "~", "$", "a",
+            ]), 0..40),
+            long in 0usize..130, max_tokens in 3usize..60, lowercase in proptest::bool::ANY, ends in proptest::bool::ANY,
+        ) {
+            let mut text = words.concat();
+            text.push_str(&"a".repeat(long));
+            let fast = Tokenizer { ends, ..small(lowercase) };
+            proptest::prop_assert!(fast.pieces.is_some());
+            let library = Tokenizer { pieces: None, ..fast.clone() };
+            let texts = [text.as_str(), &text[..text.len() / 2 + usize::from(!text.is_char_boundary(text.len() / 2))]];
+            let (ids, cut) = fast.encode_and_cut(&texts, max_tokens).unwrap();
+            let (expected, cut_by_library) = library.encode_and_cut(&texts, max_tokens).unwrap();
+            proptest::prop_assert_eq!(&ids, &expected);
+            for (i, text) in texts.iter().enumerate().filter(|(_, text)| text.is_ascii()) {
+                proptest::prop_assert_eq!(cut[i], library.count(text).unwrap() > max_tokens, "{:?}", text);
+                // Without ends the library stops where the text is full, and does not tell that there was more.
+                proptest::prop_assert!(cut[i] == cut_by_library[i] || !ends && cut[i]);
+            }
+            // An unknown token that is left out is left out on both ways.
+            let dropping = |tokenizer: &Tokenizer| Tokenizer { dropped: Some(1), ..tokenizer.clone() };
+            proptest::prop_assert_eq!(
+                dropping(&fast).encode(&texts, max_tokens).unwrap(), dropping(&library).encode(&texts, max_tokens).unwrap()
+            );
+        }
+    }
+
+    #[test]
+    fn only_texts_that_the_library_must_read_go_there() {
+        let pieces = small(true).pieces.unwrap();
+        assert_eq!(pieces.encode("Oil rises.", 9, true), Some((vec![2, 5, 6, 18, 3], false)));
+        assert_eq!(pieces.encode("Oil rises.", 4, true), Some((vec![2, 5, 6, 3], true)));
+        for text in ["caf\u{e9}", "\u{a0}"] {
+            assert_eq!(pieces.encode(text, 9, true), None, "{text}");
+        }
+        // Where the file names tokens that are looked for in the raw text, one may be in a text with their first byte.
+        let mut file: serde_json::Value = serde_json::from_str(&small(true).to_json().unwrap()).unwrap();
+        let token = |content: &str| {
+            serde_json::json!([{
+                "id": 2, "content": content, "single_word": false, "lstrip": false, "rstrip": false, "normalized": false,
+                "special": true,
+            }])
+        };
+        file["added_tokens"] = token("[CLS]");
+        let read = |file: &serde_json::Value| Tokenizer::read(file.to_string().as_bytes(), Path::new("tokenizer.json"));
+        let named = read(&file).unwrap();
+        let pieces = named.pieces.clone().unwrap();
+        assert_eq!(pieces.encode("[CLS] oil", 9, true), None);
+        assert!(pieces.encode("oil ]", 9, true).is_some());
+        assert_eq!(named.encode(&["[CLS] oil"], 9).unwrap(), [vec![2, 2, 5, 3]]);
+        file["added_tokens"] = token("oil");
+        assert!(read(&file).unwrap().pieces.is_none());
+        file["added_tokens"] = serde_json::json!([]);
+        file["normalizer"] = serde_json::json!({ "type": "Lowercase" });
+        assert!(read(&file).unwrap().pieces.is_none());
     }
 
     #[test]

@@ -262,6 +262,14 @@ impl Index {
         })
     }
 
+    /// Candidates to re-rank so that `k` hits have a recall of `target`. Measured once per commit.
+    #[pyo3(signature = (target, k, stop=None))]
+    fn rerank_for(&self, py: Python<'_>, target: f64, k: Option<usize>, stop: Option<&Stop>) -> PyResult<usize> {
+        let searcher = self.searcher()?;
+        let k = k.unwrap_or(micpq::SearchConfig::default().k);
+        work::run(py, None, stop, |progress| Ok(searcher.rerank_for(target, k, progress)?.rerank))
+    }
+
     /// Finds duplicates, and deletes or marks them if the options say so. The report as JSON text.
     #[pyo3(signature = (options, report=None, stop=None))]
     fn dedup(&self, py: Python<'_>, options: &str, report: Option<Py<PyAny>>, stop: Option<&Stop>) -> PyResult<String> {

@@ -15,40 +15,76 @@ use crate::errors::{exception, raise};
 /// Time between two checks for Ctrl-C and deliveries of progress.
 const TICK: Duration = Duration::from_millis(50);
 
-/// The thread pool of this process, by process id. Threads do not survive a fork, so a forked child would wait forever for
-/// rayon's global pool: it finds the parent's id here and builds its own pool.
-static POOL: Mutex<Option<(u32, Arc<ThreadPool>)>> = Mutex::new(None);
+/// The threads of a process.
+#[derive(Clone)]
+enum Threads {
+    /// rayon's global pool. Short work stays on the calling thread, which hands over only what is parallel.
+    Global,
+    /// A pool of our own.
+    Own(Arc<ThreadPool>),
+}
 
-fn pool() -> PyResult<Arc<ThreadPool>> {
-    let mut pool = POOL.lock();
-    if let Some((process, threads)) = &*pool
-        && *process == std::process::id()
+impl Threads {
+    /// Starts threads of its own for this process; 0 is one per core.
+    fn own(threads: usize) -> PyResult<Threads> {
+        let built = builder(threads).build();
+        built
+            .map(|pool| Threads::Own(Arc::new(pool)))
+            .map_err(|e| exception("StorageError", format!("cannot start threads: {e}")))
+    }
+
+    /// The global pool, where nothing has started it in this process or in the one it was forked from.
+    fn first(threads: usize) -> PyResult<Threads> {
+        if builder(threads).build_global().is_ok() { Ok(Threads::Global) } else { Threads::own(threads) }
+    }
+
+    fn install<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+        match self {
+            Threads::Global => work(),
+            Threads::Own(pool) => pool.install(work),
+        }
+    }
+}
+
+fn builder(threads: usize) -> ThreadPoolBuilder {
+    ThreadPoolBuilder::new().num_threads(threads).thread_name(|i| format!("micpq-{i}"))
+}
+
+/// The threads of this process, by process id. Threads do not survive a fork, so a forked child would wait forever for those of
+/// its parent, rayon's global pool among them: it finds the parent's id here and starts a pool of its own.
+static THREADS: Mutex<Option<(u32, Threads)>> = Mutex::new(None);
+
+fn threads_of_process() -> PyResult<Threads> {
+    let mut known = THREADS.lock();
+    let process = std::process::id();
+    if let Some((owner, threads)) = &*known
+        && *owner == process
     {
         return Ok(threads.clone());
     }
-    let fresh = build_pool(0)?;
+    let fresh = if known.is_none() { Threads::first(0)? } else { Threads::own(0)? };
     // Not dropped: the parent's threads do not exist in this process, so joining them would hang.
-    std::mem::forget(pool.replace((std::process::id(), fresh.clone())));
+    std::mem::forget(known.replace((process, fresh.clone())));
     Ok(fresh)
-}
-
-fn build_pool(threads: usize) -> PyResult<Arc<ThreadPool>> {
-    let built = ThreadPoolBuilder::new().num_threads(threads).thread_name(|i| format!("micpq-{i}")).build();
-    built.map(Arc::new).map_err(|e| exception("StorageError", format!("cannot start threads: {e}")))
 }
 
 /// Sets the number of threads; 0 is one per core. Results do not depend on it.
 #[pyfunction]
 pub fn set_threads(threads: usize) -> PyResult<()> {
-    let fresh = build_pool(threads)?;
-    *POOL.lock() = Some((std::process::id(), fresh));
+    let mut known = THREADS.lock();
+    let process = std::process::id();
+    let fresh = if known.is_none() { Threads::first(threads)? } else { Threads::own(threads)? };
+    let before = known.replace((process, fresh));
+    if before.as_ref().is_some_and(|(owner, _)| *owner != process) {
+        std::mem::forget(before);
+    }
     Ok(())
 }
 
 /// The number of threads.
 #[pyfunction]
 pub fn threads() -> PyResult<usize> {
-    Ok(pool()?.current_num_threads())
+    Ok(threads_of_process()?.install(rayon::current_num_threads))
 }
 
 /// A request to stop, set by another thread.
@@ -147,17 +183,17 @@ pub fn run<T: Send>(
     stop: Option<&Stop>,
     work: impl FnOnce(&dyn Progress) -> Result<T> + Send,
 ) -> PyResult<T> {
-    let pool = pool()?;
+    let threads = threads_of_process()?;
     let stop = stop.map(|s| s.flag.clone()).unwrap_or_default();
     let events = Events { stop: stop.clone(), reported: report.is_some(), ..Events::default() };
     let (outcome, raised) = py.detach(|| {
         std::thread::scope(|scope| {
             let (sender, finished) = mpsc::channel::<()>();
-            let (events, pool) = (&events, &pool);
+            let (events, threads) = (&events, &threads);
             let worker = scope.spawn(move || {
                 // Dropped when the work ends, also by a panic.
                 let _sender = sender;
-                pool.install(|| work(events))
+                threads.install(|| work(events))
             });
             let mut raised: Option<PyErr> = None;
             while let Err(mpsc::RecvTimeoutError::Timeout) = finished.recv_timeout(TICK) {
@@ -180,15 +216,16 @@ pub fn run<T: Send>(
     into_python(outcome)
 }
 
-/// Runs work of milliseconds on the calling thread, without the interpreter's lock.
+/// Runs work of milliseconds without the interpreter's lock: on the calling thread, or in a forked process, and after
+/// [`set_threads`] of one that had threads, on a thread of its pool. To wake one and be woken by it takes longer than a small scan.
 pub fn quick<T: Send>(
     py: Python<'_>,
     stop: Option<&Stop>,
     work: impl FnOnce(&dyn Progress) -> Result<T> + Send,
 ) -> PyResult<T> {
-    let pool = pool()?;
+    let threads = threads_of_process()?;
     let events = Events { stop: stop.map(|s| s.flag.clone()).unwrap_or_default(), ..Events::default() };
-    let guarded = || std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| pool.install(|| work(&events))));
+    let guarded = || std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| threads.install(|| work(&events))));
     into_python(py.detach(guarded))
 }
 

@@ -59,6 +59,17 @@ def test_search_takes_pages_filters_examples_and_a_radius(shared):
     assert set(explained.timings) >= {"encode", "scan"}
 
 
+def test_a_recall_decides_how_many_candidates_are_reranked(shared):
+    # So few documents are all re-ranked.
+    whole = shared.search("wheat harvest", k=5, rerank=len(shared))
+    assert shared.search("wheat harvest", k=5, target_recall=0.9) == whole
+    assert shared.search_many(["wheat harvest"], k=5, target_recall=0.9) == [whole]
+    with pytest.raises(micpq.ConfigError, match="either rerank or target_recall"):
+        shared.search("wheat", rerank=50, target_recall=0.9)
+    with pytest.raises(micpq.ConfigError, match="target_recall is 2"):
+        shared.search("wheat", target_recall=2)
+
+
 def test_search_many_equals_single_searches(shared):
     queries = ["crude oil", "bank loan", "port strike"] * 20
     together = shared.search_many(queries, k=5)

@@ -90,7 +90,7 @@ use tracing_subscriber::prelude::*;
 use config::LogFormat;
 pub use config::ServeConfig;
 pub use keys::new_key;
-use server::Server;
+use server::{Phase, Server};
 use telemetry::Telemetry;
 
 /// The OpenAPI 3.1 description of the API, as JSON.
@@ -130,11 +130,11 @@ pub fn router(config: ServeConfig) -> Result<axum::Router> {
     config.validate()?;
     let server = Arc::new(Server::new(config));
     server.open()?;
-    server.set_ready(true);
+    server.set_phase(Phase::Serving);
     Ok(routes::router(server))
 }
 
-/// Serves until `progress` is interrupted. `on_bound` gets the bound address.
+/// Serves until `progress` is interrupted. `on_bound` gets the bound address when the indexes are open. Health is answered before.
 ///
 /// A stop closes the listener, answers accepted requests, commits waiting writes, and cancels jobs.
 pub fn run(config: ServeConfig, progress: &dyn Progress, on_bound: impl FnOnce(SocketAddr)) -> Result<()> {
@@ -154,22 +154,33 @@ pub fn run(config: ServeConfig, progress: &dyn Progress, on_bound: impl FnOnce(S
         let bound = listener.local_addr().map_err(busy)?;
         let opening = server.clone();
         let opened = tokio::task::spawn_blocking(move || opening.open());
-        opened.await.map_err(|e| Error::config(format!("cannot open the indexes: {e}")))??;
-        let max_connections = listen::max_connections(&server.config, server.indexes().len());
-        server.set_ready(true);
+        let max_connections = listen::max_connections(&server.config, server.expected_indexes());
+        let (has_tls, app) = (tls.is_some(), routes::router(server.clone()));
+        let (opens, is_open) = tokio::sync::oneshot::channel();
+        let serving = listen::run(listener, tls, app, &server.config, max_connections, server.metrics.clone(), async {
+            // A server that cannot open its indexes ends with their error.
+            if is_open.await.is_err() {
+                return std::future::pending().await;
+            }
+            while !progress.interrupted() {
+                tokio::time::sleep(Duration::from_millis(25)).await;
+            }
+            server.set_phase(Phase::Stopping);
+            tracing::info!("stopping: accepted requests are finished first");
+        });
+        let mut serving = std::pin::pin!(serving);
+        // Health is answered while the indexes are opened.
+        let opened = tokio::select! {
+            opened = opened => opened,
+            _ = &mut serving => unreachable!("it serves until the indexes were opened"),
+        };
+        opened.map_err(|e| Error::config(format!("cannot open the indexes: {e}")))??;
+        server.set_phase(Phase::Serving);
         on_bound(bound);
-        tracing::info!(%bound, tls = tls.is_some(), keys = server.config.keys.len(), "listening");
+        tracing::info!(%bound, tls = has_tls, keys = server.config.keys.len(), "listening");
         let following = tokio::spawn(follow(server.clone()));
-        let app = routes::router(server.clone());
-        let finished =
-            listen::run(listener, tls, app, &server.config, max_connections, server.metrics.clone(), async {
-                while !progress.interrupted() {
-                    tokio::time::sleep(Duration::from_millis(25)).await;
-                }
-                server.set_ready(false);
-                tracing::info!("stopping: accepted requests are finished first");
-            })
-            .await;
+        let _ = opens.send(());
+        let finished = serving.await;
         following.abort();
         if !finished {
             tracing::warn!("some requests were not finished within shutdown_seconds");

@@ -22,6 +22,7 @@ pub struct Metrics {
     segments: IntGaugeVec,
     bytes: GaugeVec,
     parts: IntGaugeVec,
+    resident: IntGaugeVec,
     recall: GaugeVec,
     memory: IntGauge,
     pub connections: IntGauge,
@@ -101,6 +102,13 @@ impl Metrics {
                 r,
                 IntGaugeVec::new(opts("index_memory_bytes", "Bytes that searches read, by part."), &["index", "part"]),
             ),
+            resident: registered(
+                r,
+                IntGaugeVec::new(
+                    opts("index_resident_bytes", "Those of index_memory_bytes in the memory of the process."),
+                    &["index", "part"],
+                ),
+            ),
             recall: registered(
                 r,
                 GaugeVec::new(
@@ -162,11 +170,16 @@ impl Metrics {
         ] {
             self.bytes.with_label_values(&[index, part]).set(value as f64);
         }
-        let memory = &info.memory;
-        for (part, value) in
-            [("codes", memory.codes), ("ranks", memory.ranks), ("tables", memory.tables), ("filters", memory.filters)]
-        {
-            self.parts.with_label_values(&[index, part]).set(value as i64);
+        for (gauges, memory) in [(&self.parts, Some(&info.memory)), (&self.resident, info.resident.as_ref())] {
+            let Some(memory) = memory else { continue };
+            for (part, value) in [
+                ("codes", memory.codes),
+                ("ranks", memory.ranks),
+                ("tables", memory.tables),
+                ("filters", memory.filters),
+            ] {
+                gauges.with_label_values(&[index, part]).set(value as i64);
+            }
         }
     }
 
@@ -200,6 +213,7 @@ impl Metrics {
         }
         for part in ["codes", "ranks", "tables", "filters"] {
             let _ = self.parts.remove_label_values(&[index, part]);
+            let _ = self.resident.remove_label_values(&[index, part]);
         }
         for queue in ["query", "write"] {
             let _ = self.queue.remove_label_values(&[index, queue]);

@@ -172,6 +172,12 @@ impl Problem {
         Problem::new(StatusCode::SERVICE_UNAVAILABLE, Code::Stopping, "the server is stopping; try again later")
     }
 
+    /// 503 while the server opens its indexes.
+    pub fn opening() -> Problem {
+        let text = "the server is opening its indexes; GET /readyz answers 200 when it has, try again then";
+        Problem::new(StatusCode::SERVICE_UNAVAILABLE, Code::IndexUnavailable, text)
+    }
+
     /// 500 for a fault of the server.
     pub fn internal(message: impl Into<String>) -> Problem {
         Problem::new(StatusCode::INTERNAL_SERVER_ERROR, Code::Internal, message)

@@ -1,11 +1,12 @@
 //! The query queue of an index. Queries that wait together share an encoder pass and a scan.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use engine::encoder::QueryEncoder;
 use engine::query::{Answer, Embedded, Like, Query, Rerank, SearchConfig, Searcher};
 use engine::{Error, NoProgress, Progress};
 use tokio::sync::oneshot;
@@ -34,6 +35,8 @@ struct Shared {
     coming: AtomicUsize,
     /// Batches that are being answered.
     answering: AtomicUsize,
+    /// Whether the last query was a text that the full encoder reads.
+    reads_texts: AtomicBool,
 }
 
 /// Counts a batch while it is answered, also when that panics.
@@ -88,6 +91,7 @@ impl QueryQueue {
             waiting: AtomicUsize::new(0),
             coming: AtomicUsize::new(0),
             answering: AtomicUsize::new(0),
+            reads_texts: AtomicBool::new(false),
         });
         let batch = config.batch;
         let window = Duration::from_secs_f64(config.batch_window_ms / 1e3);
@@ -109,9 +113,13 @@ impl QueryQueue {
         Ok(QueryQueue { sender: Some(sender), shared, searcher: Box::new(searcher), thread: Some(thread) })
     }
 
-    /// Announces a request before its body is read.
+    /// Announces a request before its body is read. Where it is the only one and the one before it was a text, the threads that
+    /// encode wake while its body is read.
     pub fn coming(&self) -> Coming {
         self.shared.coming.fetch_add(1, Ordering::Relaxed);
+        if self.shared.reads_texts.load(Ordering::Relaxed) && self.is_idle() {
+            (self.searcher)().wake();
+        }
         Coming(self.shared.clone())
     }
 
@@ -123,6 +131,7 @@ impl QueryQueue {
     /// Answers queries in their order. Refuses immediately if the queue is full.
     pub async fn ask(&self, queries: Vec<Query>, config: SearchConfig, coming: Coming) -> problem::Answer<Vec<Answer>> {
         let (reply, answered) = oneshot::channel();
+        self.shared.reads_texts.store(queries.iter().any(reads_text), Ordering::Relaxed);
         let pending = Pending { queries, config, reply, since: Instant::now(), span: tracing::Span::current() };
         if self.sender.is_some() && self.is_idle() && is_short(&pending) {
             // No other query could share its batch, and to wake the thread and be woken by it would take longer than the scan.
@@ -166,6 +175,11 @@ fn is_short(pending: &Pending) -> bool {
         && !snippets
         && !matches!(rerank, Rerank::First(_))
         && matches!(&pending.queries[..], [query] if matches!(&query.like[..], [(like, _)] if short(like)))
+}
+
+/// Whether the full encoder reads a text of the query.
+fn reads_text(query: &Query) -> bool {
+    query.encoder == QueryEncoder::Full && query.like.iter().any(|(like, _)| matches!(like, Like::Text(_)))
 }
 
 fn received(answered: Result<engine::Result<Vec<Answer>>, oneshot::error::RecvError>) -> problem::Answer<Vec<Answer>> {

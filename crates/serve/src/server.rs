@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
 use axum::http::StatusCode;
@@ -43,7 +43,17 @@ pub struct Server {
     indexes: RwLock<BTreeMap<String, Slot>>,
     // Locked while an index is created or dropped, so that two requests for one name do not collide.
     create_or_drop: Mutex<()>,
-    ready: AtomicBool,
+    phase: AtomicU8,
+}
+
+/// What a server does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Phase {
+    /// It opens its indexes. Health is answered, other requests are refused.
+    Opening,
+    Serving,
+    Stopping,
 }
 
 /// The entry of an index name.
@@ -104,7 +114,7 @@ impl Server {
             reads: Turns::new("requests that read much of an index", reads, config.queue),
             indexes: RwLock::default(),
             create_or_drop: Mutex::default(),
-            ready: AtomicBool::new(false),
+            phase: AtomicU8::new(Phase::Opening as u8),
             config,
         }
     }
@@ -143,6 +153,12 @@ impl Server {
             Some(error) if self.indexes().is_empty() && self.config.data.is_none() => Err(error),
             _ => Ok(()),
         }
+    }
+
+    /// The number of indexes that [`Server::open`] will open at most.
+    pub fn expected_indexes(&self) -> usize {
+        let data = self.config.data.as_ref().and_then(|data| std::fs::read_dir(data).ok());
+        self.config.indexes.len() + data.map_or(0, Iterator::count)
     }
 
     fn host(&self, name: &str, dir: &Path, ours: bool) -> Result<Arc<Hosted>> {
@@ -290,12 +306,12 @@ impl Server {
         Ok(())
     }
 
-    pub fn ready(&self) -> bool {
-        self.ready.load(Ordering::SeqCst)
+    pub fn phase(&self) -> Phase {
+        [Phase::Opening, Phase::Serving, Phase::Stopping][usize::from(self.phase.load(Ordering::SeqCst))]
     }
 
-    pub fn set_ready(&self, ready: bool) {
-        self.ready.store(ready, Ordering::SeqCst);
+    pub fn set_phase(&self, phase: Phase) {
+        self.phase.store(phase as u8, Ordering::SeqCst);
     }
 }
 

@@ -8,6 +8,7 @@ use engine::index::{Copied, Index, IndexConfig, MigrateConfig, Stats, backup, mi
 use engine::language::LanguageChoice;
 use engine::model::Model;
 use engine::query::{RecallConfig, RecallReport, Searcher};
+use engine::search::Memory;
 use engine::{Error, Progress};
 use micpq::pipeline::{Embeddings, FillConfig, Filled, fill, report_skipped};
 
@@ -295,11 +296,12 @@ fn print_info(index: &Index, json: bool) -> Result<()> {
         output::line(format!("    {name:<10} {}", size(n)))?;
     }
     let memory = &info.memory;
-    output::line("  in memory    read by searches")?;
-    for (name, n) in
-        [("codes", memory.codes), ("ranks", memory.ranks), ("tables", memory.tables), ("filters", memory.filters)]
-    {
-        output::line(format!("    {name:<10} {}", size(n as u64)))?;
+    output::line("  searches     read, and of it in this process's memory")?;
+    let parts = |of: &Memory| [of.codes, of.ranks, of.tables, of.filters];
+    let resident = info.resident.as_ref().map(parts);
+    for (i, (name, n)) in ["codes", "ranks", "tables", "filters"].into_iter().zip(parts(memory)).enumerate() {
+        let resident = resident.map_or_else(String::new, |parts| format!(", {}", output::bytes(parts[i] as u64)));
+        output::line(format!("    {name:<10} {}{resident}", size(n as u64)))?;
     }
     Ok(())
 }

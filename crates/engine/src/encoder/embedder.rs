@@ -323,6 +323,13 @@ impl Embedder {
         self.encoder.as_ref().expect("without terms there is an encoder")
     }
 
+    /// Wakes the threads that will encode a query that is about to come.
+    pub fn wake(&self) {
+        if let Some(encoder) = &self.encoder {
+            encoder.wake();
+        }
+    }
+
     /// Token ids of the cleaned texts of documents; term numbers in a model with terms.
     pub fn tokens(&self, texts: &[impl AsRef<str> + Sync]) -> Result<Vec<Vec<u32>>> {
         self.tokens_of(Role::Document, texts)

@@ -7,7 +7,6 @@ use kernels::aligned::Aligned;
 use kernels::attention::{self, HalfScratch, Scores, Tiled, attend_rounded};
 use kernels::bf16::HalfRows;
 use kernels::dropout::{Rate, drop_row, mix};
-use kernels::gemm::Epilogue;
 use kernels::rows::{add_layer_norm, layer_norm};
 
 use super::Precision;
@@ -114,12 +113,12 @@ pub struct Scratch {
 impl Transformer {
     /// Last hidden states `[tokens of all sequences, hidden]`. `trace` gets the states after the embeddings (layer 0) and
     /// after each layer. A `team` shares the products of a batch too small to give every thread a task.
-    pub fn forward<'s, 'w>(
-        &'w self,
+    pub fn forward<'s>(
+        &self,
         sequences: &[&[u32]],
         dropout: Option<Dropout>,
         scratch: &'s mut Scratch,
-        team: &Team<'w>,
+        team: &Team,
         mut trace: impl FnMut(usize, &[f32]),
     ) -> &'s [f32] {
         self.embed(sequences, dropout, scratch);
@@ -137,13 +136,13 @@ impl Transformer {
 
     /// Pooled vectors of several views: those of view `i` go into `outs[i]`, `[sequences, hidden]`. Layers without dropout in
     /// any view are computed once. With `[CLS]` the last layer computes the first tokens only.
-    pub fn forward_views<'w>(
-        &'w self,
+    pub fn forward_views(
+        &self,
         sequences: &[&[u32]],
         views: &[Option<Dropout>],
         pool: Pool,
         scratch: &mut Scratch,
-        team: &Team<'w>,
+        team: &Team,
         outs: &mut [&mut [f32]],
     ) {
         let last = self.layers.len() - 1;
@@ -215,13 +214,13 @@ impl Transformer {
         })
     }
 
-    fn run_layers<'w>(
-        &'w self,
+    fn run_layers(
+        &self,
         range: Range<usize>,
         sequences: &[&[u32]],
         dropout: Option<Dropout>,
         scratch: &mut Scratch,
-        team: &Team<'w>,
+        team: &Team,
         mut trace: impl FnMut(usize, &[f32]),
     ) {
         let halves = self.precision == Precision::Bf16 && self.tiled(team).is_some();
@@ -246,12 +245,12 @@ impl Transformer {
     /// The last layer where only the first token of every sequence is needed. The products after the heads, nine twelfths of
     /// a layer, run on the first tokens only. Their states, `[sequences, hidden]`, end up in front, with the same bits as from
     /// `run_layers`.
-    fn last_layer_of_first_tokens<'w>(
-        &'w self,
+    fn last_layer_of_first_tokens(
+        &self,
         sequences: &[&[u32]],
         dropout: Option<Dropout>,
         scratch: &mut Scratch,
-        team: &Team<'w>,
+        team: &Team,
     ) {
         let (l, hidden, count) = (self.layers.len() - 1, self.hidden, sequences.len());
         let mut states = std::mem::take(&mut scratch.states);
@@ -301,15 +300,7 @@ impl Transformer {
 
     /// Runs the heads of a layer for a group. The result goes into `scratch.context`, or with `halves` into
     /// `scratch.context_halves`.
-    fn attend<'w>(
-        &self,
-        layer: &'w Layer,
-        group: &Group,
-        states: &[f32],
-        halves: bool,
-        scratch: &mut Scratch,
-        team: &Team<'w>,
-    ) {
+    fn attend(&self, layer: &Layer, group: &Group, states: &[f32], halves: bool, scratch: &mut Scratch, team: &Team) {
         if let Some(tiled) = self.tiled(team) {
             return self.attend_on_tiles(tiled, layer, group, states, halves, scratch);
         }
@@ -321,7 +312,7 @@ impl Transformer {
             None => states,
         };
         for (x, y) in states.chunks(block * hidden).zip(qkv.chunks_mut(3 * block * hidden)) {
-            layer.attention_in.apply(x, y, rows, team, Epilogue::Bias);
+            layer.attention_in.apply(x, y, rows, team, None);
         }
         for (i, tokens) in group.ranges().enumerate() {
             let qkv = &mut qkv[3 * tokens.start * hidden..3 * tokens.end * hidden];
@@ -349,7 +340,7 @@ impl Transformer {
     ) {
         let hidden = self.hidden;
         let Scratch { qkv_halves, context, context_halves, rows, half_attention, .. } = scratch;
-        layer.attention_in.apply_into(states, qkv_halves, rows, Epilogue::Bias);
+        layer.attention_in.apply_into(states, qkv_halves, rows, None);
         let context = context.space(states.len());
         for (i, tokens) in group.ranges().enumerate() {
             let mask = group.mask(i);
@@ -365,14 +356,14 @@ impl Transformer {
 
     /// The layer after its heads: their output product, the feed-forward block, and a residual and a norm after each, or the norm
     /// before the block.
-    fn finish<'w>(
+    fn finish(
         &self,
-        layer: &'w Layer,
+        layer: &Layer,
         group: &Group,
         states: &mut [f32],
         halves: bool,
         scratch: &mut Scratch,
-        team: &Team<'w>,
+        team: &Team,
     ) {
         let (backend, hidden) = (Backend::active(), self.hidden);
         let Scratch { narrow, normed, context, context_halves, rows, .. } = scratch;
@@ -386,7 +377,7 @@ impl Transformer {
             let from = b * self.batching.block * hidden;
             let narrow = &mut narrow[if halves { from } else { 0 }..][..state.len()];
             if !halves {
-                layer.attention_out.apply(&context[from..from + state.len()], narrow, rows, team, Epilogue::Bias);
+                layer.attention_out.apply(&context[from..from + state.len()], narrow, rows, team, None);
             }
             let block = keys.next_block(state.len() / hidden);
             keys.drop(block.clone(), narrow, hidden, group.site + 1, backend);
@@ -397,7 +388,7 @@ impl Transformer {
             let input = if layer.norms_first { layer.feed_norm.of(state, self.epsilon, normed) } else { &*state };
             match &layer.gate {
                 None => {
-                    layer.feed_in.apply_then(&layer.feed_out, input, narrow, rows, team, self.activation.epilogue());
+                    layer.feed_in.apply_then(&layer.feed_out, input, narrow, rows, team, self.activation);
                 }
                 Some(gate) => {
                     layer.feed_in.apply_gated(gate, &layer.feed_out, input, narrow, rows, team, self.activation);

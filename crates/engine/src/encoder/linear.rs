@@ -1,6 +1,7 @@
 //! One dense layer of the encoder in any precision.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use kernels::Backend;
 use kernels::aligned::Aligned;
@@ -64,6 +65,11 @@ impl Linear {
         self.bias.len()
     }
 
+    /// Whether the weights are `f32`, so that [`Linear::multiply`] reads rows as they are.
+    pub fn is_float(&self) -> bool {
+        matches!(self.weight, Weight::Float(_))
+    }
+
     /// Panels of the outputs.
     pub fn panels(&self) -> usize {
         match &self.weight {
@@ -82,8 +88,16 @@ impl Linear {
         }
     }
 
-    /// `y[rows, outputs of the panels] = epilogue(x W^T)` of rounded rows.
-    pub fn multiply(&self, panels: Range<usize>, x: &[f32], rounded: &Rounded, y: &mut [f32], epilogue: Epilogue) {
+    /// `y[rows, outputs of the panels] = activation(x W^T + bias)` of rounded rows.
+    pub fn multiply(
+        &self,
+        panels: Range<usize>,
+        x: &[f32],
+        rounded: &Rounded,
+        y: &mut [f32],
+        activation: Option<Activation>,
+    ) {
+        let epilogue = self.epilogue(activation);
         match &self.weight {
             Weight::Float(w) => w.multiply_panels(panels, x, y, x.len() / w.inputs(), epilogue),
             Weight::Halves(w) => w.multiply_panels(panels, &rounded.halves, y, epilogue),
@@ -91,18 +105,16 @@ impl Linear {
         }
     }
 
-    /// `y = epilogue(x W^T)` rounded to `bf16`, on one thread.
+    fn epilogue(&self, activation: Option<Activation>) -> Epilogue<'_> {
+        activation.map_or(Epilogue::Bias(&self.bias), |activation| activation.epilogue(&self.bias))
+    }
+
+    /// `y = activation(x W^T + bias)` rounded to `bf16`, on one thread.
     ///
     /// # Panics
     /// If the weights are `f32`: their results are not rounded.
-    pub fn apply_into<'a>(
-        &'a self,
-        x: &[f32],
-        y: &mut HalfRows,
-        rows: &mut Rows,
-        epilogue: impl Fn(&'a [f32]) -> Epilogue<'a>,
-    ) {
-        let (backend, epilogue) = (Backend::active(), epilogue(&self.bias));
+    pub fn apply_into(&self, x: &[f32], y: &mut HalfRows, rows: &mut Rows, activation: Option<Activation>) {
+        let (backend, epilogue) = (Backend::active(), self.epilogue(activation));
         self.round(x, &mut rows.rounded);
         match &self.weight {
             Weight::Float(_) => panic!("results of f32 are not rounded"),
@@ -120,66 +132,65 @@ impl Linear {
         w.multiply_panels(0..w.panels(), x, y, Epilogue::Bias(&self.bias));
     }
 
-    /// `y = next(epilogue(x W^T))`. The intermediate values are rounded at once if `next` would round them.
-    pub fn apply_then<'a>(
-        &'a self,
-        next: &'a Linear,
+    /// `y = next(activation(x W^T + bias))`. The intermediate values are rounded at once if `next` would round them.
+    pub fn apply_then(
+        self: &Arc<Self>,
+        next: &Arc<Linear>,
         x: &[f32],
         y: &mut [f32],
         rows: &mut Rows,
-        team: &Team<'a>,
-        epilogue: impl Fn(&'a [f32]) -> Epilogue<'a>,
+        team: &Team,
+        activation: Activation,
     ) {
         if team.is_alone() && matches!(next.weight, Weight::Halves(_)) {
             let mut between = std::mem::take(&mut rows.wide_halves);
-            self.apply_into(x, &mut between, rows, epilogue);
+            self.apply_into(x, &mut between, rows, Some(activation));
             next.apply_halves(&between, y);
             rows.wide_halves = between;
         } else {
             let mut between = std::mem::take(&mut rows.wide);
             let wide = between.space(y.len() / next.outputs() * self.outputs());
-            self.apply(x, wide, rows, team, epilogue);
-            next.apply(wide, y, rows, team, Epilogue::Bias);
+            self.apply(x, wide, rows, team, Some(activation));
+            next.apply(wide, y, rows, team, None);
             rows.wide = between;
         }
     }
 
     /// `y = next(activation(x W^T) * (x G^T))`: a feed-forward block with a gate.
     #[allow(clippy::too_many_arguments)]
-    pub fn apply_gated<'a>(
-        &'a self,
-        gate: &'a Linear,
-        next: &'a Linear,
+    pub fn apply_gated(
+        self: &Arc<Self>,
+        gate: &Arc<Linear>,
+        next: &Arc<Linear>,
         x: &[f32],
         y: &mut [f32],
         rows: &mut Rows,
-        team: &Team<'a>,
+        team: &Team,
         activation: Activation,
     ) {
         let (mut between, mut gates) = (std::mem::take(&mut rows.wide), std::mem::take(&mut rows.gates));
         let size = y.len() / next.outputs() * self.outputs();
         let (wide, open) = (between.space(size), gates.space(size));
-        self.apply(x, wide, rows, team, activation.epilogue());
-        gate.apply(x, open, rows, team, Epilogue::Bias);
+        self.apply(x, wide, rows, team, Some(activation));
+        gate.apply(x, open, rows, team, None);
         wide.iter_mut().zip(&*open).for_each(|(w, g)| *w *= g);
-        next.apply(wide, y, rows, team, Epilogue::Bias);
+        next.apply(wide, y, rows, team, None);
         (rows.wide, rows.gates) = (between, gates);
     }
 
-    /// `y[rows, outputs] = epilogue(x[rows, inputs] W^T)`.
-    pub fn apply<'a>(
-        &'a self,
+    /// `y[rows, outputs] = activation(x[rows, inputs] W^T + bias)`.
+    pub fn apply(
+        self: &Arc<Self>,
         x: &[f32],
         y: &mut [f32],
         rows: &mut Rows,
-        team: &Team<'a>,
-        epilogue: impl Fn(&'a [f32]) -> Epilogue<'a>,
+        team: &Team,
+        activation: Option<Activation>,
     ) {
-        let epilogue = epilogue(&self.bias);
         if !team.is_alone() {
-            return team.multiply(self, x, y, epilogue);
+            return team.multiply(self, x, y, activation);
         }
         self.round(x, &mut rows.rounded);
-        self.multiply(0..self.panels(), x, &rows.rounded, y, epilogue);
+        self.multiply(0..self.panels(), x, &rows.rounded, y, activation);
     }
 }

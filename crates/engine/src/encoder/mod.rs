@@ -78,6 +78,8 @@ use team::Team;
 
 /// With fewer tokens in a task, a product's weights are read for too few rows.
 const MIN_TASK_TOKENS: usize = 64;
+/// Tokens that a query has at most, as a rule.
+const QUERY_TOKENS: usize = 16;
 
 /// From token ids to token states.
 enum Network {
@@ -272,6 +274,15 @@ impl Encoder {
         Ok(out)
     }
 
+    /// Wakes the threads that will share a query that is about to come, where no other batch is being encoded.
+    pub fn wake(&self) {
+        if let (Network::Transformer(transformer), None, 0) =
+            (&self.network, &self.gpu, self.calls.load(Ordering::Relaxed))
+        {
+            team::wake(transformer.team_size(QUERY_TOKENS, rayon::current_num_threads()));
+        }
+    }
+
     fn encode_on_cpu(
         &self,
         sequences: &[impl AsRef<[u32]> + Sync],
@@ -288,11 +299,9 @@ impl Encoder {
         let mut out: Vec<Matrix> = views.iter().map(|_| Matrix::zeros(sequences.len(), self.width())).collect();
         let threads = rayon::current_num_threads();
         let total: usize = sequences.iter().map(|s| s.as_ref().len()).sum();
-        // Few texts become smaller tasks, so that no core waits for another.
-        let max_tokens = (total / (4 * threads)).clamp(MIN_TASK_TOKENS, transformer.task_tokens());
         let mut tasks = Vec::new();
         let mut rest: Vec<&mut [f32]> = out.iter_mut().map(Matrix::as_mut_slice).collect();
-        for range in forward::groups(sequences, max_tokens) {
+        for range in tasks_of(sequences, total, threads, transformer.task_tokens()) {
             let cut = range.len() * self.width();
             let (rows, after): (Vec<_>, Vec<_>) = rest.into_iter().map(|view| view.split_at_mut(cut)).unzip();
             tasks.push((range, rows));
@@ -343,6 +352,25 @@ impl Encoder {
         }
         Ok(())
     }
+}
+
+/// The sequences of each task. Few texts become smaller tasks of about equal size, as many as threads or a multiple, so that no
+/// core waits for another.
+fn tasks_of(sequences: &[impl AsRef<[u32]>], total: usize, threads: usize, most_tokens: usize) -> Vec<Range<usize>> {
+    let max_tokens = (total / (4 * threads)).clamp(MIN_TASK_TOKENS, most_tokens);
+    let tasks = total.div_ceil(max_tokens);
+    if tasks < threads || tasks > 16 * threads {
+        return forward::groups(sequences, max_tokens);
+    }
+    let fewer = tasks / threads * threads;
+    let tasks = if total.div_ceil(fewer) <= most_tokens { fewer } else { fewer + threads };
+    // The smallest limit with which neighbours fill no more tasks: a limit of equal shares may leave a rest.
+    let (mut low, mut high) = (total.div_ceil(tasks), 2 * total.div_ceil(tasks) + most_tokens);
+    while low < high {
+        let middle = low.midpoint(high);
+        if forward::groups(sequences, middle).len() <= tasks { high = middle } else { low = middle + 1 }
+    }
+    forward::groups(sequences, low)
 }
 
 /// Counts a batch while it is encoded.

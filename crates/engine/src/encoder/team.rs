@@ -1,15 +1,18 @@
 //! Threads that share the products of a batch too small to give each thread its own task, such as a single query.
 //!
 //! A query of ten tokens is 24 products of ten to forty microseconds. Waking a thread of the pool takes as long, so helpers
-//! start once per pass and stay awake between products. No thread waits for a helper that has not started: running threads
-//! take the parts of a product, and the calling thread takes parts until none is left.
+//! start once per pass and stay awake between products. [`wake`] starts them before the text of a query is read, so that they
+//! are there when the pass begins. No thread waits for a helper: running threads take the parts of a product, and the calling
+//! thread takes parts until none is left.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, RwLock};
+use std::sync::{Arc, Mutex, RwLock};
+use std::time::{Duration, Instant};
 
-use kernels::gemm::{Epilogue, PANEL};
+use kernels::gemm::PANEL;
 
 use super::linear::{Linear, Rounded};
+use super::transformer::Activation;
 
 /// Parts of a product per thread. More parts balance a delayed thread; fewer parts read longer runs of weights.
 const PARTS: usize = 2;
@@ -17,34 +20,65 @@ const PARTS: usize = 2;
 const MIN_PANELS: usize = 4;
 /// Spins before a thread yields its core.
 const SPINS: u32 = 512;
+/// How long helpers wait for their first product: a request is read and tokenised in less.
+const PATIENCE: Duration = Duration::from_micros(500);
 
 /// Low bits of a ticket: parts of a product that no thread has taken. The high bits count products.
 const LEFT: u64 = (1 << 16) - 1;
 /// The ticket after the last product.
 const OVER: u64 = u64::MAX << 16;
 
-/// Threads that compute products together, one product after another. The weights live for `'w`.
-pub struct Team<'w> {
+/// The team that was woken for a pass to come.
+static STANDING: Mutex<Option<Arc<Team>>> = Mutex::new(None);
+
+/// Threads that compute products together, one product after another.
+pub struct Team {
     threads: usize,
     ticket: AtomicU64,
     done: AtomicUsize,
-    product: RwLock<Option<Product<'w>>>,
+    product: RwLock<Option<Product>>,
     // Rows of a result interleave, so every part has its own buffer.
     results: Vec<Mutex<Vec<f32>>>,
 }
 
 /// The product that is being computed.
-struct Product<'w> {
-    linear: &'w Linear,
-    epilogue: Epilogue<'w>,
-    // [rows, inputs], in f32 and rounded for the weights.
+struct Product {
+    linear: Arc<Linear>,
+    activation: Option<Activation>,
+    rows: usize,
+    // [rows, inputs], in f32 where the weights are, and rounded where they are.
     x: Vec<f32>,
     rounded: Rounded,
     // Panels per part.
     each: usize,
 }
 
-impl<'w> Team<'w> {
+/// Wakes the helpers of a team of `threads` threads for a pass that begins soon. A thread that sleeps takes 50 to 100 us to wake,
+/// as long as it takes to tokenise a query.
+pub fn wake(threads: usize) {
+    if threads < 2 {
+        return;
+    }
+    // Whoever holds it takes the team, or leaves one.
+    let Ok(mut standing) = STANDING.try_lock() else { return };
+    if standing.as_ref().is_none_or(|team| team.threads != threads || team.is_over()) {
+        if let Some(other) = standing.replace(Team::start(threads)) {
+            other.end();
+        }
+    }
+}
+
+/// The team that stands ready, where it has so many threads.
+fn standing(threads: usize) -> Option<Arc<Team>> {
+    let team = STANDING.try_lock().ok()?.take()?;
+    if team.threads == threads && !team.is_over() {
+        return Some(team);
+    }
+    team.end();
+    None
+}
+
+impl Team {
     /// One thread without helpers.
     pub fn alone() -> Self {
         Team::new(1)
@@ -60,49 +94,70 @@ impl<'w> Team<'w> {
         }
     }
 
+    /// A team with helpers of the current pool.
+    fn start(threads: usize) -> Arc<Team> {
+        let team = Arc::new(Team::new(threads));
+        for _ in 1..threads {
+            let team = team.clone();
+            rayon::spawn(move || team.help());
+        }
+        team
+    }
+
     /// Runs `f` with a team of `threads` threads of the current pool, this one included.
-    pub fn run<T>(threads: usize, f: impl FnOnce(&Team<'w>) -> T) -> T {
-        /// Stops the helpers, also when `f` panics.
-        struct Over<'a>(&'a AtomicU64);
-        impl Drop for Over<'_> {
+    pub fn run<T>(threads: usize, f: impl FnOnce(&Team) -> T) -> T {
+        /// Ends the team, also when `f` panics. Nobody waits for the helpers: one may not even have started.
+        struct Ends(Arc<Team>);
+        impl Drop for Ends {
             fn drop(&mut self) {
-                self.0.store(OVER, Ordering::Release);
+                self.0.end();
             }
         }
-        let team = Team::new(threads.clamp(1, usize::from(u16::MAX) / PARTS));
-        if team.is_alone() {
-            return f(&team);
+        let threads = threads.clamp(1, usize::from(u16::MAX) / PARTS);
+        if threads == 1 {
+            return f(&Team::alone());
         }
-        rayon::in_place_scope(|scope| {
-            for _ in 1..team.threads {
-                scope.spawn(|_| team.help());
-            }
-            let _over = Over(&team.ticket);
-            f(&team)
-        })
+        let team = Ends(standing(threads).unwrap_or_else(|| Team::start(threads)));
+        f(&team.0)
     }
 
     pub fn is_alone(&self) -> bool {
         self.threads == 1
     }
 
-    /// `y = epilogue(x W^T)`, `[rows, outputs]`, with the same bits as on one thread.
-    pub fn multiply(&self, linear: &'w Linear, x: &[f32], y: &mut [f32], epilogue: Epilogue<'w>) {
-        let (panels, outputs) = (linear.panels(), linear.outputs());
-        assert_eq!(x.len() / linear.inputs() * outputs, y.len(), "a row of results for every row");
+    fn is_over(&self) -> bool {
+        self.ticket.load(Ordering::Acquire) == OVER
+    }
+
+    fn end(&self) {
+        self.ticket.store(OVER, Ordering::Release);
+    }
+
+    /// `y = activation(x W^T + bias)`, `[rows, outputs]`, with the same bits as on one thread.
+    pub fn multiply(&self, linear: &Arc<Linear>, x: &[f32], y: &mut [f32], activation: Option<Activation>) {
+        let (panels, outputs, rows) = (linear.panels(), linear.outputs(), x.len() / linear.inputs());
+        assert_eq!(rows * outputs, y.len(), "a row of results for every row");
         let each = panels.div_ceil(self.results.len()).max(MIN_PANELS);
         let parts = panels.div_ceil(each);
         {
             let mut product = self.product.write().expect("a part panicked");
             let (mut own, mut rounded) = product.take().map_or_else(Default::default, |p| (p.x, p.rounded));
             own.clear();
-            own.extend_from_slice(x);
-            linear.round(&own, &mut rounded);
-            *product = Some(Product { linear, epilogue, x: own, rounded, each });
+            if linear.is_float() {
+                own.extend_from_slice(x);
+            }
+            linear.round(x, &mut rounded);
+            *product = Some(Product { linear: linear.clone(), activation, rows, x: own, rounded, each });
         }
         self.done.store(0, Ordering::Relaxed);
-        let turn = self.ticket.load(Ordering::Relaxed) & !LEFT;
-        self.ticket.store(turn + LEFT + 1 + parts as u64, Ordering::Release);
+        let mut ticket = self.ticket.load(Ordering::Relaxed);
+        // A team whose helpers lost their patience is over, and goes on without them.
+        let next = |ticket: u64| (if ticket == OVER { 0 } else { ticket & !LEFT }) + LEFT + 1 + parts as u64;
+        while let Err(now) =
+            self.ticket.compare_exchange_weak(ticket, next(ticket), Ordering::Release, Ordering::Relaxed)
+        {
+            ticket = now;
+        }
         while let Some(part) = self.take() {
             self.compute(part);
         }
@@ -144,19 +199,31 @@ impl<'w> Team<'w> {
         let product = self.product.read().expect("a part panicked");
         let product = product.as_ref().expect("a part of a product");
         let mut result = self.results[part].lock().expect("a part panicked");
-        let linear = product.linear;
+        let linear = &product.linear;
         let panels = part * product.each..((part + 1) * product.each).min(linear.panels());
         let width = (panels.end * PANEL).min(linear.outputs()) - panels.start * PANEL;
-        result.resize(product.x.len() / linear.inputs() * width, 0.0);
-        linear.multiply(panels, &product.x, &product.rounded, &mut result, product.epilogue);
+        result.resize(product.rows * width, 0.0);
+        linear.multiply(panels, &product.x, &product.rounded, &mut result, product.activation);
     }
 
     fn help(&self) {
-        let mut turns = 0;
-        while self.ticket.load(Ordering::Acquire) != OVER {
+        let (begun, mut turns) = (Instant::now(), 0);
+        loop {
+            match self.ticket.load(Ordering::Acquire) {
+                OVER => break,
+                // No product yet.
+                0 if turns % SPINS == SPINS - 1 && begun.elapsed() > PATIENCE => {
+                    let _ = self.ticket.compare_exchange(0, OVER, Ordering::AcqRel, Ordering::Acquire);
+                }
+                _ => {}
+            }
             match self.take() {
                 Some(part) => {
-                    self.compute(part);
+                    // A panic of a part is the calling thread's to report.
+                    let part = std::panic::AssertUnwindSafe(|| self.compute(part));
+                    if std::panic::catch_unwind(part).is_err() {
+                        break;
+                    }
                     turns = 0;
                 }
                 None => wait(&mut turns),
@@ -166,7 +233,7 @@ impl<'w> Team<'w> {
 }
 
 fn wait(turns: &mut u32) {
-    *turns += 1;
+    *turns = turns.wrapping_add(1);
     if turns.is_multiple_of(SPINS) { std::thread::yield_now() } else { std::hint::spin_loop() }
 }
 
@@ -184,15 +251,16 @@ mod tests {
     fn agree(precision: Precision, threads: usize) {
         // Numbers of panels: fewer than a part takes, an incomplete one, as many as parts, many.
         let shapes = [(40, 24), (200, 40), (8 * PANEL, 200), (1000, 8)];
-        let linears: Vec<Linear> =
-            shapes.iter().map(|&(o, i)| Linear::new(&noise(o * i), noise(o), i, precision)).collect();
+        let linear = |&(o, i): &(usize, usize)| Arc::new(Linear::new(&noise(o * i), noise(o), i, precision));
+        let linears: Vec<Arc<Linear>> = shapes.iter().map(linear).collect();
         Team::run(threads, |team| {
             for rows in [1, 10, 67] {
                 for linear in &linears {
                     let x = noise(rows * linear.inputs());
                     let [mut alone, mut shared] = [0, 1].map(|_| vec![0.0; rows * linear.outputs()]);
-                    linear.apply(&x, &mut alone, &mut Rows::default(), &Team::alone(), Epilogue::BiasGelu);
-                    linear.apply(&x, &mut shared, &mut Rows::default(), team, Epilogue::BiasGelu);
+                    let gelu = Some(Activation::Gelu);
+                    linear.apply(&x, &mut alone, &mut Rows::default(), &Team::alone(), gelu);
+                    linear.apply(&x, &mut shared, &mut Rows::default(), team, gelu);
                     assert_eq!(alone, shared, "{precision}, {threads} threads, {rows} rows");
                 }
             }
@@ -219,13 +287,52 @@ mod tests {
     }
 
     #[test]
+    fn a_team_that_was_woken_early_is_used_and_one_that_waited_too_long_is_replaced() {
+        // A pool of its own, whose only other thread can be watched.
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(2).build().unwrap();
+        pool.install(|| {
+            for pause in [Duration::ZERO, Duration::from_micros(50), 4 * PATIENCE] {
+                // Other tests of this process may take the team; then this one starts its own.
+                wake(2);
+                std::thread::sleep(pause);
+                agree(Precision::Int8, 2);
+            }
+            let late = Team::start(2);
+            while !late.is_over() {
+                std::thread::yield_now();
+            }
+            let linear = Arc::new(Linear::new(&noise(400 * 8), noise(400), 8, Precision::F32));
+            let (x, mut y, mut alone) = (noise(16), vec![0.0; 800], vec![0.0; 800]);
+            linear.apply(&x, &mut alone, &mut Rows::default(), &Team::alone(), None);
+            linear.apply(&x, &mut y, &mut Rows::default(), &late, None);
+            assert_eq!(y, alone, "a team without helpers computes alone");
+        });
+    }
+
+    #[test]
+    fn no_team_waits_for_a_pool_that_is_busy() {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build().unwrap();
+        let (begin, blocked) = std::sync::mpsc::channel::<()>();
+        pool.spawn(move || blocked.recv().unwrap_or(()));
+        // The only thread of the pool ends after this one.
+        let linear = Arc::new(Linear::new(&noise(400 * 8), noise(400), 8, Precision::F32));
+        let (x, mut y) = (noise(8), vec![0.0; 400]);
+        let team = Arc::new(Team::new(2));
+        let helper = team.clone();
+        pool.spawn(move || helper.help());
+        linear.apply(&x, &mut y, &mut Rows::default(), &team, None);
+        team.end();
+        begin.send(()).unwrap();
+    }
+
+    #[test]
     fn a_panic_stops_the_helpers() {
-        let linear = Linear::new(&noise(400 * 8), noise(400), 8, Precision::F32);
+        let linear = Arc::new(Linear::new(&noise(400 * 8), noise(400), 8, Precision::F32));
         // The calling thread panics at a result of the wrong size; any thread that takes a part panics at malformed rows.
         for (values, results) in [(8, 3), (9, 400)] {
             let (x, mut y) = (noise(values), vec![0.0; results]);
             let run = std::panic::AssertUnwindSafe(|| {
-                Team::run(4, |team| linear.apply(&x, &mut y, &mut Rows::default(), team, Epilogue::Bias));
+                Team::run(4, |team| linear.apply(&x, &mut y, &mut Rows::default(), team, None));
             });
             assert!(std::panic::catch_unwind(run).is_err(), "{values} values, {results} results");
         }

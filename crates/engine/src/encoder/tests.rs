@@ -591,3 +591,26 @@ fn workers_give_the_bits_of_the_encoder_itself() {
     assert!(remote.sequences_at_once() >= 2 * 256);
     assert!(local.encode_batch(b"{}", &NoProgress).unwrap_err().to_string().contains("cannot be read"));
 }
+
+#[test]
+fn tasks_of_few_texts_are_as_many_as_threads_and_equal() {
+    let ids = |lengths: &[usize]| lengths.iter().map(|&n| vec![1u32; n]).collect::<Vec<_>>();
+    let sizes = |lengths: &[usize], threads: usize| {
+        let ids = ids(lengths);
+        let tasks = super::tasks_of(&ids, lengths.iter().sum(), threads, 512);
+        assert_eq!(tasks.iter().map(|range| range.len()).sum::<usize>(), lengths.len(), "every text once");
+        let tokens = |range: &std::ops::Range<usize>| lengths[range.clone()].iter().sum::<usize>();
+        tasks.iter().map(tokens).collect::<Vec<_>>()
+    };
+    // Sixteen queries of ten tokens: three tasks of 64, 64 and 32 would leave a core alone with the last one.
+    assert_eq!(sizes(&[10; 16], 2), [80, 80]);
+    assert_eq!(sizes(&[10; 26], 2), [70, 70, 70, 50]);
+    assert_eq!(sizes(&[10; 6], 2), [60]);
+    assert_eq!(sizes(&[10; 12], 16), [60, 60]);
+    assert_eq!(sizes(&[300, 20, 20], 2), [300, 40]);
+    // No task is larger than the cache takes, one long text apart.
+    for lengths in [vec![64; 33], vec![500; 5], vec![600, 3, 500, 7, 40]] {
+        let tasks = sizes(&lengths, 2);
+        assert!(tasks.iter().all(|&tokens| tokens <= 600), "{tasks:?}");
+    }
+}

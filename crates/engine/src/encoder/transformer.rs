@@ -23,14 +23,14 @@ pub(super) struct Norm {
 
 pub(super) struct Layer {
     // Queries, keys and values in one product: [3 * hidden, hidden].
-    pub attention_in: Linear,
-    pub attention_out: Linear,
+    pub attention_in: Arc<Linear>,
+    pub attention_out: Arc<Linear>,
     // None before the first block of ModernBERT, whose embeddings have one.
     pub attention_norm: Option<Norm>,
-    pub feed_in: Linear,
+    pub feed_in: Arc<Linear>,
     // Multiplied with the activated values of `feed_in`, where the block is gated.
-    pub gate: Option<Linear>,
-    pub feed_out: Linear,
+    pub gate: Option<Arc<Linear>>,
+    pub feed_out: Arc<Linear>,
     pub feed_norm: Norm,
     // Norms come before the blocks, not after them.
     pub norms_first: bool,
@@ -188,21 +188,21 @@ impl Parts<'_> {
         outputs: usize,
         inputs: usize,
         biased: bool,
-    ) -> Result<Vec<Linear>> {
+    ) -> Result<Vec<Arc<Linear>>> {
         let (mut weight, mut bias) = (Vec::new(), Vec::new());
         for name in names {
             weight.extend(self.weights.read(&format!("{name}.weight"), &[outputs, inputs])?);
             bias.extend(self.vector(&format!("{name}.bias"), outputs, biased)?);
         }
         let (weights, biases) = (weight.chunks_exact(weight.len() / parts), bias.chunks_exact(bias.len() / parts));
-        Ok(weights.zip(biases).map(|(w, b)| Linear::new(w, b.to_vec(), inputs, self.precision)).collect())
+        Ok(weights.zip(biases).map(|(w, b)| Arc::new(Linear::new(w, b.to_vec(), inputs, self.precision))).collect())
     }
 
     fn layer(&self, i: usize) -> Result<Layer> {
         let Parts { config, names, .. } = *self;
         let (hidden, inner, modern) = (config.hidden_size, config.intermediate_size, config.modern.as_ref());
         let at = |part: &str| format!("{}.{i}.{part}", names.layers);
-        let one = |name: &str, outputs: usize, inputs: usize, biased: bool| -> Result<Linear> {
+        let one = |name: &str, outputs: usize, inputs: usize, biased: bool| -> Result<Arc<Linear>> {
             Ok(self.linears(&[at(name)], 1, outputs, inputs, biased)?.remove(0))
         };
         let attention_bias = modern.is_none_or(|modern| modern.attention_bias);
@@ -291,11 +291,11 @@ pub(super) enum Activation {
 }
 
 impl Activation {
-    pub(super) fn epilogue<'a>(self) -> impl Fn(&'a [f32]) -> Epilogue<'a> {
+    pub(super) fn epilogue(self, bias: &[f32]) -> Epilogue<'_> {
         match self {
-            Activation::Gelu => Epilogue::BiasGelu,
-            Activation::GeluTanh => Epilogue::BiasGeluTanh,
-            Activation::Relu => Epilogue::BiasRelu,
+            Activation::Gelu => Epilogue::BiasGelu(bias),
+            Activation::GeluTanh => Epilogue::BiasGeluTanh(bias),
+            Activation::Relu => Epilogue::BiasRelu(bias),
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Files of the store. Each is compared with its checksum once before it is used.
 
+use std::io::Read;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -58,7 +59,10 @@ impl StoreFile {
     pub fn check(&self) -> Result<()> {
         let compare = || {
             let bytes = self.mapped.read_bytes(0..self.mapped.len()).map_err(|e| e.to_string())?;
-            footer(&bytes).map(drop)
+            let (footer, end) = read_footer(&bytes)?;
+            // Read through the file: what is read through the map stays in the memory of this process.
+            let found = checksum(&self.path, bytes.len(), end).unwrap_or_else(|| crc32fast::hash(&bytes[..end]));
+            footer.compare(found)
         };
         self.found.get_or_init(compare).clone().map_err(|problem| damaged(&self.path, &problem))
     }
@@ -133,6 +137,39 @@ struct Footer {
 /// Checks the footer and the checksum of a store file and returns the version in the footer. Layout: content, footer as
 /// JSON, length of the JSON, the number 1337. Both numbers are four bytes, little-endian.
 pub(super) fn footer(bytes: &[u8]) -> std::result::Result<Version, String> {
+    let (footer, end) = read_footer(bytes)?;
+    footer.compare(crc32fast::hash(&bytes[..end]))?;
+    Ok(footer.version)
+}
+
+impl Footer {
+    fn compare(&self, crc: u32) -> std::result::Result<(), String> {
+        if crc != self.crc {
+            return Err(format!("its checksum is {crc:08x}, its footer says {:08x}", self.crc));
+        }
+        Ok(())
+    }
+}
+
+/// The checksum of the first `end` bytes of a file of `len` bytes; `None` where it cannot be read, or is another.
+fn checksum(path: &Path, len: usize, end: usize) -> Option<u32> {
+    let mut file = std::fs::File::open(path).ok()?;
+    if file.metadata().ok()?.len() != len as u64 {
+        return None;
+    }
+    let (mut hash, mut buffer) = (crc32fast::Hasher::new(), vec![0; end.min(1 << 20)]);
+    let mut left = end;
+    while left > 0 {
+        let piece = &mut buffer[..left.min(1 << 20)];
+        file.read_exact(piece).ok()?;
+        hash.update(piece);
+        left -= piece.len();
+    }
+    Some(hash.finalize())
+}
+
+/// The footer of a store file, and where the content ends.
+fn read_footer(bytes: &[u8]) -> std::result::Result<(Footer, usize), String> {
     let number = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
     if bytes.len() < 8 || number(bytes.len() - 4) != 1337 {
         return Err("it does not end in a footer; it may be cut short".into());
@@ -144,11 +181,7 @@ pub(super) fn footer(bytes: &[u8]) -> std::result::Result<Version, String> {
     if serde_json::to_vec(&footer).is_ok_and(|rewritten| rewritten != json) {
         return Err("its footer is not as it was written".into());
     }
-    let crc = crc32fast::hash(&bytes[..begin]);
-    if crc != footer.crc {
-        return Err(format!("its checksum is {crc:08x}, its footer says {:08x}", footer.crc));
-    }
-    Ok(footer.version)
+    Ok((footer, begin))
 }
 
 #[cfg(test)]

@@ -291,8 +291,50 @@ impl Bitmap {
     }
 }
 
+/// Documents of a segment: their numbers in rising order while they are few, otherwise a bitmap.
+pub(super) enum Matched {
+    Few(Vec<u32>),
+    Many(Bitmap),
+}
+
+/// The documents of a segment that match, deleted or not; few are at most `few`.
+pub(super) fn matched_few(
+    searcher: &Searcher,
+    segment: &SegmentReader,
+    query: &dyn Query,
+    few: usize,
+) -> Result<Matched> {
+    let mut found = Matched::Few(Vec::new());
+    each_matched(searcher, segment, query, |documents| {
+        if let Matched::Few(all) = &mut found
+            && all.len() + documents.len() > few
+        {
+            let mut bits = Bitmap::empty(segment.max_doc() as usize);
+            all.iter().for_each(|&document| bits.insert(document));
+            found = Matched::Many(bits);
+        }
+        match &mut found {
+            Matched::Few(all) => all.extend_from_slice(documents),
+            Matched::Many(bits) => documents.iter().for_each(|&document| bits.insert(document)),
+        }
+    })?;
+    Ok(found)
+}
+
 /// The documents of a segment that match, deleted or not.
 pub(super) fn matched(searcher: &Searcher, segment: &SegmentReader, query: &dyn Query) -> Result<Bitmap> {
+    let mut bits = Bitmap::empty(segment.max_doc() as usize);
+    each_matched(searcher, segment, query, |documents| documents.iter().for_each(|&document| bits.insert(document)))?;
+    Ok(bits)
+}
+
+/// Passes all documents that match to `take`, in rising order, some at a time.
+fn each_matched(
+    searcher: &Searcher,
+    segment: &SegmentReader,
+    query: &dyn Query,
+    mut take: impl FnMut(&[u32]),
+) -> Result<()> {
     let refuse = |e| match e {
         TantivyError::InvalidArgument(problem) | TantivyError::SchemaError(problem) => {
             Error::filter(None, format!("the filter cannot be applied: {problem}"))
@@ -300,10 +342,7 @@ pub(super) fn matched(searcher: &Searcher, segment: &SegmentReader, query: &dyn 
         other => tantivy_error(std::path::Path::new(super::STORE), other),
     };
     let weight = query.weight(EnableScoring::disabled_from_searcher(searcher)).map_err(refuse)?;
-    let mut bits = Bitmap::empty(segment.max_doc() as usize);
-    let mut take = |documents: &[u32]| documents.iter().for_each(|&document| bits.insert(document));
-    weight.for_each_no_score(segment, &mut take).map_err(refuse)?;
-    Ok(bits)
+    weight.for_each_no_score(segment, &mut take).map_err(refuse)
 }
 
 /// The documents of a segment that match and are not deleted.

@@ -38,8 +38,10 @@ pub struct Info {
     /// How rerank vectors are stored.
     pub rerank_vectors: RerankVectors,
     pub bytes: Bytes,
-    /// Bytes in memory that searches read.
+    /// Bytes that searches read.
     pub memory: Memory,
+    /// Those of them that are in this process's memory; `None` where the system does not tell.
+    pub resident: Option<Memory>,
 }
 
 /// Bytes on disk, by part.
@@ -89,6 +91,13 @@ pub(super) fn of(inner: &Inner) -> Result<Info> {
     bytes.columns = bytes.columns.saturating_sub(bytes.rerank_vectors);
     let mut memory = Memory { filters: inner.selections.bytes(), ..Memory::default() };
     snapshot.segments().iter().for_each(|segment| memory += segment.memory());
+    let mut resident = Some(Memory { filters: inner.selections.bytes(), ..Memory::default() });
+    for segment in snapshot.segments() {
+        resident = resident.zip(segment.resident()).map(|(mut sum, own)| {
+            sum += own;
+            sum
+        });
+    }
     Ok(Info {
         format: inner.manifest.format(),
         documents: snapshot.documents(),
@@ -104,6 +113,7 @@ pub(super) fn of(inner: &Inner) -> Result<Info> {
         rerank_vectors: inner.manifest.rerank_vectors(),
         bytes,
         memory,
+        resident,
     })
 }
 

@@ -13,6 +13,7 @@ mod claim;
 mod errors;
 mod schema;
 mod chunks;
+mod rerank_rows;
 mod rerank_vectors;
 mod payload;
 
@@ -93,6 +94,9 @@ use manifest::Manifest;
 use schema::{Fields, Layout};
 use selections::Selections;
 use snapshot::Snapshot;
+
+/// Blocks of 16 KiB of texts that are kept unpacked, per segment. A page of ten hits unpacked ten of them.
+const TEXT_BLOCKS: usize = 1024;
 
 #[derive(Clone, Debug, Default)]
 pub struct IndexConfig {
@@ -229,8 +233,10 @@ impl Index {
             ));
         }
         verify::check_list(&tantivy, &store)?;
-        let reader =
-            guarded(&store, || tantivy.reader_builder().reload_policy(tantivy::ReloadPolicy::Manual).try_into())?;
+        let reader = guarded(&store, || {
+            let reader = tantivy.reader_builder().reload_policy(tantivy::ReloadPolicy::Manual);
+            reader.doc_store_cache_num_blocks(TEXT_BLOCKS).try_into()
+        })?;
         let snapshot = Snapshot::open(dir, &directory, &model, layout, reader.searcher(), None, progress)?;
         let inner = Inner {
             dir: dir.to_path_buf(),

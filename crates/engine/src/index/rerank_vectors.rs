@@ -1,12 +1,13 @@
 //! Rerank vectors: embeddings stored beside the codes to order the first candidates of a search again.
 
 use kernels::Backend;
-use kernels::bytes::product_and_square;
+use kernels::bytes::{prefetch, product_and_square};
 use serde::{Deserialize, Serialize};
 use strum::{Display, EnumString, VariantNames};
-use tantivy::SegmentReader;
 use tantivy::columnar::Column;
+use tantivy::{DocId, SegmentReader};
 
+use super::rerank_rows::RerankRows;
 use super::schema::RERANK_VECTOR;
 use crate::Error;
 
@@ -121,6 +122,7 @@ impl RerankVectors {
 pub(super) struct Cosines<'a> {
     // With their lengths.
     embeddings: Vec<(&'a [f32], f32)>,
+    // The vector that is compared, in one of two forms.
     packed: Vec<u64>,
     bytes: Vec<i8>,
     values: Vec<f32>,
@@ -132,7 +134,8 @@ impl<'a> Cosines<'a> {
         Cosines { embeddings, packed: Vec::new(), bytes: Vec::new(), values: Vec::new() }
     }
 
-    /// Appends the cosine of the packed vector with every embedding; 0 where one of both is zero.
+    /// Appends the cosine of a packed vector with every embedding; 0 where one of both is zero. That of [`RerankVectors::Int8`]
+    /// lies in `bytes`, others in `packed`.
     fn append(&mut self, kind: RerankVectors, width: usize, out: &mut Vec<f32>) {
         let cosine =
             |product: f32, lengths: f32| if lengths > 0.0 { (product / lengths).clamp(-1.0, 1.0) } else { 0.0 };
@@ -140,9 +143,6 @@ impl<'a> Cosines<'a> {
             RerankVectors::None => {}
             // The scale is in the product and in the length, so the bytes alone give the cosine.
             RerankVectors::Int8 => {
-                self.bytes.resize(8 * self.packed.len(), 0);
-                let blocks = self.bytes.as_chunks_mut::<8>().0.iter_mut().zip(&self.packed);
-                blocks.for_each(|(bytes, block)| *bytes = block.to_le_bytes().map(|byte| byte as i8));
                 let bytes = &self.bytes[SCALE..][..width];
                 out.extend(self.embeddings.iter().map(|(embedding, length)| {
                     let (product, square) = product_and_square(Backend::active(), embedding, bytes);
@@ -186,6 +186,8 @@ pub(super) struct RerankColumn {
     rerank_vectors: RerankVectors,
     width: usize,
     column: Option<Column<u64>>,
+    // The same values where they can be read without the column's decoder.
+    rows: Option<RerankRows>,
 }
 
 impl RerankColumn {
@@ -195,7 +197,19 @@ impl RerankColumn {
         } else {
             reader.fast_fields().column_opt::<u64>(RERANK_VECTOR)?
         };
-        Ok(RerankColumn { rerank_vectors, width, column })
+        let rows = match &column {
+            Some(column) => RerankRows::find(reader, column, rerank_vectors.u64s(width))?,
+            None => None,
+        };
+        Ok(RerankColumn { rerank_vectors, width, column, rows })
+    }
+
+    /// Asks the CPU to load a document's vector that [`RerankColumn::cosines`] will read soon.
+    #[inline]
+    pub fn prefetch(&self, document: DocId) {
+        if let Some(row) = self.rows.as_ref().and_then(|rows| rows.get(document)) {
+            prefetch(row);
+        }
     }
 
     /// Reads a document's vector `[width]` into `embedding`; `packed` is a reusable buffer.
@@ -213,8 +227,26 @@ impl RerankColumn {
         embeddings: &mut Cosines,
         out: &mut Vec<f32>,
     ) -> std::result::Result<(), String> {
-        self.read_packed(document, &mut embeddings.packed)?;
+        if self.rerank_vectors == RerankVectors::Int8 {
+            self.read_bytes(document, embeddings)?;
+        } else {
+            self.read_packed(document, &mut embeddings.packed)?;
+        }
         embeddings.append(self.rerank_vectors, self.width, out);
+        Ok(())
+    }
+
+    /// Reads a vector as bytes, at once where its row is at hand.
+    fn read_bytes(&self, document: u32, embeddings: &mut Cosines) -> std::result::Result<(), String> {
+        let row = self.rows.as_ref().and_then(|rows| Some((rows, rows.get(document)?)));
+        embeddings.bytes.resize(8 * self.rerank_vectors.u64s(self.width), 0);
+        let bytes = embeddings.bytes.as_chunks_mut::<8>().0.iter_mut();
+        if let Some((rows, row)) = row {
+            bytes.zip(row.as_chunks::<8>().0).for_each(|(to, from)| *to = signed(rows.value(*from)));
+            return Ok(());
+        }
+        self.read_packed(document, &mut embeddings.packed)?;
+        bytes.zip(&embeddings.packed).for_each(|(to, from)| *to = signed(*from));
         Ok(())
     }
 
@@ -229,6 +261,10 @@ impl RerankColumn {
             _ => Err(format!("document {document} has {} values of 64 bits, {} expected", rows.len(), packed.len())),
         }
     }
+}
+
+fn signed(block: u64) -> [i8; 8] {
+    block.to_le_bytes().map(|byte| byte as i8)
 }
 
 #[cfg(test)]
@@ -284,6 +320,7 @@ mod tests {
             let mut cosines = Cosines::new(&[&own, &other, &zero]);
             cosines.packed = kind.pack(&own).unwrap();
             kind.unpack(&cosines.packed, &mut back);
+            cosines.bytes = cosines.packed.iter().flat_map(|block| signed(*block)).collect();
             let mut found = Vec::new();
             cosines.append(kind, 100, &mut found);
             for (found, embedding) in found.iter().zip([&own, &other, &zero]) {

@@ -15,7 +15,7 @@ use super::{CODES, STORE};
 use crate::disk::{self, Durable};
 use crate::mmap::Map;
 use crate::model::CodeShape;
-use crate::search::{CodeBlocks, Memory, Owner, Selection};
+use crate::search::{CodeBlocks, DocumentColumns, Memory, Owner, Selection};
 use crate::{Error, Progress, Result};
 
 /// Path of a segment's packed codes.
@@ -124,6 +124,16 @@ impl Columns {
     }
 }
 
+impl DocumentColumns for Columns {
+    fn codes(&self, group: usize, documents: &[u32], values: &mut [u64]) {
+        self.codes[group].get_vals(documents, values);
+    }
+
+    fn sequences(&self, documents: &[u32], values: &mut [u64]) {
+        self.sequence.get_vals(documents, values);
+    }
+}
+
 /// A segment ready to be searched.
 pub(super) struct Segment {
     pub id: SegmentId,
@@ -171,7 +181,7 @@ impl Segment {
 
     /// The documents that are not deleted; `None` if nothing is deleted.
     pub fn alive(&self) -> Option<Arc<Selection<'static>>> {
-        self.alive.as_ref().map(|alive| alive.selection(&self.blocks))
+        self.alive.as_ref().map(|alive| alive.selection(&self.blocks, &self.columns))
     }
 
     /// Sum of the lengths of the living documents; `count` is called once.
@@ -186,6 +196,11 @@ impl Segment {
     pub fn memory(&self) -> Memory {
         let alive = self.alive.as_ref().and_then(|alive| alive.selection.get());
         Memory { filters: alive.map_or(0, |selection| selection.bytes()), ..self.blocks.memory() }
+    }
+
+    /// Of [`Segment::memory`], what is in this process's memory; `None` where the system does not tell.
+    pub fn resident(&self) -> Option<Memory> {
+        Some(Memory { filters: self.memory().filters, ..self.blocks.resident()? })
     }
 
     /// Checks every byte of the packed codes, once. Opening an index reads none of them, so it takes milliseconds for
@@ -207,11 +222,12 @@ impl Alive {
         Some(Arc::new(Alive { documents, selection: OnceLock::new() }))
     }
 
-    fn selection(&self, blocks: &CodeBlocks) -> Arc<Selection<'static>> {
+    fn selection(&self, blocks: &CodeBlocks, columns: &Columns) -> Arc<Selection<'static>> {
         let make = || {
             let mut bits = Bitmap::empty(blocks.len());
             (0..blocks.len() as u32).filter(|&d| self.documents.is_alive(d)).for_each(|d| bits.insert(d));
-            Arc::new(Selection::new(blocks, bits.blocks()).into_owned())
+            // Every search reads it, so the first one waits until it is in order.
+            Arc::new(Selection::new(blocks, bits.blocks(), columns).sorted().into_owned())
         };
         self.selection.get_or_init(make).clone()
     }

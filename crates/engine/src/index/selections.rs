@@ -1,7 +1,8 @@
 //! Cache of the documents that match a filter, per segment.
 //!
 //! A segment never changes, so its documents that match a filter do not change either. Only deletions do, and they are
-//! subtracted when they come. A filter is therefore evaluated once per segment, and repeating it costs only the scan.
+//! subtracted when they come. A filter is therefore evaluated once per segment, and repeating it costs only the scan. The first
+//! search with a selective filter scans the codes in the order they are found in; they are sorted for later searches meanwhile.
 
 use std::sync::Arc;
 
@@ -10,10 +11,10 @@ use parking_lot::{Mutex, MutexGuard};
 use tantivy::index::SegmentId;
 use tantivy::{Searcher, SegmentReader};
 
-use super::filter::{Filter, FilterKey, matched};
+use super::filter::{Filter, FilterKey, Matched, matched_few};
 use super::segment::Segment;
 use crate::Result;
-use crate::search::Selection;
+use crate::search::{FEW, Selection};
 
 /// Max bytes of the cache of one index: 500 filters that each match half of a million documents.
 const MAX_BYTES: usize = 64 << 20;
@@ -23,7 +24,7 @@ const ENTRY: usize = 256;
 
 /// LRU cache, limited by memory.
 pub(super) struct Selections {
-    held: Mutex<Held>,
+    held: Arc<Mutex<Held>>,
     most: usize,
 }
 
@@ -56,7 +57,7 @@ impl Default for Selections {
 
 impl Selections {
     fn with_memory(most: usize) -> Selections {
-        Selections { held: Mutex::new(Held { entries: LruCache::unbounded(), bytes: 0 }), most }
+        Selections { held: Arc::new(Mutex::new(Held { entries: LruCache::unbounded(), bytes: 0 })), most }
     }
 
     fn held(&self) -> MutexGuard<'_, Held> {
@@ -82,8 +83,12 @@ impl Selections {
         let mut entry = match known {
             Some(entry) => entry,
             None => {
-                let documents = matched(searcher, reader, filter.query())?;
-                let all = Selection::new(&segment.blocks, documents.blocks()).into_owned();
+                let all = match matched_few(searcher, reader, filter.query(), segment.blocks.len() / FEW)? {
+                    Matched::Few(documents) => Selection::few(&segment.blocks, documents, &segment.columns),
+                    Matched::Many(bits) => {
+                        Selection::new(&segment.blocks, bits.blocks(), &segment.columns).into_owned()
+                    }
+                };
                 Entry { all: Arc::new(all), living: None, key: filter.bytes() }
             }
         };
@@ -97,19 +102,38 @@ impl Selections {
             }
         };
         if changed {
-            self.keep(key, entry);
+            if entry.all.can_be_sorted() {
+                self.sort_later(key.clone(), entry.clone());
+            }
+            self.held().keep(key, entry, self.most);
         }
         Ok((living, cached))
     }
 
-    fn keep(&self, key: (SegmentId, FilterKey), entry: Entry) {
-        let mut held = self.held();
-        held.bytes += entry.bytes();
-        let before = held.entries.push(key, entry);
-        held.bytes -= before.map_or(0, |(_, entry)| entry.bytes());
-        while held.bytes > self.most {
-            let Some((_, entry)) = held.entries.pop_lru() else { break };
-            held.bytes -= entry.bytes();
+    /// Sorts the codes of an entry beside the search that made it.
+    fn sort_later(&self, key: (SegmentId, FilterKey), entry: Entry) {
+        let (held, most) = (self.held.clone(), self.most);
+        rayon::spawn(move || {
+            let all = Arc::new(entry.all.sorted());
+            let living = entry.living.as_ref().map(|(stamp, living)| (*stamp, Arc::new(living.sorted())));
+            let mut held = held.lock();
+            // Unless another search has replaced it, or it had no room.
+            if held.entries.peek(&key).is_some_and(|now| Arc::ptr_eq(&now.all, &entry.all)) {
+                held.keep(key, Entry { all, living, key: entry.key }, most);
+            }
+        });
+    }
+}
+
+impl Held {
+    /// Adds or replaces an entry, within the limit of memory.
+    fn keep(&mut self, key: (SegmentId, FilterKey), entry: Entry, most: usize) {
+        self.bytes += entry.bytes();
+        let before = self.entries.push(key, entry);
+        self.bytes -= before.map_or(0, |(_, entry)| entry.bytes());
+        while self.bytes > most {
+            let Some((_, entry)) = self.entries.pop_lru() else { break };
+            self.bytes -= entry.bytes();
         }
     }
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 
 use rayon::prelude::*;
 use sha2::{Digest, Sha256};
-use tantivy::columnar::{Column, StrColumn};
+use tantivy::columnar::{Column, ColumnValues, StrColumn};
 use tantivy::index::SegmentId;
 use tantivy::query::Query;
 use tantivy::schema::IndexRecordOption;
@@ -74,6 +74,7 @@ pub(crate) struct Snapshot {
     documents: OnceLock<usize>,
     files: Vec<[Vec<Arc<StoreFile>>; FilePart::ALL.len()]>,
     attributes: OnceLock<BTreeSet<String>>,
+    number: OnceLock<u64>,
 }
 
 impl Snapshot {
@@ -109,8 +110,8 @@ impl Snapshot {
         }
         directory.forget_unused();
         let chunks = layout.chunk.map(|_| chunks);
-        let (documents, attributes) = (OnceLock::new(), OnceLock::new());
-        Ok(Snapshot { store, searcher, segments, ids, kept, chunks, documents, files, attributes })
+        let (documents, attributes, number) = (OnceLock::new(), OnceLock::new(), OnceLock::new());
+        Ok(Snapshot { store, searcher, segments, ids, kept, chunks, documents, files, attributes, number })
     }
 
     /// Number of documents that are not deleted.
@@ -290,21 +291,34 @@ impl Snapshot {
                 }
             };
             let blocks = segment.blocks.clone();
-            let sequence = {
-                let (blocks, column) = (blocks.clone(), segment.columns.sequence.clone());
-                move |rank: u32| column.get_val(blocks.number(rank))
+            let number: Box<dyn Fn(u32) -> u32 + Sync> = match &only {
+                Some(only) if only.is_few() => {
+                    let only = only.clone();
+                    Box::new(move |place| only.numbers().expect("few")[place as usize])
+                }
+                _ => {
+                    let blocks = blocks.clone();
+                    Box::new(move |rank| blocks.number(rank))
+                }
             };
-            views.push(View { ordinal: ordinal as u32, blocks, only, sequence: Box::new(sequence) });
+            views.push(View {
+                ordinal: ordinal as u32,
+                blocks,
+                only,
+                number,
+                column: segment.columns.sequence.clone(),
+            });
         }
-        let parts: Vec<ScanSegment> = views
-            .iter()
-            .map(|view| ScanSegment { blocks: &view.blocks, only: view.only.as_deref(), sequence: &*view.sequence })
+        let sequences: Vec<_> =
+            views.iter().map(|view| move |rank: u32| view.column.get_val((view.number)(rank))).collect();
+        let parts = views.iter().zip(&sequences);
+        let parts: Vec<ScanSegment> = parts
+            .map(|(view, sequence)| ScanSegment { blocks: &view.blocks, only: view.only.as_deref(), sequence })
             .collect();
         let candidate = |found: ScanHit| {
             let view = &views[found.part];
-            let address = DocAddress::new(view.ordinal, view.blocks.number(found.rank));
-            // With a single segment the scan knows only the rank.
-            Candidate { address, distance: found.distance, sequence: (view.sequence)(found.rank) }
+            let address = DocAddress::new(view.ordinal, (view.number)(found.rank));
+            Candidate { address, distance: found.distance, sequence: found.sequence }
         };
         let found = search::explained(shape, &parts, tables, *request);
         let answers = found.into_iter().map(|(found, plans)| {
@@ -332,6 +346,11 @@ impl Snapshot {
     pub fn rerank_vector(&self, address: DocAddress, packed: &mut Vec<u64>, embedding: &mut [f32]) -> Result<()> {
         let column = &self.kept[address.segment_ord as usize];
         column.read(address.doc_id, packed, embedding).map_err(|problem| self.damaged(address, &problem))
+    }
+
+    /// Asks the CPU to load the rerank vector of a document.
+    pub fn prefetch_rerank_vector(&self, address: DocAddress) {
+        self.kept[address.segment_ord as usize].prefetch(address.doc_id);
     }
 
     /// Appends the cosines of a document's rerank vector with embeddings to `out`.
@@ -363,11 +382,13 @@ impl Snapshot {
 
     /// A number that changes with every commit and merge.
     pub fn number(&self) -> u64 {
-        let mut hash = Sha256::new();
-        for (id, deletes) in self.searcher.generation().segments() {
-            hash.update(format!("{} {deletes:?};", id.uuid_string()));
-        }
-        u64::from_le_bytes(hash.finalize()[..8].try_into().expect("32 bytes"))
+        *self.number.get_or_init(|| {
+            let mut hash = Sha256::new();
+            for (id, deletes) in self.searcher.generation().segments() {
+                hash.update(format!("{} {deletes:?};", id.uuid_string()));
+            }
+            u64::from_le_bytes(hash.finalize()[..8].try_into().expect("32 bytes"))
+        })
     }
 
     /// The whole document of a row. The code is that of its first chunk.
@@ -434,7 +455,9 @@ struct View {
     ordinal: u32,
     blocks: Arc<CodeBlocks>,
     only: Option<Arc<Selection<'static>>>,
-    sequence: Box<dyn Fn(u32) -> u64 + Sync>,
+    /// The document of a rank, or of a place among a few.
+    number: Box<dyn Fn(u32) -> u32 + Sync>,
+    column: Arc<dyn ColumnValues<u64>>,
 }
 
 /// The columns with the original ids.

@@ -74,7 +74,9 @@ pub struct Timings {
     pub tokenise: Duration,
     /// Tokens to embeddings.
     pub encode: Duration,
-    /// Embeddings to distance tables, filters to bitmaps, and the scan of the codes.
+    /// Embeddings to distance tables, by the model's projection.
+    pub project: Duration,
+    /// Filters to bitmaps, and the scan of the codes.
     pub scan: Duration,
     /// BM25.
     pub keywords: Duration,
@@ -85,10 +87,11 @@ pub struct Timings {
 
 impl Timings {
     /// The stages by name, in the order they run.
-    pub fn stages(&self) -> [(&'static str, Duration); 6] {
+    pub fn stages(&self) -> [(&'static str, Duration); 7] {
         [
             ("tokenise", self.tokenise),
             ("encode", self.encode),
+            ("project", self.project),
             ("scan", self.scan),
             ("keywords", self.keywords),
             ("rerank", self.rerank),

@@ -48,6 +48,13 @@ impl LazyEmbedder {
         Ok(self.embedder.get().expect("set above"))
     }
 
+    /// Wakes the threads that will encode a text that is about to come, where the encoder is loaded.
+    pub fn wake(&self) {
+        if let Some(embedder) = self.embedder.get() {
+            embedder.wake();
+        }
+    }
+
     /// The distilled copy of the encoder. The first call loads it.
     pub fn fast(&self, model: &Model) -> Result<&Arc<FastEncoder>> {
         if self.fast.get().is_none() {
@@ -80,6 +87,9 @@ impl LazyEmbedder {
         let mut vectors = Matrix::default();
         if !full.is_empty() {
             let embedder = self.get(model, progress)?;
+            if full.len() == 1 {
+                embedder.wake();
+            }
             let begun = Instant::now();
             let tokens = embedder.tokens_of(Role::Query, &full)?;
             tokenise += begun.elapsed();

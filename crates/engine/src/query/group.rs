@@ -134,7 +134,7 @@ impl<'a> Grouping<'a> {
     /// The scores of documents by the cosines of their best chunks, each with the chunk that has the highest.
     pub fn rerank(&self, table: &DistanceTable, head: &[Grouped], aims: &[Aim]) -> Result<Vec<(f32, Candidate)>> {
         let chunks: Vec<Vec<Candidate>> = head.iter().map(|d| self.best_chunks(table, d.chunk.address)).collect();
-        let mut cosines = rank::cosines(self.reader, &chunks.concat(), aims)?.into_iter();
+        let mut cosines = rank::cosines(self.reader, chunks.iter().flatten(), aims)?.into_iter();
         let score = |(document, chunks): (&Grouped, &Vec<Candidate>)| {
             let own: Vec<f32> = cosines.by_ref().take(chunks.len()).collect();
             // Of equal cosines the first, which is the nearest by code.

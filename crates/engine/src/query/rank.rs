@@ -54,23 +54,32 @@ pub(super) fn by_code(near: &[Placed]) -> Vec<Ranked> {
     near.iter().map(|candidate| candidate.by_code()).collect()
 }
 
-/// The first `first` candidates ordered by cosine, equal ones as they were; the others stay behind them.
-pub(super) fn rerank(near: &[Placed], first: usize) -> Vec<Ranked> {
+/// The first `first` candidates ordered by cosine, equal ones as they were; the others stay behind them. Of that list the
+/// first `most`.
+pub(super) fn rerank(near: &[Placed], first: usize, most: usize) -> Vec<Ranked> {
     let (head, tail) = near.split_at(first.min(near.len()));
-    let rerank = |candidate: &Placed| {
-        let (score, near) = candidate.reranked.expect("the first of all shards are among the first of their own");
-        Ranked { candidate: Placed { near, ..*candidate }, score }
-    };
-    let mut ranked: Vec<Ranked> = head.iter().map(rerank).collect();
-    ranked.sort_by(|a, b| b.score.total_cmp(&a.score));
-    ranked.extend(tail.iter().map(|candidate| candidate.behind()));
-    ranked
+    let reranked = |i: usize| head[i].reranked.expect("the first of all shards are among the first of their own");
+    let mut order: Vec<(f32, usize)> = (0..head.len()).map(|i| (reranked(i).0, i)).collect();
+    let by_score = |a: &(f32, usize), b: &(f32, usize)| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1));
+    if most < order.len() {
+        // A page is ten of a thousand.
+        order.select_nth_unstable_by(most, by_score);
+        order.truncate(most);
+    }
+    order.sort_unstable_by(by_score);
+    let ranked = |(score, i): (f32, usize)| Ranked { candidate: Placed { near: reranked(i).1, ..head[i] }, score };
+    let tail = tail.iter().map(|candidate| candidate.behind());
+    order.into_iter().map(ranked).chain(tail).take(most).collect()
 }
 
 /// The weighted cosines of candidates' rerank vectors with a query's embeddings.
-pub(super) fn cosines(reader: &Reader, near: &[Candidate], aims: &[Aim]) -> Result<Vec<f32>> {
+pub(super) fn cosines<'a>(
+    reader: &Reader,
+    near: impl Iterator<Item = &'a Candidate> + Clone,
+    aims: &[Aim],
+) -> Result<Vec<f32>> {
     let embeddings: Vec<&[f32]> = aims.iter().map(|aim| aim.embedding.as_slice()).collect();
-    let all = reader.cosines(near.iter().map(|n| n.address), &embeddings)?;
+    let all = reader.cosines(near.map(|n| n.address), &embeddings)?;
     let weighted = |row: &[f32]| row.iter().zip(aims).map(|(cosine, aim)| aim.weight * cosine).sum();
     Ok(all.chunks_exact(aims.len().max(1)).map(weighted).collect())
 }
@@ -105,6 +114,30 @@ mod tests {
         let near =
             ShardCandidate { segment: 0, row: document, first: document, distance, sequence: u64::from(document) };
         Placed { shard: 0, near, sum: None, reranked: None }
+    }
+
+    #[test]
+    fn the_first_of_a_reranked_list_are_those_of_the_whole() {
+        let placed = |i: u32| {
+            let near = near(i, i as f32);
+            // Many equal scores: their order is that of the codes.
+            Placed { reranked: Some((((i * 7919) % 13) as f32, ShardCandidate { row: i + 1, ..near.near })), ..near }
+        };
+        let near: Vec<Placed> = (0..200).map(placed).collect();
+        for first in [0, 1, 50, 200, 300] {
+            let mut expected: Vec<Ranked> = near[..first.min(200)]
+                .iter()
+                .map(|p| Ranked {
+                    candidate: Placed { near: p.reranked.unwrap().1, ..*p },
+                    score: p.reranked.unwrap().0,
+                })
+                .collect();
+            expected.sort_by(|a, b| b.score.total_cmp(&a.score));
+            expected.extend(near[first.min(200)..].iter().map(|p| p.behind()));
+            for most in [0, 1, 10, 49, 50, 51, 199, 200, 1000] {
+                assert_eq!(rerank(&near, first, most), expected[..most.min(200)], "{most} of {first}");
+            }
+        }
     }
 
     #[test]

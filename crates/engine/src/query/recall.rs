@@ -4,6 +4,8 @@
 //! neighbours. The share of those among the first N by code is the recall after N candidates are re-ranked, because re-ranking
 //! orders them by the same vectors. Windows follow the order of insertion: documents added since training are in the last.
 
+use std::sync::Arc;
+
 use kernels::gemm::{Epilogue, PackedWeight};
 use kernels::scan::{Neighbour, TopK};
 use rayon::prelude::*;
@@ -128,7 +130,7 @@ impl Searcher {
         Ok(report(config, walk.len(), &windows, &ranks))
     }
 
-    /// Candidates to re-rank so that `k` hits have a recall of `target`, 0 to 1.
+    /// Candidates to re-rank so that `k` hits have a recall of `target`, 0 to 1. It is measured once per commit and `k`.
     pub fn rerank_for(&self, target: f64, k: usize, progress: &dyn Progress) -> Result<DepthRecall> {
         if !(target > 0.0 && target <= 1.0) {
             return Err(Error::option("target_recall", format!("is {target}; give a share above 0 and at most 1")));
@@ -137,7 +139,16 @@ impl Searcher {
         if self.index().rerank_vectors() != RerankVectors::None && documents < MIN_DOCUMENTS.max(k) {
             return Ok(DepthRecall { rerank: documents.max(1), recall: 1.0 });
         }
-        let report = self.recall(&RecallConfig { k, ..RecallConfig::default() }, progress)?;
+        let place = (self.index().reader()?.number(), k);
+        let known = self.measured().lock().as_ref().filter(|(at, _)| *at == place).map(|(_, report)| report.clone());
+        let report = match known {
+            Some(report) => report,
+            None => {
+                let report = Arc::new(self.recall(&RecallConfig { k, ..RecallConfig::default() }, progress)?);
+                *self.measured().lock() = Some((place, report.clone()));
+                report
+            }
+        };
         report.rerank_for(target).ok_or_else(|| {
             let best = report.depths.last().map_or(0.0, |depth| depth.recall);
             Error::option("target_recall", format!(

@@ -105,7 +105,9 @@ impl<'a> Request<'a> {
         }
         let gathered = gather(shards, queries, first, common.language, config)?;
         let filter = config.filter.as_ref().map(|text| FilterText { text: text.clone(), known: gathered.attributes });
+        let projecting = Instant::now();
         let mut tables = tables(common.model, queries, config)?.into_iter();
+        let project = projecting.elapsed();
         let asked = queries.iter().map(|query| Asked::new(common, query, &mut tables, &gathered.examples, config));
         let asked: Vec<Asked> = asked.collect::<Result<_>>()?;
         if config.hybrid > 0.0
@@ -117,7 +119,7 @@ impl<'a> Request<'a> {
             cursor.check(asked[0].question(first, config), gathered.commit)?;
         }
         let (tokenise, encode) = (queries[0].tokenise, queries[0].encode);
-        let timings = Timings { tokenise, encode, scan: begun.elapsed(), ..Timings::default() };
+        let timings = Timings { tokenise, encode, project, scan: begun.elapsed() - project, ..Timings::default() };
         Ok(Request { shards, config, asked, filter, first, statistics: gathered.statistics, timings })
     }
 
@@ -246,7 +248,7 @@ impl<'a> Request<'a> {
         let list = |given: usize, depth: usize| Place::List { commit, given: given as u32, depth: depth as u32 };
         if self.config.hybrid > 0.0 {
             let depth = self.depth();
-            let fused = rank::fuse(&self.rank(near), &merged.keywords, self.config.hybrid);
+            let fused = rank::fuse(&self.rank(near, near.len()), &merged.keywords, self.config.hybrid);
             let hits: Vec<Ranked> = fused.iter().skip(given).take(k).copied().collect();
             let next = (fused.len() > given + k).then(|| list(given + k, depth));
             let reranked = self.first.min(near.len());
@@ -262,21 +264,24 @@ impl<'a> Request<'a> {
             let next = near_k.last().filter(|_| near.len() > k).map(|last| code_place(last, self.first > 0));
             return Page { hits, next, candidates: near.len(), reranked: 0, by_keywords: 0 };
         }
-        let ranked = self.rank(near);
-        let hits: Vec<Ranked> = ranked.iter().skip(given).take(k).copied().collect();
         let end = given + k;
+        let hits: Vec<Ranked> = self.rank(near, end).into_iter().skip(given).collect();
         // After the re-ranked candidates the order is that of codes, which stays exact whatever is committed meanwhile. Sums
         // have no place in that order.
         let by_code = end >= self.first && near.iter().all(|candidate| candidate.sum.is_none());
-        let next = (ranked.len() > end).then(|| match by_code {
+        let next = (near.len() > end).then(|| match by_code {
             true => code_place(&near[end - 1], self.first > 0),
             false => list(end, 0),
         });
         Page { hits, next, candidates: near.len(), reranked: self.first.min(near.len()), by_keywords: 0 }
     }
 
-    fn rank(&self, near: &[Placed]) -> Vec<Ranked> {
-        if self.first == 0 { rank::by_code(near) } else { rank::rerank(near, self.first) }
+    /// The first `most` of the list that the user sees.
+    fn rank(&self, near: &[Placed], most: usize) -> Vec<Ranked> {
+        match self.first {
+            0 => rank::by_code(&near[..most.min(near.len())]),
+            first => rank::rerank(near, first, most),
+        }
     }
 
     /// The hits of all pages, fetched from their shards.

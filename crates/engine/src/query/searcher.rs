@@ -10,6 +10,7 @@ use super::config::{Rerank, SearchConfig};
 use super::embed::LazyEmbedder;
 use super::fetch;
 use super::group::{self, Grouped, Grouping};
+use super::recall::RecallReport;
 use super::request::{Common, Request};
 use super::shard::{Delivery, LocalShards, RemoteShards, ShardView, Shards, each};
 use crate::encoder::Embedder;
@@ -19,6 +20,7 @@ use crate::model::{DistanceTable, FastEncoder, Model};
 use crate::search::TopKRequest;
 use crate::shards::ShardManifest;
 use crate::{Error, Progress, Result};
+use parking_lot::Mutex;
 
 /// An index, or the shards of one, with its encoder. Any number of threads may search.
 ///
@@ -52,13 +54,17 @@ pub struct Searcher {
     // At least one, all with the same model.
     indexes: Vec<Index>,
     embedder: LazyEmbedder,
+    measured: Measured,
 }
+
+/// The last recall that was measured, with its commit and number of hits.
+pub(super) type Measured = Mutex<Option<((u64, usize), Arc<RecallReport>)>>;
 
 impl Searcher {
     /// Takes an open index, and its encoder if it is loaded. Otherwise the first text loads it.
     pub fn new(index: Index, embedder: Option<Arc<Embedder>>) -> Result<Self> {
         let embedder = LazyEmbedder::new(index.model(), &index.model_dir(), embedder)?;
-        Ok(Searcher { indexes: vec![index], embedder })
+        Ok(Searcher { indexes: vec![index], embedder, measured: Measured::default() })
     }
 
     /// Opens an index, or a folder of shards. The first text loads the encoder.
@@ -78,7 +84,7 @@ impl Searcher {
         };
         let first = &indexes[0];
         let embedder = LazyEmbedder::new(first.model(), &first.model_dir(), embedder(first.model())?)?;
-        Ok(Searcher { indexes, embedder })
+        Ok(Searcher { indexes, embedder, measured: Measured::default() })
     }
 
     /// The index; of several shards the first.
@@ -89,6 +95,10 @@ impl Searcher {
     /// The shards, one for an index that has none.
     pub fn indexes(&self) -> &[Index] {
         &self.indexes
+    }
+
+    pub(super) fn measured(&self) -> &Measured {
+        &self.measured
     }
 
     /// Number of documents of all shards.
@@ -113,6 +123,11 @@ impl Searcher {
     /// Whether the encoder is loaded.
     pub fn has_embedder(&self) -> bool {
         self.embedder.is_loaded()
+    }
+
+    /// Wakes the threads that will encode a text that is about to come.
+    pub fn wake(&self) {
+        self.embedder.wake();
     }
 
     /// Encodes the texts of many queries in one pass.

@@ -356,8 +356,8 @@ impl ShardView {
                 Ok(ranked.map(|(score, chunk)| (score, ShardCandidate::new(&self.reader, chunk))).unzip())
             }
             None => {
-                let head: Vec<Candidate> = head.iter().map(|document| document.chunk).collect();
-                Ok((rank::cosines(&self.reader, &head, &query.aims)?, Vec::new()))
+                let head = head.iter().map(|document| &document.chunk);
+                Ok((rank::cosines(&self.reader, head, &query.aims)?, Vec::new()))
             }
         }
     }

@@ -557,6 +557,12 @@ fn target_recall_chooses_the_fewest_candidates_that_reach_it() {
         assert!(chosen.recall >= target);
         assert!(report.depths.iter().all(|d| d.rerank >= chosen.rerank || d.recall < target));
     }
+    let measured = || case.searcher.measured().lock().clone().unwrap();
+    let (place, first) = measured();
+    case.searcher.rerank_for(0.5, 10, &NoProgress).unwrap();
+    assert!(std::sync::Arc::ptr_eq(&measured().1, &first), "measured once");
+    case.searcher.rerank_for(0.5, 5, &NoProgress).unwrap();
+    assert!(measured().0 != place && measured().1.k == 5, "again for another number of hits");
     let error = |searcher: &Searcher, target| searcher.rerank_for(target, 10, &NoProgress).unwrap_err().to_string();
     assert!(error(&case.searcher, 0.0).contains("target_recall is 0"));
     let without = Case::new(RerankVectors::None, Store::Codes, 30);

@@ -1,12 +1,12 @@
 //! Packed codes in the kernel's layout, as one run of bytes: in memory, or the mapped file of an index segment.
 
 use std::borrow::Cow;
+use std::ops::Range;
 use std::sync::OnceLock;
 
 use kernels::scan::{self, BLOCK, BlocksRef, Keys, Shape};
 use rayon::prelude::*;
 
-use super::selection::bits;
 use crate::mmap::Map;
 use crate::model::CodeShape;
 
@@ -20,6 +20,9 @@ const OWNER: usize = HEADER - size_of::<Owner>();
 /// The checksum covers everything from here on.
 const CHECKED: usize = 16;
 
+/// Bytes that a check reads at once.
+const PASSED: usize = 1 << 20;
+
 /// The owner of the codes, so that one file is not mistaken for another: a segment's number, or zeros.
 pub type Owner = [u8; 16];
 
@@ -30,7 +33,7 @@ pub struct Memory {
     pub codes: usize,
     /// Insertion order and numbers of documents, read for hits and for documents that may be hits.
     pub ranks: usize,
-    /// Directories of prefixes, and the positions of documents for selective filters.
+    /// Directories of prefixes.
     pub tables: usize,
     /// Results of filters that were used, and the documents that are not deleted.
     pub filters: usize,
@@ -71,7 +74,7 @@ pub struct CodeBlocks {
     bits: u32,
     numbered: bool,
     image: Image,
-    // The position of every number. Built by the first selective filter, since only those need the four bytes per document.
+    // The position of every number. Built by the first selective filter of codes in memory; a segment has columns instead.
     positions: OnceLock<Vec<u32>>,
 }
 
@@ -140,11 +143,32 @@ impl CodeBlocks {
             return Ok(());
         }
         let written = u32::from_le_bytes(self.image[12..16].try_into().expect("four bytes"));
-        let found = crc32fast::hash(&self.image[CHECKED..]);
+        let mut found = crc32fast::Hasher::new();
+        self.pass(CHECKED..self.image.len(), |bytes| found.update(bytes));
+        let found = found.finalize();
         if written != found {
             return Err(format!("is damaged: its checksum is {found:08x}, its header says {written:08x}"));
         }
         self.check_contents()
+    }
+
+    /// Passes all bytes of a range to `take`. Those after the codes leave the memory of this process again: a search reads few of
+    /// them, so that a check would cost as much memory as all searches after it.
+    fn pass(&self, range: Range<usize>, mut take: impl FnMut(&[u8])) {
+        for from in range.clone().step_by(PASSED) {
+            let step = from..(from + PASSED).min(range.end);
+            take(&self.image[step.clone()]);
+            self.release(step);
+        }
+    }
+
+    fn release(&self, range: Range<usize>) {
+        let from = range.start.max(self.blocks_end());
+        if let Image::Mapped(map) = &self.image
+            && from < range.end
+        {
+            map.release(from..range.end);
+        }
     }
 
     fn read_header(&mut self, owner: Owner) -> std::result::Result<(), String> {
@@ -181,8 +205,20 @@ impl CodeBlocks {
 
     /// Ranks and numbers must be in range even where the checksum agrees: the scan uses them as indexes.
     fn check_contents(&self) -> std::result::Result<(), String> {
-        let inside = |keys: Keys| (0..self.len).all(|i| (keys.get(i) as usize) < self.len);
-        if !inside(self.ranks()) || !self.numbers().is_none_or(inside) {
+        let inside = |keys: Keys, begin: usize| {
+            // A multiple of eight keys begins at a byte.
+            let step = 8 * PASSED / Keys::bits_for(self.len) / 8 * 8;
+            (0..self.len).step_by(step).all(|from| {
+                let to = (from + step).min(self.len);
+                let inside = (from..to).all(|i| (keys.get(i) as usize) < self.len);
+                let byte = |i: usize| begin + i * Keys::bits_for(self.len) / 8;
+                self.release(byte(from)..byte(to).min(self.image.len()));
+                inside
+            })
+        };
+        let begin = self.blocks_end();
+        let numbers = |keys: Keys| inside(keys, begin + self.keys_bytes());
+        if !inside(self.ranks(), begin) || !self.numbers().is_none_or(numbers) {
             return Err("refers to a document beyond its last".into());
         }
         Ok(())
@@ -208,6 +244,21 @@ impl CodeBlocks {
         let directory = self.image.len() - HEADER - codes - ranks;
         let positions = 4 * self.positions.get().map_or(0, Vec::len);
         Memory { codes, ranks, tables: directory + positions, filters: 0 }
+    }
+
+    /// Of [`CodeBlocks::memory`], what is in this process's memory; `None` where the system does not tell.
+    pub fn resident(&self) -> Option<Memory> {
+        let all = self.memory();
+        let Image::Mapped(map) = &self.image else { return Some(all) };
+        let codes = HEADER..self.blocks_end();
+        let ranks = codes.end..codes.end + all.ranks;
+        let positions = 4 * self.positions.get().map_or(0, Vec::len);
+        Some(Memory {
+            tables: map.resident(ranks.end..map.len())? + positions,
+            codes: map.resident(codes)?,
+            ranks: map.resident(ranks)?,
+            filters: 0,
+        })
     }
 
     fn blocks_end(&self) -> usize {
@@ -238,19 +289,9 @@ impl CodeBlocks {
         BlocksRef::new(self.shape, self.len, blocks, &[], starts).with_keys(self.ranks())
     }
 
-    /// Positions of the documents whose number's bit is set, in rising order.
-    pub(super) fn positions(&self, numbers: &[u64]) -> Vec<u32> {
-        let positions = self.positions.get_or_init(|| self.find_positions());
-        // Ordered by a bitmap: sorting a hundred thousand of them takes longer.
-        let mut set = vec![0u64; self.len.div_ceil(64)];
-        for (i, &limb) in numbers.iter().enumerate() {
-            for bit in bits(limb) {
-                if let Some(&position) = positions.get(i * 64 + bit as usize) {
-                    set[position as usize / 64] |= 1 << (position % 64);
-                }
-            }
-        }
-        set.iter().enumerate().flat_map(|(i, &limb)| bits(limb).map(move |bit| i as u32 * 64 + bit)).collect()
+    /// The position of the document with this number.
+    pub(super) fn position(&self, number: u32) -> usize {
+        self.positions.get_or_init(|| self.find_positions())[number as usize] as usize
     }
 
     fn find_positions(&self) -> Vec<u32> {
@@ -294,7 +335,7 @@ impl CodeBlocks {
 }
 
 /// Ranks in the order of (code, rank), codes compared as bytes.
-fn sorted(codes: &[u8], width: usize, len: u32) -> Vec<u32> {
+pub(super) fn sorted(codes: &[u8], width: usize, len: u32) -> Vec<u32> {
     let code = |rank: u32| &codes[rank as usize * width..(rank as usize + 1) * width];
     if width <= 8 {
         let mut keys: Vec<(u64, u32)> = (0..len)

@@ -2,7 +2,7 @@
 
 use super::codes::CodeBlocks;
 use super::nearest::{ScanSegment, explained};
-use super::{Plan, Selection, TopKRequest, check};
+use super::{DocumentColumns, Plan, Selection, TopKRequest, check};
 use crate::model::{CodeShape, DistanceTable};
 use crate::{Error, Result};
 
@@ -68,11 +68,29 @@ impl Flat {
                 self.len()
             )));
         }
-        let only = filter.map(|bits| Selection::new(&self.blocks, bits));
-        let segment = ScanSegment { blocks: &self.blocks, only: only.as_ref(), sequence: &u64::from };
+        let only = filter.map(|bits| Selection::new(&self.blocks, bits, self));
+        let numbers = only.as_ref().and_then(Selection::numbers);
+        let row = |key: u32| u64::from(numbers.map_or(key, |numbers| numbers[key as usize]));
+        let segment = ScanSegment { blocks: &self.blocks, only: only.as_ref(), sequence: &row };
         let found = explained(self.shape, &[segment], tables, *request);
-        let hit = |f: super::ScanHit| Hit { distance: f.distance, row: f.rank as usize };
+        let hit = |f: super::ScanHit| Hit { distance: f.distance, row: row(f.rank) as usize };
         Ok(found.into_iter().map(|(found, plans)| (found.into_iter().map(hit).collect(), plans[0])).collect())
+    }
+}
+
+/// A row is its number and its place in the order of insertion.
+impl DocumentColumns for Flat {
+    fn codes(&self, group: usize, documents: &[u32], values: &mut [u64]) {
+        let view = self.blocks.view();
+        for (value, &row) in values.iter_mut().zip(documents) {
+            let code = view.code(self.blocks.position(row));
+            let bytes = code.iter().skip(8 * group).take(8);
+            *value = bytes.rev().fold(0, |value, &byte| value << 8 | u64::from(byte));
+        }
+    }
+
+    fn sequences(&self, documents: &[u32], values: &mut [u64]) {
+        values.iter_mut().zip(documents).for_each(|(value, &row)| *value = u64::from(row));
     }
 }
 

@@ -15,4 +15,4 @@ pub(crate) use nearest::{ScanHit, ScanSegment, explained};
 pub use plan::{Plan, ScanStrategy};
 pub use request::TopKRequest;
 pub(crate) use request::check;
-pub(crate) use selection::Selection;
+pub(crate) use selection::{DocumentColumns, FEW, Selection};

@@ -18,14 +18,16 @@ pub(crate) struct ScanSegment<'a> {
     pub blocks: &'a CodeBlocks,
     /// The documents that may be found; `None` is all of them.
     pub only: Option<&'a Selection<'a>>,
-    /// Insertion sequence of a rank. It orders equal distances of different segments, and rises with the rank.
+    /// Insertion sequence of a rank; with a selection of a few documents, of a place among them. It orders equal distances of
+    /// different segments, and rises with the rank.
     pub sequence: &'a (dyn Fn(u32) -> u64 + Sync),
 }
 
 impl ScanSegment<'_> {
     /// The first neighbour of this segment's order after a distance and sequence.
     fn first_after(&self, (distance, sequence): (f32, u64)) -> Neighbour {
-        let (mut from, mut to) = (0, self.blocks.len() as u32);
+        let (mut from, mut to) =
+            (0, self.only.and_then(Selection::numbers).map_or(self.blocks.len(), <[u32]>::len) as u32);
         while from < to {
             let middle = from + (to - from) / 2;
             if (self.sequence)(middle) <= sequence { from = middle + 1 } else { to = middle }
@@ -63,6 +65,7 @@ pub(crate) struct ScanHit {
     pub distance: f32,
     pub sequence: u64,
     pub part: usize,
+    /// Or the place among a few selected documents.
     pub rank: u32,
 }
 

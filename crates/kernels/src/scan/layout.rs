@@ -135,6 +135,7 @@ pub struct BlocksRef<'a> {
     /// Without bits the position is the key.
     keys: Keys<'a>,
     starts: &'a [[u8; 4]],
+    sorted: bool,
 }
 
 impl<'a> BlocksRef<'a> {
@@ -154,7 +155,15 @@ impl<'a> BlocksRef<'a> {
             starts.len()
         );
         let keys = Keys { bits: if keys.is_empty() { 0 } else { 32 }, bytes: keys.as_flattened() };
-        BlocksRef { shape, len, bytes, keys, starts }
+        BlocksRef { shape, len, bytes, keys, starts, sorted: true }
+    }
+
+    /// Blocks of documents in any order, without keys: the position is the key.
+    ///
+    /// # Panics
+    /// When a length does not fit the other.
+    pub fn unsorted(shape: Shape, len: usize, bytes: &'a [u8]) -> Self {
+        BlocksRef { sorted: false, ..BlocksRef::new(shape, len, bytes, &[], &[]) }
     }
 
     /// The same blocks with these keys.
@@ -187,10 +196,11 @@ impl<'a> BlocksRef<'a> {
         &self.bytes[i * size..(i + 1) * size]
     }
 
-    /// Whether all documents of a full block have the same code. Codes are sorted, so the first and the last decide it.
+    /// Whether all documents of a full block of sorted codes have the same one: the first and the last decide it.
     #[inline]
     pub(super) fn has_one_code(&self, block: usize) -> bool {
-        (block + 1) * BLOCK <= self.len
+        self.sorted
+            && (block + 1) * BLOCK <= self.len
             && self.block(block).as_chunks::<BLOCK>().0.iter().all(|row| row[0] == row[BLOCK - 1])
     }
 
@@ -285,6 +295,42 @@ pub fn gather(from: &BlocksRef, positions: &[u32]) -> Vec<u8> {
     transpose(from.shape(), positions, |position| from.code_at(position as usize))
 }
 
+/// Bytes of a code that are laid out together: those of a `u64`.
+const GROUP: usize = 8;
+
+/// Writes bytes `8 * group ..` of codes, each given as a little-endian number, into the blocks of as many documents.
+///
+/// # Panics
+/// When the blocks are not those of so many documents, or codes have no such group.
+pub fn lay_out(shape: Shape, group: usize, values: &[u64], blocks: &mut [u8]) {
+    assert_eq!(blocks.len(), shape.blocks_bytes(values.len()), "blocks of {} documents", values.len());
+    let rows =
+        shape.code_bytes().checked_sub(group * GROUP).filter(|rows| *rows > 0).expect("bytes of the codes").min(GROUP);
+    for (block, values) in blocks.chunks_exact_mut(shape.block_bytes()).zip(values.chunks(BLOCK)) {
+        let rows = &mut block[group * GROUP * BLOCK..][..rows * BLOCK];
+        for (at, eight) in values.chunks(GROUP).enumerate() {
+            let mut square = [0; GROUP];
+            square[..eight.len()].copy_from_slice(eight);
+            for (row, line) in rows.chunks_exact_mut(BLOCK).zip(transposed(square)) {
+                row[at * GROUP..][..GROUP].copy_from_slice(&line.to_le_bytes());
+            }
+        }
+    }
+}
+
+/// The transpose of eight times eight bytes: halves of the square change places, then quarters, then bytes.
+fn transposed(mut square: [u64; GROUP]) -> [u64; GROUP] {
+    for (step, mask) in [(4, 0x0000_0000_ffff_ffff), (2, 0x0000_ffff_0000_ffff), (1, 0x00ff_00ff_00ff_00ff_u64)] {
+        let bits = 8 * step as u32;
+        for i in (0..GROUP).filter(|i| i & step == 0) {
+            let change = (square[i] >> bits ^ square[i + step]) & mask;
+            square[i + step] ^= change;
+            square[i] ^= change << bits;
+        }
+    }
+    square
+}
+
 /// Blocks of the codes that `code` returns for each number in `order`.
 fn transpose<'c, C: Iterator<Item = &'c u8>>(shape: Shape, order: &[u32], code: impl Fn(u32) -> C) -> Vec<u8> {
     let mut bytes = vec![0; shape.blocks_bytes(order.len())];
@@ -329,6 +375,30 @@ pub fn prefix_starts(shape: Shape, bytes: &[u8], len: usize, bits: u32) -> Vec<[
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn codes_as_numbers_are_laid_out_like_codes_as_bytes() {
+        for (codebooks, size) in [(4, 16), (6, 16), (16, 16), (20, 16), (12, 256), (24, 256), (40, 2)] {
+            let shape = Shape::new(codebooks, size);
+            let width = shape.code_bytes();
+            for len in [1, 7, 32, 33, 100] {
+                let codes: Vec<u8> = (0..len * width).map(|i| crate::dropout::mix(5, i as u64) as u8).collect();
+                let mut blocks = vec![0; shape.blocks_bytes(len)];
+                for group in 0..width.div_ceil(8) {
+                    let number = |code: &[u8]| {
+                        let mut bytes = [0; 8];
+                        let part = &code[8 * group..width.min(8 * group + 8)];
+                        bytes[..part.len()].copy_from_slice(part);
+                        u64::from_le_bytes(bytes)
+                    };
+                    let values: Vec<u64> = codes.chunks_exact(width).map(number).collect();
+                    lay_out(shape, group, &values, &mut blocks);
+                }
+                let order: Vec<u32> = (0..len as u32).collect();
+                assert!(blocks == pack(shape, &codes, &order), "{len} codes of {shape:?}");
+            }
+        }
+    }
 
     #[test]
     fn packed_keys_are_read_back_at_every_width() {

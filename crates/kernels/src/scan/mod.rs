@@ -28,7 +28,7 @@ mod tests;
 mod topk;
 
 pub use bound::Query;
-pub use layout::{BLOCK, BlocksRef, Keys, Shape, gather, pack, prefix_bits, prefix_starts};
+pub use layout::{BLOCK, BlocksRef, Keys, Shape, gather, lay_out, pack, prefix_bits, prefix_starts};
 pub use nearest::nearest;
 pub use postings::{lists_codes, nearest_by_code};
 pub use prefix::Prefixes;

@@ -146,10 +146,18 @@ impl Case {
             // Only the filter's documents, packed in their own blocks.
             let (bytes, keys) = self.gathered(filter);
             let gathered = BlocksRef::new(self.shape, keys.len(), &bytes, &keys, &[]);
+            // The same in another order than that of codes.
+            let (bytes, places) = self.in_order_of_keys(filter);
+            let unsorted = BlocksRef::unsorted(self.shape, places.len(), &bytes);
             for (query, expected) in queries.iter().zip(&expected) {
                 let mut best = TopK::new(k);
                 nearest(backend, &gathered, 0..keys.len(), &[query], std::array::from_mut(&mut best), None);
                 assert_eq!(&best.into_sorted(), expected, "gathered {}", case(query.table()));
+                let mut best = TopK::new(k);
+                nearest(backend, &unsorted, 0..places.len(), &[query], std::array::from_mut(&mut best), None);
+                let placed = |found: Neighbour| Neighbour { key: places[found.key as usize], ..found };
+                let found: Vec<Neighbour> = best.into_sorted().into_iter().map(placed).collect();
+                assert_eq!(&found, expected, "unsorted {}", case(query.table()));
                 if lists_codes(&blocks) {
                     let mut best = TopK::new(k);
                     assert!(nearest_by_code(&blocks, query, &mut best, filter, usize::MAX));
@@ -157,6 +165,16 @@ impl Case {
                 }
             }
         }
+    }
+
+    /// Blocks of only the filter's documents in the order of their keys, and the keys.
+    fn in_order_of_keys(&self, filter: Option<&[u64]>) -> (Vec<u8>, Vec<u32>) {
+        let passes = |key: u32| filter.is_none_or(|bits| bits[key as usize / 64] >> (key % 64) & 1 == 1);
+        let keyed = self.keys.iter().map(|key| u32::from_le_bytes(*key)).zip(0..);
+        let mut keyed: Vec<(u32, u32)> = keyed.filter(|(key, _)| passes(*key)).collect();
+        keyed.sort_unstable();
+        let (keys, positions): (Vec<u32>, Vec<u32>) = keyed.into_iter().unzip();
+        (gather(&self.blocks(), &positions), keys)
     }
 
     /// Blocks and keys of only the filter's documents.

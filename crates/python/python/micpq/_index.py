@@ -300,6 +300,7 @@ class Index:
         hybrid: float | None = None,
         kind: float | None = None,
         rerank: bool | int | str | None = None,
+        target_recall: float | None = None,
         group: str | None = None,
         query_encoder: str | None = None,
         distance: str | None = None,
@@ -323,6 +324,8 @@ class Index:
             (method ``"distilled"``). Default: 0.
         :param rerank: number of candidates to re-rank by their rerank vectors; ``"auto"``, the default (1000 if the index stores rerank
             vectors and ``kind`` is 0), or ``False`` to rank by codes only.
+        :param target_recall: re-rank as many candidates as this recall against exact float search needs, 0 to 1, in place of
+            ``rerank``. It is measured on documents of the index, once per commit, which takes seconds.
         :param group: in an index with chunks, what gives a document its place: its ``"best"`` chunk, the default, or the
             ``"sum"`` of its best three.
         :param query_encoder: which encoder reads texts: ``"full"``, that of the documents and the default, or ``"fast"``, the
@@ -338,6 +341,7 @@ class Index:
         >>> [hit.attributes["year"] for hit in index.search("wheat harvest", k=2, filter="year:1989")]
         [1989, 1989]
         """
+        rerank = self._reranked(rerank, target_recall, k, _stop)
         options = _inputs.options(
             {
                 "k": _inputs.count_or_default(k, "k"), "filter": filter, "radius": radius, "after": after, "hybrid": hybrid,
@@ -349,6 +353,16 @@ class Index:
             raise ConfigError("search needs a query: a text, a vector, or like=ID")
         return _hits(self._native.search([self._query(query, like, keywords)], options, _stop)[0])
 
+    def _reranked(
+        self, rerank: bool | int | str | None, target_recall: float | None, k: int | None, stop: _micpq.Stop | None
+    ) -> bool | int | str | None:
+        """The candidates to re-rank: as they are given, or as many as a recall needs."""
+        if target_recall is None:
+            return rerank
+        if rerank not in (None, "auto"):
+            raise ConfigError("give either rerank or target_recall")
+        return self._native.rerank_for(float(target_recall), _inputs.count_or_default(k, "k"), stop)
+
     def search_many(self, queries: Any, k: int | None = None, *, _stop: _micpq.Stop | None = None, **options: Any) -> list[Hits]:
         """Answers many queries at once: texts, or vectors ``[n, width]``. They share one encoder pass and one scan, so this is
         faster than a loop. It takes the options of :meth:`search` except ``like``, ``after`` and ``keywords``.
@@ -359,12 +373,14 @@ class Index:
         [4, 4]
         """
         known = {
-            "filter", "radius", "hybrid", "kind", "rerank", "group", "query_encoder", "distance", "documents", "snippets",
-            "explain",
+            "filter", "radius", "hybrid", "kind", "rerank", "target_recall", "group", "query_encoder", "distance",
+            "documents", "snippets", "explain",
         }
         for name in options:
             if name not in known:
                 raise ConfigError(f"unknown option '{name}'; known: k, {', '.join(sorted(known))}")
+        if (target := options.pop("target_recall", None)) is not None:
+            options["rerank"] = self._reranked(options.get("rerank"), target, k, _stop)
         settings = _inputs.options({"k": _inputs.count_or_default(k, "k"), **options})
         if isinstance(queries, (str, bytes)) or not isinstance(queries, Iterable):
             raise ArgumentError(f"queries must be a list of texts or an array of vectors, not {type(queries).__name__}")

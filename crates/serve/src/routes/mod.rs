@@ -34,7 +34,7 @@ use utoipa_axum::routes;
 use crate::bounds::{self, BodyBytes, Caller, Cancel};
 use crate::config::ServeConfig;
 use crate::problem::{Code, Problem};
-use crate::server::Server;
+use crate::server::{Phase, Server};
 use crate::telemetry;
 
 #[cfg(test)]
@@ -127,6 +127,7 @@ pub fn router(server: Arc<Server>) -> Router {
             )
         })
         .layer(from_fn_with_state(server.clone(), count_bytes))
+        .layer(from_fn_with_state(server.clone(), refuse_while_opening))
         .layer(from_fn_with_state(server.clone(), check_site))
         .layer(from_fn_with_state(server.clone(), check_host))
         .layer(CatchPanicLayer::custom(|_: Box<dyn std::any::Any + Send>| {
@@ -250,6 +251,15 @@ fn is_own(origin: &str, host: &str, config: &ServeConfig) -> bool {
     };
     let bare = |name: &str| name.strip_suffix(port).unwrap_or(name).to_ascii_lowercase();
     !authority.is_empty() && bare(authority) == bare(host)
+}
+
+/// Refuses requests for indexes until all are open: one that is not open yet would not exist.
+async fn refuse_while_opening(State(server): State<Arc<Server>>, request: Request, next: Next) -> Response {
+    let path = request.uri().path();
+    if server.phase() == Phase::Opening && path.starts_with("/v1/") && path != "/v1/version" {
+        return Problem::opening().into_response();
+    }
+    next.run(request).await
 }
 
 async fn limit_time(State(server): State<Arc<Server>>, request: Request, next: Next) -> Response {

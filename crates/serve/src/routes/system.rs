@@ -13,7 +13,7 @@ use super::Refusals;
 use crate::extract::MayRead;
 use crate::keys::Access;
 use crate::problem::{Answer, Code, Problem};
-use crate::server::Server;
+use crate::server::{Phase, Server};
 
 /// Version of the server.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
@@ -67,8 +67,10 @@ pub struct Readiness {
 #[utoipa::path(get, path = "/readyz", tag = "system", operation_id = "getReadiness", security(()),
     responses((status = 200, description = "The server accepts requests", body = Readiness), Refusals))]
 pub async fn ready(State(server): State<Arc<Server>>) -> Answer<Json<Readiness>> {
-    if !server.ready() {
-        return Err(Problem::stopping());
+    match server.phase() {
+        Phase::Opening => return Err(Problem::opening()),
+        Phase::Serving => {}
+        Phase::Stopping => return Err(Problem::stopping()),
     }
     let unavailable: Vec<String> = server.unavailable().into_iter().map(|broken| broken.name).collect();
     if server.config.ready_needs_all && !unavailable.is_empty() {

@@ -16,7 +16,7 @@ use tower::ServiceExt;
 
 use crate::config::{Role, ServeConfig};
 use crate::routes;
-use crate::server::Server;
+use crate::server::{Phase, Server};
 use crate::writes::Change;
 
 mod access;
@@ -101,7 +101,7 @@ impl Bench {
         config.validate().unwrap();
         let server = Arc::new(Server::new(config));
         server.open().unwrap();
-        server.set_ready(true);
+        server.set_phase(Phase::Serving);
         let app = routes::router(server.clone());
         Bench { dir, server, app }
     }

@@ -124,7 +124,7 @@ async fn requests_have_ids_and_health_and_metrics_are_served() {
     assert_eq!(generated.headers["x-request-id"].len(), 24);
     assert_eq!(generated.body["status"], "ok");
     assert_eq!(bench.get("/readyz").await.status, 200);
-    bench.server.set_ready(false);
+    bench.server.set_phase(Phase::Stopping);
     let stopping = bench.get("/readyz").await;
     assert_eq!((stopping.status, stopping.code()), (503, "stopping"));
     assert_eq!(bench.get("/v1/version").await.body["name"], "micpq");
@@ -165,4 +165,24 @@ async fn every_body_needs_a_json_media_type() {
     assert_eq!(bench.ok("POST", "/v1/indexes/news/count", json!({})).await["count"], 3);
     assert_eq!(bench.get("/v1/jobs").await.body["jobs"], json!([]));
     assert_eq!(bench.raw("POST", "/v1/indexes/news/backups", "", Body::empty()).await.status, 201);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_opens_its_indexes_answers_health_and_refuses_the_rest() {
+    let bench = Bench::new(|_| {});
+    bench.fill(3).await;
+    bench.server.set_phase(Phase::Opening);
+    for (path, status) in
+        [("/healthz", 200), ("/v1/version", 200), ("/metrics", 200), ("/readyz", 503), ("/v1/indexes", 503)]
+    {
+        let reply = bench.get(path).await;
+        assert_eq!(reply.status, status, "{path}: {}", reply.text);
+        assert!(status == 200 || reply.code() == "index_unavailable", "{path}: {}", reply.text);
+    }
+    // An index that is not open yet is not unknown.
+    let query = bench.raw("POST", "/v1/indexes/news/count", "application/json", "{}").await;
+    assert_eq!((query.status, query.code()), (503, "index_unavailable"));
+    bench.server.set_phase(Phase::Serving);
+    assert_eq!(bench.get("/readyz").await.status, 200);
+    assert_eq!(bench.ok("POST", "/v1/indexes/news/count", json!({})).await["count"], 3);
 }
