@@ -386,6 +386,7 @@ pub fn search(text: &str) -> Result<(SearchConfig, QueryEncoder)> {
     let config = SearchConfig {
         k: o.count("k")?.unwrap_or(defaults.k),
         filter: o.text("filter")?,
+        within: None,
         radius: o.number("radius")?.map(|v| v as f32),
         after: o.parsed("after")?,
         hybrid: o.number("hybrid")?.map_or(defaults.hybrid, |v| v as f32),

@@ -33,8 +33,10 @@ mod rerank_vectors;
 mod schema;
 mod segment;
 mod selections;
+mod sequences;
 mod snapshot;
 mod stats;
+mod subset;
 mod terms;
 #[cfg(test)]
 mod tests;
@@ -53,7 +55,7 @@ use parking_lot::{Mutex, RwLock};
 pub use backup::{Copied, CopyConfig, backup, restore};
 pub use claim::Claim;
 pub use facets::Facet;
-pub(crate) use filter::{Bitmap, Filter};
+pub(crate) use filter::{ALL, Bitmap, Filter};
 pub use info::{Bytes, Info};
 pub(crate) use keywords::{KeywordStatistics, Keywords};
 pub(crate) use manifest::SHARDS;
@@ -67,6 +69,7 @@ pub(crate) use schema::Stored;
 pub use snapshot::Record;
 pub(crate) use snapshot::{Candidate, Scanned};
 pub use stats::{AttributeStats, CodeStats, CodebookStats, SegmentStats, Stats};
+pub use subset::Subset;
 pub use verify::{Problem, verify};
 pub use walk::{Records, Walk};
 pub use writer::{IndexWriter, SplitDocument};
@@ -313,14 +316,23 @@ impl Index {
         let snapshot = self.inner.snapshot();
         guarded_ours(&self.inner.dir.join(STORE), || {
             let query = self.inner.parse_filter(filter, Some(&snapshot))?;
-            snapshot.count(query.query())
+            snapshot.count(&query)
+        })
+    }
+
+    /// Number of documents of a subset that match a filter.
+    pub fn count_within(&self, filter: Option<&str>, subset: &Subset) -> Result<usize> {
+        let snapshot = self.inner.snapshot();
+        guarded_ours(&self.inner.dir.join(STORE), || {
+            let query = self.inner.parse_filter(filter.unwrap_or(ALL), Some(&snapshot))?;
+            snapshot.count(&query.within(Some(subset)))
         })
     }
 
     /// [`Index::count`] in a shard. `known` are the attributes of all shards; any other name is refused.
     pub fn count_in_shard(&self, filter: &str, known: Option<&BTreeSet<String>>) -> Result<usize> {
         let snapshot = self.inner.snapshot();
-        guarded_ours(&self.inner.dir.join(STORE), || snapshot.count(self.inner.parse_filter_of(filter, known)?.query()))
+        guarded_ours(&self.inner.dir.join(STORE), || snapshot.count(&self.inner.parse_filter_of(filter, known)?))
     }
 
     /// Problems found since the last call: packed codes that were damaged and built again, damaged segments excluded

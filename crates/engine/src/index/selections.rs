@@ -82,7 +82,7 @@ impl Selections {
         let mut entry = match known {
             Some(entry) => entry,
             None => {
-                let documents = matched(searcher, reader, filter.query())?;
+                let documents = matched(searcher, reader, filter)?;
                 let all = Selection::new(&segment.blocks, documents.blocks()).into_owned();
                 Entry { all: Arc::new(all), living: None, key: filter.bytes() }
             }

@@ -362,7 +362,7 @@ impl IndexWriter {
 
     fn delete_matching(&mut self, query: Filter) -> Result<usize> {
         let store = self.inner.dir.join(STORE);
-        let count = guarded_ours(&store, || self.base.count(query.query()))?;
+        let count = guarded_ours(&store, || self.base.count(&query))?;
         self.tantivy()?.delete_query(query.into_query()).map_err(|e| tantivy_error(&store, e))?;
         self.changed = true;
         Ok(count)
@@ -376,7 +376,7 @@ impl IndexWriter {
         let base = self.base.clone();
         let query = parse(&self.inner, &base)?;
         let store = self.inner.dir.join(STORE);
-        let ids = guarded_ours(&store, || base.ids_where(query.query()))?;
+        let ids = guarded_ours(&store, || base.ids_where(&query))?;
         for id in &ids {
             self.delete(id)?;
         }

@@ -158,6 +158,7 @@ impl Search {
         let config = SearchConfig {
             k: self.k.unwrap_or(defaults.k),
             filter: self.filter,
+            within: None,
             radius: self.radius.map(|radius| radius as f32),
             after,
             hybrid: self.hybrid.map_or(defaults.hybrid, |hybrid| hybrid as f32),
