@@ -299,13 +299,16 @@ impl Index {
         stop: Option<&Stop>,
     ) -> PyResult<String> {
         let searcher = self.searcher()?;
-        let (config, mark) = options::topics(options).map_err(raise)?;
+        let (config, mark, follow) = options::topics(options).map_err(raise)?;
         work::run(py, report, stop, |progress| {
             let index = searcher.index();
             let found = topics::find(index, &config, progress)?;
             let mut value = serde_json::to_value(&found).expect("plain data has a JSON form");
             if let Some(name) = &mark {
                 value["marked"] = topics::mark(index, &found, name, progress)?.into();
+                if follow {
+                    topics::follow(index, name, progress)?;
+                }
             }
             if assignments {
                 let row = |(id, _, a): &(DocId, u64, topics::Assignment)| serde_json::json!({ "id": id, "topic": a.topic, "outlier": a.outlier });

@@ -313,7 +313,7 @@ impl Dedup {
 }
 
 /// The options of finding topics, and the attribute to write them to.
-pub fn topics(text: &str) -> Result<(TopicsConfig, Option<String>)> {
+pub fn topics(text: &str) -> Result<(TopicsConfig, Option<String>, bool)> {
     let mut o = Options::parse(text)?;
     let defaults = TopicsConfig::default();
     let config = TopicsConfig {
@@ -324,9 +324,13 @@ pub fn topics(text: &str) -> Result<(TopicsConfig, Option<String>)> {
         over: o.text("over")?,
     };
     let mark = o.text("mark")?;
-    o.end("topics, seed, terms, typical, over, mark")?;
+    let follow = o.flag("follow")?.unwrap_or(false);
+    o.end("topics, seed, terms, typical, over, mark, follow")?;
     config.validate()?;
-    Ok((config, mark))
+    if follow && mark.is_none() {
+        return Err(Error::config("follow needs an attribute; give mark"));
+    }
+    Ok((config, mark, follow))
 }
 
 /// A query to save.

@@ -5,7 +5,8 @@ use std::path::Path;
 use crate::{Error, Result};
 
 /// Everything that belongs in an index directory. A directory with any other entry is not replaced.
-const INDEX: &[&str] = &["index.json", "store", "model", "codes", crate::saved::file::FOLDER];
+const INDEX: &[&str] =
+    &["index.json", "store", "model", "codes", crate::saved::file::FOLDER, crate::topics::follow::FOLDER];
 /// The same for a model directory.
 const MODEL: &[&str] = &["config.json", "model.safetensors", "metrics.json", "README.md", "query_encoder.safetensors"];
 
