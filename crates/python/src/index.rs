@@ -11,6 +11,7 @@ use engine::encoder::{Embedder, QueryEncoder};
 use engine::formats::table::{self, Columns, TableFormat};
 use engine::formats::web;
 use engine::index::{CopyConfig, Index as Engine, IndexConfig, Record, backup, verify};
+use engine::map::{self, HtmlMapConfig};
 use engine::query::{Like, Query, RecallConfig, Searcher};
 use engine::{Error, Matrix, Result};
 use engine::{saved, topics};
@@ -468,8 +469,16 @@ impl Index {
                     Ok(web::write(searcher.index(), &path, &title, progress)?.documents)
                 });
             }
+            "html-map" => {
+                let title =
+                    self.dir.file_stem().map_or_else(|| "Map".into(), |name| name.to_string_lossy().into_owned());
+                let config = HtmlMapConfig { title, ..HtmlMapConfig::default() };
+                return work::run(py, report, None, |progress| {
+                    Ok(map::write_html(searcher.index(), &path, &config, progress)?.documents)
+                });
+            }
             other => {
-                let known = "parquet, arrow, jsonl, faiss, faiss-fastscan, web";
+                let known = "parquet, arrow, jsonl, faiss, faiss-fastscan, web, html-map";
                 return Err(exception("ConfigError", format!("unknown format '{other}'; known: {known}")));
             }
         };
