@@ -24,6 +24,7 @@ mod documents;
 mod duplicates;
 mod indexes;
 mod jobs;
+mod map;
 mod queries;
 mod requests;
 mod tenants;
