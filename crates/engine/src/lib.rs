@@ -4,7 +4,7 @@
 //! becomes [`tokenizer`] ids, the [`encoder`] pools them into an embedding, the [`model`] projects the embedding and
 //! quantizes it to a code, the [`index`] stores codes with ids, texts and attributes, [`search`] scans the codes, and
 //! [`query`] answers a user's queries. [`duplicates`] finds what an
-//! index holds twice, [`topics`] what it is about, and [`saved`] queries tell which new documents match.
+//! index holds twice, [`topics`] what it is about, a [`map`] shows it on a plane, and [`saved`] queries tell which new documents match.
 //!
 //! Embeddings computed elsewhere need no encoder. This program indexes three vectors with a model made by hand:
 //!
@@ -76,6 +76,7 @@ pub mod shards;
 
 pub mod duplicates;
 pub mod formats;
+pub mod map;
 pub mod saved;
 pub mod topics;
 

@@ -11,6 +11,7 @@ use engine::encoder::{Embedder, QueryEncoder};
 use engine::formats::table::{self, Columns, TableFormat};
 use engine::formats::web;
 use engine::index::{CopyConfig, Index as Engine, IndexConfig, Record, backup, verify};
+use engine::map::{self, HtmlMapConfig};
 use engine::query::{Like, Query, RecallConfig, Searcher};
 use engine::{Error, Matrix, Result};
 use engine::{saved, topics};
@@ -313,13 +314,16 @@ impl Index {
         stop: Option<&Stop>,
     ) -> PyResult<String> {
         let searcher = self.searcher()?;
-        let (config, mark) = options::topics(options).map_err(raise)?;
+        let (config, mark, follow) = options::topics(options).map_err(raise)?;
         work::run(py, report, stop, |progress| {
             let index = searcher.index();
             let found = topics::find(index, &config, progress)?;
             let mut value = serde_json::to_value(&found).expect("plain data has a JSON form");
             if let Some(name) = &mark {
                 value["marked"] = topics::mark(index, &found, name, progress)?.into();
+                if follow {
+                    topics::follow(index, name, progress)?;
+                }
             }
             if assignments {
                 let row = |(id, _, a): &(DocId, u64, topics::Assignment)| serde_json::json!({ "id": id, "topic": a.topic, "outlier": a.outlier });
@@ -479,8 +483,16 @@ impl Index {
                     Ok(web::write(searcher.index(), &path, &title, progress)?.documents)
                 });
             }
+            "html-map" => {
+                let title =
+                    self.dir.file_stem().map_or_else(|| "Map".into(), |name| name.to_string_lossy().into_owned());
+                let config = HtmlMapConfig { title, ..HtmlMapConfig::default() };
+                return work::run(py, report, None, |progress| {
+                    Ok(map::write_html(searcher.index(), &path, &config, progress)?.documents)
+                });
+            }
             other => {
-                let known = "parquet, arrow, jsonl, faiss, faiss-fastscan, web";
+                let known = "parquet, arrow, jsonl, faiss, faiss-fastscan, web, html-map";
                 return Err(exception("ConfigError", format!("unknown format '{other}'; known: {known}")));
             }
         };

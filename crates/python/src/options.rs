@@ -291,7 +291,7 @@ impl Dedup {
 }
 
 /// The options of finding topics, and the attribute to write them to.
-pub fn topics(text: &str) -> Result<(TopicsConfig, Option<String>)> {
+pub fn topics(text: &str) -> Result<(TopicsConfig, Option<String>, bool)> {
     let mut o = Options::parse(text)?;
     let defaults = TopicsConfig::default();
     let config = TopicsConfig {
@@ -302,9 +302,13 @@ pub fn topics(text: &str) -> Result<(TopicsConfig, Option<String>)> {
         over: o.text("over")?,
     };
     let mark = o.text("mark")?;
-    o.end("topics, seed, terms, typical, over, mark")?;
+    let follow = o.flag("follow")?.unwrap_or(false);
+    o.end("topics, seed, terms, typical, over, mark, follow")?;
     config.validate()?;
-    Ok((config, mark))
+    if follow && mark.is_none() {
+        return Err(Error::config("follow needs an attribute; give mark"));
+    }
+    Ok((config, mark, follow))
 }
 
 /// A query to save.
@@ -364,6 +368,7 @@ pub fn search(text: &str) -> Result<(SearchConfig, QueryEncoder)> {
     let config = SearchConfig {
         k: o.count("k")?.unwrap_or(defaults.k),
         filter: o.text("filter")?,
+        within: None,
         radius: o.number("radius")?.map(|v| v as f32),
         after: o.parsed("after")?,
         hybrid: o.number("hybrid")?.map_or(defaults.hybrid, |v| v as f32),

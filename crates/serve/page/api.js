@@ -26,6 +26,12 @@ async function call(method, path, body, signal) {
   return value ?? text;
 }
 
+async function bytesOf(path) {
+  const answer = await fetch(path, { headers: key() ? { authorization: `Bearer ${key()}` } : {} });
+  if (!answer.ok) throw new Error((await answer.json().catch(() => null))?.error?.message ?? `${path}: ${answer.status} ${answer.statusText}`);
+  return answer.arrayBuffer();
+}
+
 const get = (path) => call("GET", path);
 const at = (index, rest = "") => `v1/indexes/${encodeURIComponent(index)}${rest}`;
 
@@ -50,11 +56,12 @@ export const api = {
 
   knowsKinds: async (index) => (await get(at(index, ""))).kinds,
 
-  search: async (index, { text, like, filter, hybrid, kind, k, after }, signal) => {
+  search: async (index, { text, like, filter, area, hybrid, kind, k, after }, signal) => {
     const body = { k, kind, explain: true, snippets: true };
     if (like === null) Object.assign(body, { text, hybrid });
     else body.document = like;
     if (filter) body.filter = filter;
+    if (area) body.area = area;
     if (after) body.after = after;
     const found = await call("POST", at(index, "/query"), body, signal);
     const stages = Object.entries(found.milliseconds).map(([stage, ms]) => [stage, ms / 1000]);
@@ -82,10 +89,32 @@ export const api = {
     return { terms: marks.map((mark) => mark.term), examples: documents };
   },
 
-  map: async (index) => {
-    const [{ points, shares }, { documents }] = await Promise.all([get(at(index, "/map")), get(at(index))]);
-    return { points, documents, explained: shares[0] + shares[1] };
+  documents: async (index) => (await get(at(index))).documents,
+
+  map: async (index) => (await get(at(index, "/map"))).map,
+
+  mapPoints: (index) => bytesOf(at(index, "/map/points")),
+
+  // The names and the value of every point.
+  mapValues: async (index, attribute) => {
+    const { values, points } = await get(at(index, `/map/values?attribute=${encodeURIComponent(attribute)}`));
+    const packed = atob(points);
+    const bytes = new Uint8Array(packed.length);
+    for (let i = 0; i < packed.length; i += 1) bytes[i] = packed.charCodeAt(i);
+    return { names: values.map(({ value, documents }) => [value, documents]), values: new Uint16Array(bytes.buffer) };
   },
+
+  mapDocuments: async (index, points) => (await call("POST", at(index, "/map/documents"), { points })).documents
+    .map((document) => document && { ...document, title: document.title ?? `document ${document.id}` }),
+
+  mapPlaces: async (index, ids) => (await call("POST", at(index, "/map/places"), { ids })).points.filter((point) => point !== null),
+
+  topics: async (index) => (await get(at(index, "/topics"))).report,
+
+  // Work in the background.
+  start: (index, kind, options) => call("POST", at(index, `/${kind}`), options),
+  job: (id) => get(`v1/jobs/${id}`),
+  cancel: (id) => call("DELETE", `v1/jobs/${id}`),
 
   // Every number in the metrics of an epoch, or of some steps, is a curve.
   curves: async (index) => {

@@ -1,4 +1,4 @@
-// The page: five views of one index. The address selects the view, and keys work everywhere.
+// The page: six views of one index. The address selects the view, and keys work everywhere.
 
 import { api, onKeyNeeded } from "./api.js";
 import { byId, element } from "./dom.js";
@@ -7,12 +7,18 @@ import * as documents from "./document.js";
 import * as health from "./health.js";
 import * as map from "./map.js";
 import * as search from "./search.js";
+import * as topics from "./topics.js";
 import * as training from "./training.js";
 
-const views = { search, codebooks, map, training, health };
+const views = { search, codebooks, map, topics, training, health };
 const picker = byId("index");
+let turns = 0;
 
+// A view gets a question that says whether it is still asked for. Answers may come after another index or view was chosen.
 async function show() {
+  turns += 1;
+  const turn = turns;
+  const current = () => turn === turns;
   const name = location.hash.slice(1) in views ? location.hash.slice(1) : "search";
   for (const other of Object.keys(views)) byId(other).hidden = other !== name;
   for (const link of document.querySelectorAll("nav a")) {
@@ -20,11 +26,11 @@ async function show() {
     else link.removeAttribute("aria-current");
   }
   document.title = `micpq: ${name}`;
+  for (const old of byId(name).querySelectorAll(".problem")) old.remove();
   try {
-    await views[name].show(picker.value);
+    await views[name].show(picker.value, current);
   } catch (problem) {
-    if (problem.name === "AbortError") return;
-    byId(name).querySelector(".problem")?.remove();
+    if (problem.name === "AbortError" || !current()) return;
     byId(name).append(element("p", { class: "problem danger", role: "alert" }, problem.message));
   }
 }

@@ -23,13 +23,14 @@ export async function openDocument(index, id, then) {
   byId("document").showModal();
   try {
     const found = await api.document(index, id);
+    if (actions.id !== id || actions.index !== index) return;
     const about = [["labels", found.labels.join(", ")], ["code", found.code], ...found.attributes]
       .filter(([, value]) => value !== "" && value !== undefined);
     body.replaceChildren(found.text ?? "This index stores no texts.",
       element("table", {}, element("tbody", {}, ...about.map(([name, value]) =>
         element("tr", {}, element("th", { scope: "row" }, name), element("td", {}, String(value)))))));
   } catch (problem) {
-    body.replaceChildren(problem.message);
+    if (actions.id === id && actions.index === index) body.replaceChildren(problem.message);
   }
 }
 

@@ -5,8 +5,9 @@ import { byId, element } from "./dom.js";
 
 export const start = () => {};
 
-export async function show(index) {
+export async function show(index, current) {
   const groups = await api.health(index);
+  if (!current()) return;
   byId("figures").replaceChildren(...groups.flatMap(({ name, rows }) => [
     element("h3", {}, name),
     element("div", { class: "scroll" }, element("table", {}, element("tbody", {}, ...rows.map(([what, value]) =>

@@ -1,41 +1,85 @@
-// A map of the documents: one point per document, and similar codes are near each other.
+// The map of an index: made by the server, drawn here.
 
 import { api } from "./api.js";
-import { byId, colour, count, drawn, element } from "./dom.js";
+import { byId, count, element } from "./dom.js";
 import { openDocument } from "./document.js";
-import { moreLike } from "./search.js";
+import { runJob } from "./jobs.js";
+import { moreLike, searchWithin, shownHits } from "./search.js";
+import { MapView, readMap } from "./view.js";
 
-const [WIDTH, HEIGHT, EDGE] = [900, 600, 16];
+// A smaller index gets its map unasked.
+const SMALL = 100_000;
+
+const shown = { index: null, map: null, view: null };
 
 export const start = () => {};
 
-export async function show(index) {
-  byId("map-note").textContent = "...";
-  const { points, explained, documents } = await api.map(index);
-  const labels = [...Map.groupBy(points, (point) => point.label ?? "")].sort((a, b) => b[1].length - a[1].length);
-  const colourOf = new Map(labels.map(([label], i) => [label, label === "" ? 99 : i]));
-  const span = (values) => [Math.min(...values), Math.max(...values)];
-  const [x0, x1] = span(points.map((point) => point.x));
-  const [y0, y1] = span(points.map((point) => point.y));
-  const across = (x) => EDGE + ((x - x0) / (x1 - x0 || 1)) * (WIDTH - 2 * EDGE);
-  const down = (y) => EDGE + ((y1 - y) / (y1 - y0 || 1)) * (HEIGHT - 2 * EDGE);
-  const circles = points.map((point) => {
-    const circle = drawn("circle", {
-      cx: across(point.x).toFixed(1), cy: down(point.y).toFixed(1), r: 3, "fill-opacity": 0.7,
-      fill: colour(colourOf.get(point.label ?? "")),
-      onclick: () => openDocument(index, point.id, { like: () => moreLike(point.id) }),
-    });
-    circle.append(drawn("title", {}, point.text ?? String(point.id)));
-    return circle;
-  });
-  byId("map-plot").replaceChildren(drawn("svg", {
-    viewBox: `0 0 ${WIDTH} ${HEIGHT}`, class: "plot", role: "img", "aria-label": `Map of ${count(points.length)} documents`,
-  }, ...circles));
-  byId("map-legend").replaceChildren(...labels.slice(0, 12).map(([label, of]) => {
-    const dot = element("i");
-    dot.style.background = colour(colourOf.get(label));
-    return element("li", {}, dot, `${label || "no label"} (${count(of.length)})`);
-  }));
-  byId("map-note").textContent = `${count(points.length)} of ${count(documents)} documents on the two axes on which `
-    + `their codes differ most (${Math.round(100 * explained)} % of the variance). Documents with equal codes share a point.`;
+export async function show(index, current) {
+  const about = await api.map(index);
+  if (!current()) return;
+  if (about === null) {
+    forget();
+    const documents = await api.documents(index);
+    if (!current()) return;
+    if (documents === 0) return note("The index has no documents to put on a map.");
+    if (documents <= SMALL) return make(index, current);
+    note(`This index has no map yet. ${count(documents)} documents take a while.`);
+    return button("Make the map", () => make(index, current));
+  }
+  if (shown.index !== index || shown.map !== about.map) {
+    const points = readMap(await api.mapPoints(index));
+    const attributes = await api.facets(index);
+    if (!current()) return;
+    if (points.fingerprint !== about.map) return show(index, current);
+    Object.assign(shown, { index, map: about.map, view: new MapView(byId("map-view"), points, about, source(index, about, attributes)) });
+  }
+  note(`${count(about.documents)} documents. Similar ones are near each other; drag to move, scroll to zoom, and draw a lasso `
+    + "with its button or with Shift.");
+  byId("map-actions").replaceChildren();
+  if (!about.current) {
+    note("The index has changed since this map was made.");
+    button("Make it anew", () => make(index, current));
+  }
+  const hits = await api.mapPlaces(index, shownHits(index));
+  if (current()) shown.view.lightUp(hits);
 }
+
+function source(index, { map }, facets) {
+  return {
+    attributes: facets.map(({ name }) => name),
+    values: (name) => api.mapValues(index, name),
+    describe: (points) => api.mapDocuments(index, points),
+    open: ({ id }) => openDocument(index, id, { like: () => moreLike(id) }),
+    chosen: (selection) => {
+      byId("map-actions").replaceChildren();
+      if (!selection?.area) return;
+      button(`Search in this area (${count(selection.points.length)} documents)`,
+        () => searchWithin(index, { map, polygon: selection.area }, selection.points.length));
+    },
+  };
+}
+
+async function make(index, current) {
+  note("The map is being made.");
+  try {
+    const result = await runJob(byId("map-actions"), index, "map", {}, current);
+    if (!current()) return;
+    if (result) return await show(index, current);
+    note("There is no map: the work was cancelled.");
+    button("Make the map", () => make(index, current));
+  } catch (problem) {
+    if (!current()) return;
+    note(problem.message);
+    button("Try again", () => make(index, current));
+  }
+}
+
+function forget() {
+  Object.assign(shown, { index: null, map: null, view: null });
+  byId("map-view").replaceChildren();
+  byId("map-actions").replaceChildren();
+}
+
+function note(text) { byId("map-note").textContent = text; }
+
+function button(text, onclick) { byId("map-actions").replaceChildren(element("button", { type: "button", onclick }, text)); }

@@ -8,7 +8,7 @@ const PAGE = 20;
 // Milliseconds. Long enough that a fast typist sends one request per word, short enough to feel immediate.
 const PAUSE = 120;
 
-const state = { index: null, like: null, filters: new Map(), next: null, running: null, timer: null };
+const state = { index: null, like: null, area: null, filters: new Map(), next: null, running: null, timer: null, hits: [] };
 
 export function start() {
   byId("query-form").addEventListener("submit", (event) => { event.preventDefault(); run(); });
@@ -25,14 +25,55 @@ export function start() {
 
 export async function show(index) {
   if (state.index !== index) {
-    state.index = index;
-    state.like = null;
-    state.filters.clear();
-    byId("kind").value = "0";
-    byId("kind-label").hidden = !(await api.knowsKinds(index));
-    await showChips();
+    use(index);
+    try {
+      const [knowsKinds, facets] = await Promise.all([api.knowsKinds(index), api.facets(index)]);
+      // Another index was chosen meanwhile; its own answer is under way.
+      if (state.index !== index) return;
+      byId("kind-label").hidden = !knowsKinds;
+      showChips(facets);
+    } catch (problem) {
+      // Asked again when the view is shown again.
+      if (state.index === index) state.index = null;
+      throw problem;
+    }
   }
   run();
+}
+
+// Nothing of another index stays: neither its hits nor what they were asked with.
+function use(index) {
+  Object.assign(state, { index, like: null, area: null, next: null, hits: [] });
+  state.running?.abort();
+  state.filters.clear();
+  byId("kind").value = "0";
+  byId("kind-label").hidden = true;
+  byId("chips").replaceChildren();
+  byId("hits").replaceChildren();
+  byId("more").hidden = true;
+}
+
+// The ids of the hits that are shown of an index.
+export const shownHits = (index) => (state.index === index ? state.hits : []);
+
+// Searches only inside an area of the map.
+export function searchWithin(index, area, documents) {
+  if (state.index !== index) return;
+  state.area = { ...area, documents };
+  location.hash = "#search";
+  run();
+  focus();
+}
+
+// Searches only documents that match a filter, and shows it as a chip.
+export function searchFiltered(index, name, filter, text) {
+  if (state.index !== index) return;
+  state.filters.set(filter, name);
+  if (![...byId("chips").children].some((chip) => chip.dataset.filter === filter)) byId("chips").append(chipOf(name, filter, text, null));
+  for (const chip of byId("chips").children) if (chip.dataset.filter === filter) chip.setAttribute("aria-pressed", "true");
+  location.hash = "#search";
+  run();
+  focus();
 }
 
 export const focus = () => byId("query").focus();
@@ -50,23 +91,25 @@ function soon() {
   state.timer = setTimeout(run, PAUSE);
 }
 
-async function showChips() {
-  const chips = byId("chips");
-  chips.replaceChildren();
-  for (const facet of await api.facets(state.index)) {
-    chips.append(element("span", { class: "name" }, facet.name));
-    for (const { value, documents, filter } of facet.values) {
-      chips.append(element("button", {
-        type: "button", class: "chip", "aria-pressed": "false",
-        onclick: (event) => {
-          const chosen = !state.filters.delete(filter);
-          if (chosen) state.filters.set(filter, facet.name);
-          event.currentTarget.setAttribute("aria-pressed", String(chosen));
-          run();
-        },
-      }, `${value} `, element("small", {}, count(documents))));
-    }
-  }
+function showChips(facets) {
+  byId("chips").replaceChildren(...facets.flatMap((facet) => [
+    element("span", { class: "name" }, facet.name),
+    ...facet.values.map(({ value, documents, filter }) => chipOf(facet.name, filter, value, documents)),
+  ]));
+}
+
+function chipOf(name, filter, value, documents) {
+  const chip = element("button", {
+    type: "button", class: "chip", "aria-pressed": String(state.filters.has(filter)),
+    onclick: (event) => {
+      const chosen = !state.filters.delete(filter);
+      if (chosen) state.filters.set(filter, name);
+      event.currentTarget.setAttribute("aria-pressed", String(chosen));
+      run();
+    },
+  }, `${value} `, documents === null ? null : element("small", {}, count(documents)));
+  chip.dataset.filter = filter;
+  return chip;
 }
 
 // Values of one attribute are alternatives (OR), different attributes combine (AND).
@@ -82,7 +125,9 @@ async function run(after = null) {
   const request = (state.running = new AbortController());
   const text = byId("query").value.trim();
   likeLine();
+  areaLine();
   if (!text && state.like === null) {
+    state.hits = [];
     byId("hits").replaceChildren();
     byId("more").hidden = true;
     return say("");
@@ -90,10 +135,11 @@ async function run(after = null) {
   try {
     const answer = await api.search(state.index, {
       text, like: state.like, filter: filter(), hybrid: Number(byId("hybrid").value), kind: Number(byId("kind").value),
-      k: PAGE, after,
+      area: state.area && { map: state.area.map, polygon: state.area.polygon }, k: PAGE, after,
     }, request.signal);
     if (request !== state.running) return;
     const hits = answer.hits.map(hitItem);
+    state.hits = [...(after ? state.hits : []), ...answer.hits.map((hit) => hit.id)];
     if (after) byId("hits").append(...hits);
     else byId("hits").replaceChildren(...hits);
     // The query of these hits. While someone types, the field already has another.
@@ -117,6 +163,14 @@ function likeLine() {
   }
 }
 
+function areaLine() {
+  const line = byId("area");
+  line.hidden = state.area === null;
+  if (state.area === null) return;
+  line.replaceChildren(`Only in an area of the map with ${count(state.area.documents)} documents`,
+    element("button", { type: "button", class: "chip", onclick: () => { state.area = null; run(); focus(); } }, "clear"));
+}
+
 function say(text, wrong = false) {
   byId("status").textContent = text;
   byId("status").classList.toggle("wrong", wrong);
@@ -126,6 +180,7 @@ function hitItem(hit) {
   const item = element("li", { class: "hit", tabIndex: -1, "aria-label": `Document ${hit.id}` },
     element("p", {}, ...marked(hit.snippet ?? { text: hit.text ?? `document ${hit.id}`, ranges: [] })),
     distanceCells(hit.codebook_distances),
+    sharedTerms(hit.shared),
     element("div", { class: "about" },
       element("span", {}, `id ${hit.id}`),
       element("span", { title: `distance by code ${hit.distance.toFixed(3)}` }, `score ${hit.score.toFixed(3)}`),
@@ -163,6 +218,16 @@ function distanceCells(distances) {
     title: `codebook ${codebook + 1}: ${distance.toFixed(3)}`,
     style: `background: color-mix(in oklab, var(--near), var(--far) ${Math.round((100 * distance) / max)}%)`,
   })));
+}
+
+// What the codewords stand for that the hit has in common with the query; a term counts by the codewords that have it.
+function sharedTerms(shared) {
+  if (!shared?.length) return null;
+  const counts = new Map();
+  for (const { terms } of shared) for (const term of terms) counts.set(term, (counts.get(term) ?? 0) + 1);
+  const best = [...counts].sort((a, b) => b[1] - a[1]).slice(0, 8).map(([term]) => term);
+  const common = `${shared.length} of its codewords are the query's`;
+  return element("p", { class: "shared" }, best.length ? `${common}; they stand for ${best.join(", ")}` : common);
 }
 
 function open(item, hit) {

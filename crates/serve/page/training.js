@@ -7,8 +7,9 @@ const [WIDTH, HEIGHT, LEFT, EDGE] = [640, 220, 58, 22];
 
 export const start = () => {};
 
-export async function show(index) {
+export async function show(index, current) {
   const curves = await api.curves(index);
+  if (!current()) return;
   byId("curves").replaceChildren(...(curves.length
     ? curves.map(({ name, values }, i) => figure(name, values, colour(i)))
     : [element("p", {}, "The model of this index has no training curves.")]));

@@ -7,13 +7,14 @@ use std::time::SystemTime;
 use engine::index::Index;
 use engine::model::Encoders;
 use engine::query::{Query, RecallReport, SearchConfig, Searcher};
+use engine::topics::CodewordTerms;
 use engine::{Error, NoProgress, Result};
 use parking_lot::{Mutex, RwLock};
 
 use crate::config::ServeConfig;
-use crate::insight::Map;
 use crate::metrics::Metrics;
 use crate::queries::QueryQueue;
+use crate::routes::Mapped;
 use crate::writes::WriteQueue;
 
 pub struct Hosted {
@@ -24,8 +25,12 @@ pub struct Hosted {
     pub ours: bool,
     /// Time of the newest commit that the server knows.
     seen: Mutex<Option<SystemTime>>,
-    /// The cached document map and its commit number.
-    pub map: Mutex<Option<(u64, Arc<Map>)>>,
+    /// The last map, of the model that is served now.
+    pub map: Mutex<Option<Arc<Mapped>>>,
+    /// The last topics that were found, of the model that is served now.
+    pub topics: Mutex<Option<Arc<serde_json::Value>>>,
+    /// What codewords stand for, and the number of documents when that was found out.
+    pub codeword_terms: Mutex<Option<(usize, Arc<CodewordTerms>)>>,
     /// The last measurement of recall, of the model that is served now.
     pub recall: Mutex<Option<Arc<RecallReport>>>,
     pub queries: QueryQueue,
@@ -55,6 +60,8 @@ impl Hosted {
             ours,
             seen: Mutex::new(None),
             map: Mutex::new(None),
+            topics: Mutex::new(None),
+            codeword_terms: Mutex::new(None),
             recall: Mutex::new(None),
             queries,
             writes,
@@ -86,6 +93,8 @@ impl Hosted {
         let new = Arc::new(open(&self.dir, encoders)?);
         *self.searcher.write() = new;
         *self.map.lock() = None;
+        *self.topics.lock() = None;
+        *self.codeword_terms.lock() = None;
         *self.recall.lock() = None;
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! Views into an index: a map of its documents, and the terms that characterise a codeword.
+//! What a codeword stands for: its typical documents and the terms that characterise them.
 
 use std::collections::{HashMap, HashSet};
 
@@ -10,109 +10,44 @@ use engine::query::{Hit, SearchConfig};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use crate::id::Id;
-
-/// Documents on a plane.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Map {
-    pub points: Vec<Point>,
-    /// Share of the codes' variance on each axis.
-    pub shares: [f64; 2],
-}
-
-/// A document on the map.
-#[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
-#[schema(as = MapPoint)]
-pub struct Point {
-    /// Id of the document.
-    pub id: Id,
-    /// Coordinate on the first axis.
-    pub x: f64,
-    /// Coordinate on the second axis.
-    pub y: f64,
-    /// First label of the document.
-    pub label: Option<String>,
-    /// Beginning of the text.
-    pub text: Option<String>,
-}
-
-/// Characters of a document's text on the map.
-const TEXT_CHARS: usize = 100;
-
-/// Maps an even sample of at most `max_points` documents to the two principal axes of their decoded codes.
-pub fn map(index: &Index, max_points: usize) -> Result<Map> {
-    let walk = index.walk()?;
-    let count = walk.len().min(max_points);
-    let codebooks = index.model().codebooks();
-    let shape = codebooks.shape();
-    let codewords: Vec<Vec<&[f32]>> = (0..shape.num_codebooks()).map(|m| codebooks.codebook(m).collect()).collect();
-    let (mut points, mut vectors) = (Vec::with_capacity(count), Vec::with_capacity(count));
-    for i in 0..count {
-        let record = walk.get(i * walk.len() / count)?;
-        let vector: Vec<f64> = (0..shape.num_codebooks())
-            .flat_map(|m| codewords[m][shape.codeword(&record.code, m)].iter().map(|v| f64::from(*v)))
-            .collect();
-        vectors.push(vector);
-        let text = record.text.map(|text| text.chars().take(TEXT_CHARS).collect());
-        points.push(Point { id: Id(record.id), x: 0.0, y: 0.0, label: record.labels.into_iter().next(), text });
-    }
-    let shares = project(&mut vectors, |i, x, y| (points[i].x, points[i].y) = (x, y));
-    Ok(Map { points, shares })
-}
-
-/// Calls `place` with the coordinates of every row on the two principal axes. Returns the share of variance of each axis.
-fn project(rows: &mut [Vec<f64>], mut place: impl FnMut(usize, f64, f64)) -> [f64; 2] {
-    let Some(width) = rows.first().map(Vec::len) else { return [0.0; 2] };
-    for j in 0..width {
-        let mean = rows.iter().map(|row| row[j]).sum::<f64>() / rows.len() as f64;
-        rows.iter_mut().for_each(|row| row[j] -= mean);
-    }
-    let total: f64 = rows.iter().flatten().map(|v| v * v).sum();
-    let mut coordinates = vec![[0.0; 2]; rows.len()];
-    let mut shares = [0.0; 2];
-    for axis in 0..2 {
-        let direction = principal_axis(rows, width);
-        for (row, coordinate) in rows.iter_mut().zip(&mut coordinates) {
-            let along: f64 = row.iter().zip(&direction).map(|(a, b)| a * b).sum();
-            coordinate[axis] = along;
-            shares[axis] += along * along;
-            // The rest is orthogonal to this axis. Its principal axis is the second one.
-            row.iter_mut().zip(&direction).for_each(|(v, d)| *v -= along * d);
-        }
-    }
-    coordinates.iter().enumerate().for_each(|(i, [x, y])| place(i, *x, *y));
-    shares.map(|share| if total > 0.0 { share / total } else { 0.0 })
-}
-
-/// The direction of greatest variance, by power iteration. The start is fixed: the same rows give the same axis.
-fn principal_axis(rows: &[Vec<f64>], width: usize) -> Vec<f64> {
-    let mut axis: Vec<f64> = (0..width).map(|j| 1.0 + (j % 7) as f64 / 7.0 - (j % 3) as f64).collect();
-    for _ in 0..60 {
-        let mut next = vec![0.0; width];
-        for row in rows {
-            let along: f64 = row.iter().zip(&axis).map(|(a, b)| a * b).sum();
-            next.iter_mut().zip(row).for_each(|(n, v)| *n += along * v);
-        }
-        let length = next.iter().map(|v| v * v).sum::<f64>().sqrt();
-        if length == 0.0 {
-            return vec![0.0; width];
-        }
-        axis = next.into_iter().map(|v| v / length).collect();
-    }
-    // The sign of an axis is arbitrary. A fixed choice keeps the map stable.
-    let sign = axis.iter().copied().max_by(|a, b| a.abs().total_cmp(&b.abs())).map_or(1.0, f64::signum);
-    axis.iter_mut().for_each(|v| *v *= sign);
-    axis
-}
-
-/// Documents whose code has `codeword` in `codebook`, in the order of insertion.
+/// Documents whose code has `codeword` in `codebook`, the most typical first: those nearest to the mean of them all, by code.
 pub fn members(index: &Index, codebook: usize, codeword: usize, max_documents: usize) -> Result<Vec<Hit>> {
-    let shape = index.model().shape();
-    let mut values = vec![0.0; shape.num_codebooks() * shape.codebook_size()];
-    let row = &mut values[codebook * shape.codebook_size()..(codebook + 1) * shape.codebook_size()];
-    row.iter_mut().enumerate().for_each(|(k, value)| *value = f32::from(u8::from(k != codeword)));
-    let config = SearchConfig { k: max_documents, radius: Some(0.0), rerank: Rerank::Off, ..SearchConfig::default() };
+    let (shape, codebooks) = (index.model().shape(), index.model().codebooks());
+    let size = shape.codebook_size();
+    let mut counts = vec![0u64; shape.num_codebooks() * size];
+    for code in index.walk()?.codes()?.chunks_exact(shape.code_bytes()) {
+        if shape.codeword(code, codebook) == codeword {
+            (0..shape.num_codebooks()).for_each(|m| counts[m * size + shape.codeword(code, m)] += 1);
+        }
+    }
+    let mut values: Vec<f32> = (0..shape.num_codebooks())
+        .flat_map(|m| {
+            let codewords: Vec<&[f32]> = codebooks.codebook(m).collect();
+            let centre = mean(&codewords, &counts[m * size..][..size]);
+            codewords.into_iter().map(move |codeword| squared(codeword, &centre)).collect::<Vec<_>>()
+        })
+        .collect();
+    // Documents with other codewords are farther than any that has this one.
+    let farthest: f32 = values.chunks_exact(size).map(|row| row.iter().copied().fold(0.0, f32::max)).sum();
+    let row = &mut values[codebook * size..][..size];
+    row.iter_mut().enumerate().for_each(|(k, value)| *value = if k == codeword { 0.0 } else { 4.0 * farthest + 1.0 });
+    let radius = Some(2.0 * farthest);
+    let config = SearchConfig { k: max_documents, radius, rerank: Rerank::Off, ..SearchConfig::default() };
     Ok(index.search(&[DistanceTable::new(shape, values)?], &config)?.pop().unwrap_or_default())
+}
+
+/// The mean of codewords, each as often as it is counted.
+fn mean(codewords: &[&[f32]], counts: &[u64]) -> Vec<f64> {
+    let total = counts.iter().sum::<u64>().max(1) as f64;
+    let mut mean = vec![0.0; codewords.first().map_or(0, |codeword| codeword.len())];
+    for (codeword, &count) in codewords.iter().zip(counts) {
+        mean.iter_mut().zip(*codeword).for_each(|(sum, &v)| *sum += count as f64 / total * f64::from(v));
+    }
+    mean
+}
+
+fn squared(codeword: &[f32], centre: &[f64]) -> f32 {
+    codeword.iter().zip(centre).map(|(&a, b)| (f64::from(a) - b).powi(2)).sum::<f64>() as f32
 }
 
 /// A term that characterises a codeword.
@@ -165,24 +100,6 @@ pub fn marks<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn projection_finds_the_axes_of_greatest_variance() {
-        // A long cloud along (1, 1, 0), flatter along (0, 0, 1), nothing else.
-        let mut rows: Vec<Vec<f64>> = (0..101)
-            .map(|i| {
-                let t = f64::from(i) - 50.0;
-                vec![t + 3.0, t - 9.0, 10.0 * (t * 0.7).sin()]
-            })
-            .collect();
-        let mut placed = vec![(0.0, 0.0); rows.len()];
-        let shares = project(&mut rows, |i, x, y| placed[i] = (x, y));
-        assert!(shares[0] > 0.9 && shares[0] + shares[1] > 0.999, "{shares:?}");
-        let (first, last) = (placed[0].0, placed[100].0);
-        assert!((first + last).abs() < 5.0 && (last - first).abs() > 130.0, "{first} {last}");
-        assert_eq!(project(&mut [], |_, _, _| {}), [0.0; 2]);
-        assert_eq!(project(&mut [vec![1.0, 2.0], vec![1.0, 2.0]], |_, x, y| assert_eq!((x, y), (0.0, 0.0))), [0.0; 2]);
-    }
 
     #[test]
     fn marks_are_distinctive_terms_without_common_ones() {

@@ -30,7 +30,7 @@ pub enum Status {
 pub struct JobView {
     /// Number of the job.
     pub id: u64,
-    /// Kind of work: `train`, `dedup` or `topics`.
+    /// Kind of work: `train`, `dedup`, `topics`, `map` or `recall`.
     #[schema(example = "train")]
     pub kind: String,
     /// Name of the index.

@@ -41,5 +41,5 @@ mod search;
 
 pub use bytes::{MAGIC, Problem, VERSION};
 #[cfg(not(target_arch = "wasm32"))]
-pub use page::PAGE;
+pub use page::{MAP_FILE, MAP_SCRIPTS, MAP_STYLE, PAGE};
 pub use search::Search;

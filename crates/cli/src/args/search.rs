@@ -98,6 +98,7 @@ impl Search {
         SearchConfig {
             k: self.k,
             filter: self.filter.clone(),
+            within: None,
             radius: self.radius,
             after: self.after,
             hybrid: self.hybrid,

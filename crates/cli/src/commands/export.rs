@@ -13,6 +13,7 @@ use engine::formats::table::{self, TableFormat};
 use engine::formats::trec::{Qrels, Run};
 use engine::formats::web;
 use engine::index::Index;
+use engine::map::{self, HtmlMap, HtmlMapConfig};
 use engine::npy::NpyWriter;
 use engine::query::{Query, SearchConfig, Searcher};
 use engine::{Error, NoProgress, Progress, disk};
@@ -41,6 +42,8 @@ pub enum Target {
     Codes,
     /// A folder for a web server: a page that searches in the browser, with the fast query encoder
     Web,
+    /// A map of the documents as one file, which a browser opens without a server
+    HtmlMap,
 }
 
 #[derive(Args)]
@@ -50,7 +53,8 @@ Examples:
   micpq export news.micpq --to parquet -o news.parquet
   micpq export scifact.micpq --to trec --queries scifact -k 1000 -o scifact.run
   micpq score scifact.run scifact/qrels/test.tsv
-  micpq export news.micpq --to web -o site             then: cd site && python3 -m http.server")]
+  micpq export news.micpq --to web -o site             then: cd site && python3 -m http.server
+  micpq export news.micpq --to html-map -o map.html --attribute year")]
 pub struct Export {
     /// Index directory
     pub index: PathBuf,
@@ -69,9 +73,15 @@ pub struct Export {
     /// Name of the run in its last column
     #[arg(long, default_value = "micpq")]
     pub tag: String,
-    /// Heading of the page of a web export. Default: the name of the index
+    /// Heading of the page of a web export or a map. Default: the name of the index
     #[arg(long, value_name = "TEXT")]
     pub title: Option<String>,
+    /// Points of a map that have the id and title of their document
+    #[arg(long, value_name = "N")]
+    pub titles: Option<usize>,
+    /// Attribute that a map can be coloured by; repeatable
+    #[arg(long = "attribute", value_name = "NAME")]
+    pub attributes: Vec<String>,
     /// Add the codes to a table
     #[arg(long)]
     pub codes: bool,
@@ -84,11 +94,16 @@ pub fn run(args: Export, json: bool, progress: &TerminalProgress) -> Result<()> 
     if args.queries.is_some() && !matches!(args.to, Target::Trec | Target::Beir) {
         return Err(Error::config("--queries works only with --to trec and --to beir; leave it out").into());
     }
-    if args.title.is_some() && args.to != Target::Web {
-        return Err(Error::config("--title works only with --to web; leave it out").into());
+    if args.title.is_some() && !matches!(args.to, Target::Web | Target::HtmlMap) {
+        return Err(Error::config("--title works only with --to web and --to html-map; leave it out").into());
     }
-    if args.to == Target::Web {
-        return web(&index, &args, json, progress);
+    if (args.titles.is_some() || !args.attributes.is_empty()) && args.to != Target::HtmlMap {
+        return Err(Error::config("--titles and --attribute work only with --to html-map; leave them out").into());
+    }
+    match args.to {
+        Target::Web => return web(&index, &args, json, progress),
+        Target::HtmlMap => return html_map(&index, args, json, progress),
+        _ => (),
     }
     let count = match args.to {
         Target::Faiss => faiss(&index, &args.output, Layout::Plain, progress)?,
@@ -99,7 +114,7 @@ pub fn run(args: Export, json: bool, progress: &TerminalProgress) -> Result<()> 
         Target::Beir => beir(&index, &args, progress)?,
         Target::Trec => trec(&index, &args, progress)?,
         Target::Codes => codes(&index, &args.output, progress)?,
-        Target::Web => unreachable!("written above"),
+        Target::Web | Target::HtmlMap => unreachable!("written above"),
     };
     progress.finish();
     let what = if args.to == Target::Trec { "queries" } else { "documents" };
@@ -110,8 +125,7 @@ pub fn run(args: Export, json: bool, progress: &TerminalProgress) -> Result<()> 
 }
 
 fn web(index: &Index, args: &Export, json: bool, progress: &TerminalProgress) -> Result<()> {
-    let name = || args.index.file_stem().map_or_else(|| "Search".into(), |name| name.to_string_lossy().into_owned());
-    let title = args.title.clone().unwrap_or_else(name);
+    let title = heading(args, "Search");
     let written = web::write(index, &args.output, &title, progress)?;
     progress.finish();
     let web::WebExport { documents, search_bytes, document_bytes } = written;
@@ -126,6 +140,34 @@ fn web(index: &Index, args: &Export, json: bool, progress: &TerminalProgress) ->
         output::bytes(search_bytes),
         output::bytes(document_bytes),
         args.output.display()
+    ))
+}
+
+/// `--title`, or the name of the index.
+fn heading(args: &Export, otherwise: &str) -> String {
+    let name = || args.index.file_stem().map_or_else(|| otherwise.into(), |name| name.to_string_lossy().into_owned());
+    args.title.clone().unwrap_or_else(name)
+}
+
+fn html_map(index: &Index, args: Export, json: bool, progress: &TerminalProgress) -> Result<()> {
+    let defaults = HtmlMapConfig::default();
+    let config = HtmlMapConfig {
+        title: heading(&args, "Map"),
+        titles: args.titles.unwrap_or(defaults.titles),
+        attributes: args.attributes,
+        ..defaults
+    };
+    let HtmlMap { documents, titles, bytes } = map::write_html(index, &args.output, &config, progress)?;
+    progress.finish();
+    if json {
+        return output::json(&serde_json::json!({
+            "path": args.output, "documents": documents, "titles": titles, "bytes": bytes,
+        }));
+    }
+    output::line(format!(
+        "{}: {documents} documents, {titles} of them with their titles, {}",
+        args.output.display(),
+        output::bytes(bytes)
     ))
 }
 

@@ -1,5 +1,6 @@
 //! `micpq search`: queries on the command line, in a file, or at a prompt.
 
+use std::cell::OnceCell;
 use std::io::{BufRead, IsTerminal, Write};
 use std::sync::Arc;
 
@@ -9,6 +10,7 @@ use engine::encoder::{Device, Embedder, QueryEncoder};
 use engine::index::RerankVectors;
 use engine::model::Model;
 use engine::query::{Answer, Hit, Like, Query, Rerank, SearchConfig, Searcher, Snippet};
+use engine::topics::{CodewordTerms, SharedCodeword};
 use engine::{Error, Progress, npy};
 use serde_json::json;
 
@@ -44,7 +46,7 @@ pub fn run(args: Search, json: bool, progress: &TerminalProgress) -> Result<()> 
     }
     let show_cursor = !given.is_empty() && !progress.is_quiet();
     let (keywords, encoder) = (args.keywords.clone(), args.query_encoder);
-    let session = Session { searcher, config, keywords, encoder, json, show_cursor, progress };
+    let session = Session { searcher, config, keywords, encoder, json, show_cursor, progress, terms: OnceCell::new() };
     if let Some(path) = &args.queries {
         let mut corpus = Corpus::open(path, &args.source.config())?;
         for chunk in chunks(&mut corpus) {
@@ -130,6 +132,8 @@ struct Session<'a> {
     /// Whether text output shows the cursor of the next page. The prompt has no way to use it.
     show_cursor: bool,
     progress: &'a TerminalProgress,
+    /// What codewords stand for, where answers are explained.
+    terms: OnceCell<CodewordTerms>,
 }
 
 impl Session<'_> {
@@ -174,14 +178,29 @@ impl Session<'_> {
 
     /// Prints one answer. `query` is the number or id of the query if there are several, `name` its text.
     fn show(&self, answer: &Answer, query: Option<&serde_json::Value>, name: &str) -> Result<()> {
+        let terms = self.terms()?;
         if self.json {
-            return print_json(answer, query);
+            return print_json(answer, query, terms);
         }
         if query.is_some() {
             output::line(format!("> {name}"))?;
         }
         let score = ScoreKind::of(&self.config, self.searcher.index().rerank_vectors());
-        print_text(answer, score, self.show_cursor)
+        print_text(answer, score, self.show_cursor, terms)
+    }
+
+    /// `None` without an explanation, and over shards, whose terms would be those of one of them.
+    fn terms(&self) -> Result<Option<&CodewordTerms>> {
+        /// Terms per codeword.
+        const TERMS: usize = 4;
+        let [index] = self.searcher.indexes() else { return Ok(None) };
+        if !self.config.explain {
+            return Ok(None);
+        }
+        if self.terms.get().is_none() {
+            let _ = self.terms.set(CodewordTerms::of(index, TERMS, self.progress)?);
+        }
+        Ok(self.terms.get())
     }
 }
 
@@ -225,7 +244,7 @@ impl ScoreKind {
 
 /// Prints one JSON object per hit, with the number or id of the query if there are several. The last hit of a page has
 /// the cursor of the next page. An explanation follows as an object of its own.
-fn print_json(answer: &Answer, query: Option<&serde_json::Value>) -> Result<()> {
+fn print_json(answer: &Answer, query: Option<&serde_json::Value>, terms: Option<&CodewordTerms>) -> Result<()> {
     let next = answer.next.map(|cursor| cursor.to_string());
     for (i, hit) in answer.hits.iter().enumerate() {
         let attributes: serde_json::Map<String, serde_json::Value> = hit
@@ -246,6 +265,9 @@ fn print_json(answer: &Answer, query: Option<&serde_json::Value>) -> Result<()> 
         }
         if let Some(codebook_distances) = &hit.codebook_distances {
             object["codebook_distances"] = json!(codebook_distances);
+        }
+        if let Some(shared) = shared(answer, hit, terms) {
+            object["shared"] = json!(shared);
         }
         if let Some(id) = query {
             object["query"] = id.clone();
@@ -271,7 +293,7 @@ fn print_json(answer: &Answer, query: Option<&serde_json::Value>) -> Result<()> 
     Ok(())
 }
 
-fn print_text(answer: &Answer, score: ScoreKind, show_cursor: bool) -> Result<()> {
+fn print_text(answer: &Answer, score: ScoreKind, show_cursor: bool, terms: Option<&CodewordTerms>) -> Result<()> {
     if answer.hits.is_empty() {
         output::line("  nothing found")?;
     } else {
@@ -294,11 +316,30 @@ fn print_text(answer: &Answer, score: ScoreKind, show_cursor: bool) -> Result<()
                 distances.join(" ")
             ))?;
         }
+        if let Some(shared) = shared(answer, hit, terms) {
+            output::line(format!("                shared codewords: {}", in_words(&shared)))?;
+        }
     }
     if let Some(next) = answer.next.filter(|_| show_cursor) {
         output::line(format!("  next page: --after {next}"))?;
     }
     print_explanation(answer)
+}
+
+/// The codewords that a hit has in common with its query; `None` without an explanation.
+fn shared(answer: &Answer, hit: &Hit, terms: Option<&CodewordTerms>) -> Option<Vec<SharedCodeword>> {
+    Some(terms?.shared(hit.codewords.as_ref()?, &answer.explanation.as_ref()?.codewords))
+}
+
+fn in_words(shared: &[SharedCodeword]) -> String {
+    if shared.is_empty() {
+        return "none".into();
+    }
+    let one = |s: &SharedCodeword| match s.terms.is_empty() {
+        true => format!("{}/{}", s.codebook, s.codeword),
+        false => format!("{}/{} ({})", s.codebook, s.codeword, s.terms.join(" ")),
+    };
+    shared.iter().map(one).collect::<Vec<_>>().join(", ")
 }
 
 /// Prints the explanation, if there is one.

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use clap::Args;
+use engine::Error;
 use engine::index::Index;
 use engine::topics::{self, Topics, TopicsConfig};
 
@@ -17,6 +18,7 @@ Examples:
   micpq topics news.micpq --topics 30 --over date --json
   micpq topics news.micpq --mark topic       # then: search --filter \"topic:3\"
   micpq topics news.micpq --extend topic     # after documents were added
+  micpq topics news.micpq --extend topic --follow     # from now on, as they are added
   micpq topics news.micpq --assignments topics.jsonl")]
 pub struct TopicsArgs {
     /// Index directory
@@ -43,6 +45,12 @@ pub struct TopicsArgs {
     /// topics
     #[arg(long, value_name = "ATTRIBUTE", conflicts_with_all = ["topics", "over", "mark", "assignments"])]
     pub extend: Option<String>,
+    /// Give documents that are added later their topic as they are added, in the attribute of --mark or --extend
+    #[arg(long)]
+    pub follow: bool,
+    /// End --follow; find no topics
+    #[arg(long, conflicts_with_all = ["topics", "over", "mark", "extend", "follow", "assignments"])]
+    pub unfollow: bool,
     /// Write the topic of every document as a line of JSON
     #[arg(long, value_name = "FILE")]
     pub assignments: Option<PathBuf>,
@@ -50,8 +58,14 @@ pub struct TopicsArgs {
 
 pub fn run(args: TopicsArgs, json: bool, progress: &TerminalProgress) -> Result<()> {
     let index = Index::open(&args.index, progress)?;
+    if args.unfollow {
+        return unfollow(&index, json);
+    }
+    if args.follow && args.mark.is_none() && args.extend.is_none() {
+        return Err(Error::config("--follow needs an attribute; give --mark or --extend").into());
+    }
     if let Some(name) = &args.extend {
-        return extend(&index, name, json, progress);
+        return extend(&index, name, args.follow, json, progress);
     }
     let config = TopicsConfig {
         topics: args.topics,
@@ -65,6 +79,9 @@ pub fn run(args: TopicsArgs, json: bool, progress: &TerminalProgress) -> Result<
         write_assignments(path, &found)?;
     }
     let marked = args.mark.as_deref().map(|name| topics::mark(&index, &found, name, progress)).transpose()?;
+    if let Some(name) = args.mark.as_deref().filter(|_| args.follow) {
+        topics::follow(&index, name, progress)?;
+    }
     progress.finish();
     if json {
         let mut value = serde_json::to_value(&found)?;
@@ -80,9 +97,24 @@ pub fn run(args: TopicsArgs, json: bool, progress: &TerminalProgress) -> Result<
     Ok(())
 }
 
-fn extend(index: &Index, attribute: &str, json: bool, progress: &TerminalProgress) -> Result<()> {
+fn unfollow(index: &Index, json: bool) -> Result<()> {
+    let was = topics::followed(index)?;
+    topics::unfollow(index)?;
+    if json {
+        return output::json(&serde_json::json!({ "unfollowed": was }));
+    }
+    output::line(match was {
+        Some(attribute) => format!("documents that are added get no attribute {attribute} any more"),
+        None => "no topics were followed".to_owned(),
+    })
+}
+
+fn extend(index: &Index, attribute: &str, follow: bool, json: bool, progress: &TerminalProgress) -> Result<()> {
     let later = topics::find_later(index, attribute, progress)?;
     let marked = topics::mark_later(index, &later, attribute, progress)?;
+    if follow {
+        topics::follow(index, attribute, progress)?;
+    }
     progress.finish();
     if json {
         let mut value = serde_json::to_value(&later)?;

@@ -75,7 +75,7 @@ impl Index {
             }
             for (ordinal, reader) in snapshot.searcher().segment_readers().iter().enumerate() {
                 let rows = match &filter {
-                    Some(filter) => matching(snapshot.searcher(), reader, filter.query())?,
+                    Some(filter) => matching(snapshot.searcher(), reader, filter)?,
                     None => living(reader),
                 };
                 let documents = snapshot.documents_of(ordinal, rows);

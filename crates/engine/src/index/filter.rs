@@ -11,18 +11,24 @@ use tantivy::{Searcher, SegmentReader, TantivyError};
 use super::manifest::Store;
 use super::nesting::{Grammar, MAX_FILTER_BYTES, MAX_FILTER_DEPTH, too_deep};
 use super::schema::Fields;
+use super::subset::Subset;
 use super::tantivy_error;
 use crate::{Error, Result};
 
 pub(crate) struct Filter {
-    key: FilterKey,
+    key: Arc<UserInputAst>,
     length: usize,
     query: Box<dyn Query>,
+    within: Option<Subset>,
 }
 
+/// The filter of every document.
+pub(crate) const ALL: &str = "*";
+
 impl Filter {
-    pub fn query(&self) -> &dyn Query {
-        self.query.as_ref()
+    /// Only the documents of a subset, if one is given.
+    pub fn within(self, subset: Option<&Subset>) -> Filter {
+        Filter { within: subset.cloned(), ..self }
     }
 
     pub(super) fn into_query(self) -> Box<dyn Query> {
@@ -31,18 +37,18 @@ impl Filter {
 
     /// Cache key; unique within one index.
     pub(super) fn key(&self) -> FilterKey {
-        self.key.clone()
+        (self.key.clone(), self.within.clone())
     }
 
     /// Estimated memory of the key: the syntax tree takes several times the length of the text.
     pub(super) fn bytes(&self) -> usize {
-        8 * self.length
+        8 * self.length + self.within.as_ref().map_or(0, Subset::bytes)
     }
 }
 
-/// The syntax tree with full attribute names, independent of spaces and redundant parentheses. The schema of an index
+/// The syntax tree with full attribute names and the subset, independent of spaces and redundant parentheses. The schema of an index
 /// never changes, so equal keys match the same documents.
-pub(super) type FilterKey = Arc<UserInputAst>;
+pub(super) type FilterKey = (Arc<UserInputAst>, Option<Subset>);
 
 /// Parses a filter. Attributes need no prefix: `places:japan` means `attributes.places:japan`. If the `known`
 /// attributes are given, any other name is refused: a misspelt one would match nothing, or with `NOT` everything.
@@ -86,7 +92,7 @@ pub(super) fn parse(
     let mut parser = QueryParser::for_index(index, fields.documents.as_ref().map_or(Vec::new(), |f| vec![f.text]));
     parser.set_conjunction_by_default();
     let query = parser.build_query_from_user_input_ast(tree.clone()).map_err(|e| refuse(e.to_string(), None))?;
-    Ok(Filter { key: Arc::new(tree), length: text.len(), query })
+    Ok(Filter { key: Arc::new(tree), length: text.len(), query, within: None })
 }
 
 /// Refuses a filter that would cost tantivy's parser, or code that walks its tree, too much time or stack.
@@ -301,11 +307,14 @@ pub(super) enum Matched {
 pub(super) fn matched_few(
     searcher: &Searcher,
     segment: &SegmentReader,
-    query: &dyn Query,
+    filter: &Filter,
     few: usize,
 ) -> Result<Matched> {
+    if filter.within.is_some() {
+        return matched(searcher, segment, filter).map(Matched::Many);
+    }
     let mut found = Matched::Few(Vec::new());
-    each_matched(searcher, segment, query, |documents| {
+    each_matched(searcher, segment, &*filter.query, |documents| {
         if let Matched::Few(all) = &mut found
             && all.len() + documents.len() > few
         {
@@ -322,9 +331,12 @@ pub(super) fn matched_few(
 }
 
 /// The documents of a segment that match, deleted or not.
-pub(super) fn matched(searcher: &Searcher, segment: &SegmentReader, query: &dyn Query) -> Result<Bitmap> {
+pub(super) fn matched(searcher: &Searcher, segment: &SegmentReader, filter: &Filter) -> Result<Bitmap> {
     let mut bits = Bitmap::empty(segment.max_doc() as usize);
-    each_matched(searcher, segment, query, |documents| documents.iter().for_each(|&document| bits.insert(document)))?;
+    each_matched(searcher, segment, &*filter.query, |documents| documents.iter().for_each(|&document| bits.insert(document)))?;
+    if let Some(subset) = &filter.within {
+        subset.retain(segment, &mut bits)?;
+    }
     Ok(bits)
 }
 
@@ -346,8 +358,8 @@ fn each_matched(
 }
 
 /// The documents of a segment that match and are not deleted.
-pub(super) fn matching(searcher: &Searcher, segment: &SegmentReader, query: &dyn Query) -> Result<Bitmap> {
-    let mut bits = matched(searcher, segment, query)?;
+pub(super) fn matching(searcher: &Searcher, segment: &SegmentReader, filter: &Filter) -> Result<Bitmap> {
+    let mut bits = matched(searcher, segment, filter)?;
     if let Some(alive) = segment.alive_bitset() {
         bits.retain(|document| alive.is_alive(document));
     }

@@ -182,6 +182,7 @@ fn fill(
         ));
     }
     super::saved::carry(old, &new)?;
+    crate::topics::carry_follow(old, &new, progress)?;
     Ok(Migrated { documents: total, resumed })
 }
 

@@ -20,6 +20,7 @@ mod payload;
 mod directory;
 mod files;
 mod segment;
+mod sequences;
 mod kinship;
 
 mod writer;
@@ -31,6 +32,7 @@ mod reader;
 mod walk;
 
 mod nesting;
+mod subset;
 mod filter;
 mod selections;
 mod phrases;
@@ -64,7 +66,7 @@ use parking_lot::{Mutex, RwLock};
 pub use backup::{Copied, CopyConfig, backup, restore};
 pub use claim::Claim;
 pub use facets::Facet;
-pub(crate) use filter::{Bitmap, Filter};
+pub(crate) use filter::{ALL, Bitmap, Filter};
 pub use info::{Bytes, Info};
 pub(crate) use keywords::{KeywordStatistics, Keywords};
 pub(crate) use manifest::SHARDS;
@@ -77,6 +79,7 @@ pub(crate) use schema::Stored;
 pub use snapshot::Record;
 pub(crate) use snapshot::{Candidate, Scanned};
 pub use stats::{AttributeStats, CodeStats, CodebookStats, SegmentStats, Stats};
+pub use subset::Subset;
 pub use verify::{Problem, verify};
 pub use walk::{Records, Walk};
 pub use writer::{IndexWriter, SplitDocument};
@@ -345,14 +348,23 @@ impl Index {
         let snapshot = self.inner.snapshot();
         guarded_ours(&self.inner.dir.join(STORE), || {
             let query = self.inner.parse_filter(filter, Some(&snapshot))?;
-            snapshot.count(query.query())
+            snapshot.count(&query)
+        })
+    }
+
+    /// Number of documents of a subset that match a filter.
+    pub fn count_within(&self, filter: Option<&str>, subset: &Subset) -> Result<usize> {
+        let snapshot = self.inner.snapshot();
+        guarded_ours(&self.inner.dir.join(STORE), || {
+            let query = self.inner.parse_filter(filter.unwrap_or(ALL), Some(&snapshot))?;
+            snapshot.count(&query.within(Some(subset)))
         })
     }
 
     /// [`Index::count`] in a shard. `known` are the attributes of all shards; any other name is refused.
     pub fn count_in_shard(&self, filter: &str, known: Option<&BTreeSet<String>>) -> Result<usize> {
         let snapshot = self.inner.snapshot();
-        guarded_ours(&self.inner.dir.join(STORE), || snapshot.count(self.inner.parse_filter_of(filter, known)?.query()))
+        guarded_ours(&self.inner.dir.join(STORE), || snapshot.count(&self.inner.parse_filter_of(filter, known)?))
     }
 
     /// Problems found since the last call: packed codes that were damaged and built again, damaged segments excluded

@@ -207,7 +207,7 @@ impl Reader {
         self.snapshot.require(Part::Terms)?;
         let searcher = self.snapshot.searcher();
         guarded_ours(&self.inner.dir.join(STORE), || {
-            searcher.segment_readers().iter().map(|reader| matching(searcher, reader, filter.query())).collect()
+            searcher.segment_readers().iter().map(|reader| matching(searcher, reader, filter)).collect()
         })
     }
 
@@ -227,7 +227,7 @@ impl Reader {
         let mut found: Vec<(Scored, u32)> = Vec::new();
         for (ordinal, (segment, reader)) in self.snapshot.segments().iter().zip(searcher.segment_readers()).enumerate()
         {
-            let only = filter.map(|f| guarded_ours(&store, || matching(searcher, reader, f.query()))).transpose()?;
+            let only = filter.map(|f| guarded_ours(&store, || matching(searcher, reader, f))).transpose()?;
             let sequence = |document| segment.columns.sequence.get_val(document);
             let best = guarded(&store, || {
                 keywords::best(reader, fields.text, keywords, statistics, only.as_ref(), limit, sequence)

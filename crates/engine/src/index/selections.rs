@@ -83,7 +83,7 @@ impl Selections {
         let mut entry = match known {
             Some(entry) => entry,
             None => {
-                let all = match matched_few(searcher, reader, filter.query(), segment.blocks.len() / FEW)? {
+                let all = match matched_few(searcher, reader, filter, segment.blocks.len() / FEW)? {
                     Matched::Few(documents) => Selection::few(&segment.blocks, documents, &segment.columns),
                     Matched::Many(bits) => {
                         Selection::new(&segment.blocks, bits.blocks(), &segment.columns).into_owned()

@@ -8,7 +8,6 @@ use rayon::prelude::*;
 use sha2::{Digest, Sha256};
 use tantivy::columnar::{Column, ColumnValues, StrColumn};
 use tantivy::index::SegmentId;
-use tantivy::query::Query;
 use tantivy::schema::IndexRecordOption;
 use tantivy::{DocAddress, DocSet, Searcher, SegmentReader, TERMINATED, TantivyDocument};
 
@@ -220,22 +219,22 @@ impl Snapshot {
         Ok(None)
     }
 
-    pub fn count(&self, query: &dyn Query) -> Result<usize> {
+    pub fn count(&self, filter: &Filter) -> Result<usize> {
         self.require(FilePart::Terms)?;
         self.require(FilePart::Columns)?;
         let readers = self.searcher.segment_readers().iter().enumerate();
         let count =
-            |(ordinal, reader)| Ok(self.documents_of(ordinal, matching(&self.searcher, reader, query)?).count());
+            |(ordinal, reader)| Ok(self.documents_of(ordinal, matching(&self.searcher, reader, filter)?).count());
         readers.map(count).sum()
     }
 
     /// Ids of the documents that match a filter.
-    pub fn ids_where(&self, query: &dyn Query) -> Result<Vec<DocId>> {
+    pub fn ids_where(&self, filter: &Filter) -> Result<Vec<DocId>> {
         self.require(FilePart::Terms)?;
         self.require(FilePart::Columns)?;
         let mut ids = Vec::new();
         for (ordinal, reader) in self.searcher.segment_readers().iter().enumerate() {
-            let documents = self.documents_of(ordinal, matching(&self.searcher, reader, query)?);
+            let documents = self.documents_of(ordinal, matching(&self.searcher, reader, filter)?);
             for document in documents.iter() {
                 ids.push(self.id(DocAddress::new(ordinal as u32, document))?);
             }

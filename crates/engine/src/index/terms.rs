@@ -15,6 +15,21 @@ use crate::{Error, Progress, Result};
 const CHUNK: usize = 4096;
 
 impl Walk {
+    /// Terms of the texts, counted in every segment.
+    pub(crate) fn num_terms(&self) -> Result<u64> {
+        let Some(fields) = self.inner.fields.documents else { return Ok(0) };
+        self.snapshot.require(Part::Terms)?;
+        let store = self.inner.dir.join(STORE);
+        super::guarded_ours(&store, || {
+            let readers = self.snapshot.searcher().segment_readers().iter();
+            let count = |reader: &tantivy::SegmentReader| {
+                let inverted = reader.inverted_index(fields.text).map_err(|e| tantivy_error(&store, e))?;
+                Ok(inverted.terms().num_terms() as u64)
+            };
+            readers.map(count).sum()
+        })
+    }
+
     /// Calls `take(stem, counts)` for the stems that at least `min_documents` documents have, in alphabetical order. `counts` has
     /// the occurrences in each of `count` classes; `classes` has the class of every document, `None` if it has none. Nothing
     /// is called if the index stores no texts.
@@ -47,20 +62,24 @@ impl Walk {
                 heads.extend(stream.advance().then(|| Reverse((stream.key().to_vec(), segment))));
             }
             let mut counts = vec![0; count];
-            let mut seen = 0;
+            let (mut seen, mut read) = (0, 0);
             while let Some(Reverse((stem, _))) = heads.peek() {
                 let stem = stem.clone();
                 let mut having = Vec::new();
                 while let Some(Reverse((_, segment))) = heads.peek().filter(|head| head.0.0 == stem) {
                     let segment = *segment;
                     heads.pop();
+                    read += 1;
                     having.push((segment, streams[segment].value().clone()));
                     let stream = &mut streams[segment];
                     heads.extend(stream.advance().then(|| Reverse((stream.key().to_vec(), segment))));
                 }
                 seen += 1;
-                if seen % CHUNK == 0 && progress.interrupted() {
-                    return Err(Error::Interrupted);
+                if seen % CHUNK == 0 {
+                    progress.advance(std::mem::take(&mut read));
+                    if progress.interrupted() {
+                        return Err(Error::Interrupted);
+                    }
                 }
                 let documents: u64 = having.iter().map(|(_, info)| u64::from(info.doc_freq)).sum();
                 let Some(stem) = std::str::from_utf8(&stem).ok().filter(|_| documents >= min_documents) else {
@@ -79,6 +98,7 @@ impl Walk {
                 }
                 take(stem, &counts);
             }
+            progress.advance(read);
             Ok(())
         })
     }

@@ -13,6 +13,7 @@ use super::reader::Reader;
 use super::snapshot::{Record, Snapshot};
 use super::{Index, Inner, RerankVectors, STORE, guarded_ours, tantivy_error};
 use crate::corpus::{DocId, Document};
+use crate::language::Language;
 use crate::{Error, Result};
 
 /// The documents of one commit in the order of insertion, without deleted ones. Later commits are not seen.
@@ -113,6 +114,11 @@ impl Walk {
 
     pub fn is_empty(&self) -> bool {
         self.order.is_empty()
+    }
+
+    /// The language of the terms.
+    pub(crate) fn language(&self) -> Language {
+        self.inner.manifest.layout().language
     }
 
     /// The `i`-th document. Panics if `i` is out of range.

@@ -22,6 +22,7 @@ use super::walk::StoredChunk;
 use super::{CODES, Index, Inner, RerankVectors, SEGMENTS, STORE, guarded_ours, tantivy_error};
 use crate::corpus::{DocId, Document};
 use crate::disk::{self, TEMPORARY};
+use crate::topics::follow::Follower;
 use crate::{Error, Matrix, Progress, Result};
 
 /// Bytes per indexing thread before it writes a segment.
@@ -70,6 +71,8 @@ pub struct IndexWriter {
     added: HashSet<u64>,
     gone: HashSet<u64>,
     base: Arc<Snapshot>,
+    // Topics that new documents get.
+    follower: Option<Follower>,
     // Whether the store may have a commit newer than `base`. If so, `base` is updated before ids are looked up.
     behind: bool,
 }
@@ -99,6 +102,7 @@ impl IndexWriter {
     pub(super) fn open(inner: Arc<Inner>) -> Result<IndexWriter> {
         let tantivy = start(&inner)?;
         let base = inner.snapshot();
+        let follower = Follower::read(&inner.dir, &inner.model)?;
         let mut writer = IndexWriter {
             inner,
             tantivy: Some(tantivy),
@@ -109,6 +113,7 @@ impl IndexWriter {
             added: HashSet::new(),
             gone: HashSet::new(),
             base,
+            follower,
             behind: true,
         };
         // The lock is held: the last commit stays the last until this writer commits.
@@ -123,6 +128,7 @@ impl IndexWriter {
             self.tantivy = Some(start(&self.inner)?);
             // Another process may have written while no lock was held.
             self.behind = true;
+            self.follower = Follower::read(&self.inner.dir, &self.inner.model)?;
         }
         Ok(self.tantivy.as_mut().expect("just started"))
     }
@@ -146,7 +152,8 @@ impl IndexWriter {
                 "comes as a code alone, but this index stores rerank vectors; give its embedding, or create an index without them",
             ));
         }
-        self.insert(document, &[Row { range: 0..document.text.len(), code: code.into(), vector: Vec::new() }])
+        let rows = [Row { range: 0..document.text.len(), code: code.into(), vector: Vec::new() }];
+        self.insert_new(document, &rows)
     }
 
     /// Adds documents by their embeddings `[documents, inputs]`, or replaces those with the same ids. The index's own
@@ -235,7 +242,7 @@ impl IndexWriter {
                 self.ready()?;
                 self.next = sequences[i];
             }
-            self.insert(document, &rows)?;
+            self.insert_new(document, &rows)?;
         }
         Ok(())
     }
@@ -291,6 +298,15 @@ impl IndexWriter {
         let inserted = self.insert(document, &rows);
         self.next = next;
         inserted
+    }
+
+    /// Inserts a document that comes from outside, with its topic if topics are followed.
+    fn insert_new(&mut self, document: &Document, rows: &[Row]) -> Result<()> {
+        let right = |code: &[u8]| code.len() == self.inner.model.shape().code_bytes();
+        let first = rows.first().filter(|row| right(&row.code));
+        let with_topic = self.follower.as_ref().zip(first);
+        let with_topic = with_topic.and_then(|(f, row)| f.with_topic(&self.inner.model, document, &row.code));
+        self.insert(with_topic.as_ref().unwrap_or(document), rows)
     }
 
     fn insert(&mut self, document: &Document, rows: &[Row]) -> Result<()> {
@@ -391,7 +407,7 @@ impl IndexWriter {
 
     fn delete_matching(&mut self, query: Filter) -> Result<usize> {
         let store = self.inner.dir.join(STORE);
-        let count = guarded_ours(&store, || self.base.count(query.query()))?;
+        let count = guarded_ours(&store, || self.base.count(&query))?;
         self.tantivy()?.delete_query(query.into_query()).map_err(|e| tantivy_error(&store, e))?;
         self.changed = true;
         Ok(count)
@@ -405,7 +421,7 @@ impl IndexWriter {
         let base = self.base.clone();
         let query = parse(&self.inner, &base)?;
         let store = self.inner.dir.join(STORE);
-        let ids = guarded_ours(&store, || base.ids_where(query.query()))?;
+        let ids = guarded_ours(&store, || base.ids_where(&query))?;
         for id in &ids {
             self.delete(id)?;
         }

@@ -27,6 +27,8 @@ pub struct Hit {
     pub chunk: Option<HitChunk>,
     /// The distance by codebook, where an explanation was requested.
     pub codebook_distances: Option<Vec<f32>>,
+    /// Its codeword in every codebook, where an explanation was requested.
+    pub codewords: Option<Vec<u8>>,
 }
 
 /// The chunk by which a document was found.
@@ -104,6 +106,8 @@ impl Timings {
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 pub struct Explanation {
     pub segments: Vec<SegmentPlan>,
+    /// The codeword in every codebook that is nearest to the query.
+    pub codewords: Vec<u8>,
     /// Candidates of the scan.
     pub candidates: usize,
     /// Candidates re-ranked by their rerank vectors.

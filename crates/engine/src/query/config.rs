@@ -5,7 +5,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use strum::{Display, EnumString, VariantNames};
 
 use super::Cursor;
-use crate::index::RerankVectors;
+use crate::index::{RerankVectors, Subset};
 use crate::model::Distance;
 use crate::{Error, Result};
 
@@ -132,6 +132,8 @@ pub struct SearchConfig {
     /// Only documents that match, in tantivy's query language: `places:japan AND year:[1987 TO 1988]`. Terms without a
     /// field are searched in the text; parts without an operator must all match.
     pub filter: Option<String>,
+    /// Only these documents.
+    pub within: Option<Subset>,
     /// Only documents whose code is no farther than this.
     pub radius: Option<f32>,
     /// Begin after an earlier page, for one query at a time.
@@ -159,6 +161,7 @@ impl Default for SearchConfig {
         SearchConfig {
             k: 10,
             filter: None,
+            within: None,
             radius: None,
             after: None,
             hybrid: 0.0,

@@ -94,8 +94,11 @@ impl Cursor {
     ) -> u64 {
         let mut hash = Sha256::new();
         table.values().iter().for_each(|v| hash.update(v.to_le_bytes()));
-        let SearchConfig { filter, radius, hybrid, group, .. } = config;
+        let SearchConfig { filter, within, radius, hybrid, group, .. } = config;
         hash.update(format!("{keywords:?} {first} {filter:?} {radius:?} {hybrid} {group}"));
+        if let Some(subset) = within {
+            hash.update(format!(" {subset:?}"));
+        }
         u64::from_le_bytes(hash.finalize()[..8].try_into().expect("32 bytes"))
     }
 

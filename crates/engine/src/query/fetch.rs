@@ -37,6 +37,9 @@ pub(super) fn hit(
     }
     let chunk = reader.chunk_place(address);
     let chunk = chunk.map(|(number, start)| HitChunk { number, of: reader.chunks(first).count() as u32, start });
+    let code = table.map(|_| reader.code(address)).transpose()?;
+    let shape = reader.model().shape();
+    let codewords = |code: &Vec<u8>| (0..shape.num_codebooks()).map(|m| shape.codeword(code, m) as u8).collect();
     Ok(Hit {
         id: reader.id(address)?,
         distance,
@@ -46,9 +49,8 @@ pub(super) fn hit(
         attributes: stored.attributes,
         snippet,
         chunk,
-        codebook_distances: table
-            .map(|table| reader.code(address).map(|code| table.codebook_distances(&code)))
-            .transpose()?,
+        codebook_distances: table.zip(code.as_ref()).map(|(table, code)| table.codebook_distances(code)),
+        codewords: code.as_ref().map(codewords),
     })
 }
 

@@ -104,7 +104,7 @@ impl<'a> Request<'a> {
             return Err(Error::config("a cursor belongs to one query; request the next page of one query at a time"));
         }
         let gathered = gather(shards, queries, first, common.language, config)?;
-        let filter = config.filter.as_ref().map(|text| FilterText { text: text.clone(), known: gathered.attributes });
+        let filter = FilterText::of(config, gathered.attributes);
         let projecting = Instant::now();
         let mut tables = tables(common.model, queries, config)?.into_iter();
         let project = projecting.elapsed();
@@ -475,7 +475,9 @@ impl Asked {
     }
 
     fn explain(&self, page: &Page, segments: Vec<SegmentPlan>) -> Explanation {
+        let size = self.table.values().len() / self.table.shape().num_codebooks();
         Explanation {
+            codewords: self.table.values().chunks_exact(size).map(nearest_codeword).collect(),
             segments,
             candidates: page.candidates,
             reranked: page.reranked,
@@ -484,6 +486,12 @@ impl Asked {
             backend: kernels::Backend::active().name().to_owned(),
         }
     }
+}
+
+/// The codeword of the least distance, the first of equally near ones.
+fn nearest_codeword(distances: &[f32]) -> u8 {
+    let least = distances.iter().enumerate().min_by(|a, b| a.1.total_cmp(b.1));
+    least.map_or(0, |(codeword, _)| codeword as u8)
 }
 
 fn unknown(id: &DocId) -> Error {

@@ -12,7 +12,7 @@ use super::fetch;
 use super::group::{self, Grouped, Grouping};
 use super::recall::RecallReport;
 use super::request::{Common, Request};
-use super::shard::{Delivery, LocalShards, RemoteShards, ShardView, Shards, each};
+use super::shard::{Delivery, FilterText, LocalShards, RemoteShards, ShardView, Shards, each};
 use crate::encoder::Embedder;
 use crate::index::{Index, Reader, RerankVectors, Store};
 use crate::language::Language;
@@ -229,11 +229,11 @@ fn by_tables(reader: &Reader, tables: &[DistanceTable], config: &SearchConfig) -
             "a distance table has no keywords, no embedding and no page; search with a query for hybrid, kind, rerank, snippets or a cursor",
         ));
     }
-    let parse = |text: &str| {
-        let known = if reader.documents() > 0 { Some(reader.attributes()?) } else { None };
-        reader.filter(text, known)
+    let known = match (&config.filter, reader.documents()) {
+        (Some(_), 1..) => Some(reader.attributes()?.clone()),
+        _ => None,
     };
-    let filter = config.filter.as_deref().map(parse).transpose()?;
+    let filter = FilterText::of(config, known).map(|filter| filter.parse(reader)).transpose()?;
     let request = TopKRequest { k: config.k, radius: config.radius, after: None };
     let grouping = Grouping::new(reader, config.group, filter.as_ref(), config.radius, false)?;
     let found = group::nearest(reader, grouping.as_ref(), tables, &request, filter.as_ref())?;

@@ -12,13 +12,13 @@ use serde::{Deserialize, Serialize};
 use tantivy::DocAddress;
 
 use super::answer::{Hit, SegmentPlan};
-use super::config::Group;
+use super::config::{Group, SearchConfig};
 use super::fetch;
 use super::group::{self, Grouped, Grouping};
 use super::rank;
 use super::wire::{WireHit, all_bits, bits};
 use crate::corpus::DocId;
-use crate::index::{Candidate, Filter, Index, KeywordStatistics, Keywords, Reader};
+use crate::index::{ALL, Candidate, Filter, Index, KeywordStatistics, Keywords, Reader, Subset};
 use crate::model::DistanceTable;
 use crate::search::TopKRequest;
 use crate::{Error, Result};
@@ -112,6 +112,22 @@ pub(crate) struct FilterText {
     pub text: String,
     /// Attributes of all shards; `None` where no shard has a document.
     pub known: Option<BTreeSet<String>>,
+    #[serde(default)]
+    pub within: Option<Subset>,
+}
+
+impl FilterText {
+    /// The filter of a search; `None` if it wants every document.
+    pub fn of(config: &SearchConfig, known: Option<BTreeSet<String>>) -> Option<FilterText> {
+        let within = config.within.clone();
+        let all = || within.is_some().then(|| ALL.to_owned());
+        let text = config.filter.clone().or_else(all)?;
+        Some(FilterText { text, known, within })
+    }
+
+    pub fn parse(&self, reader: &Reader) -> Result<Filter> {
+        Ok(reader.filter(&self.text, self.known.as_ref())?.within(self.within.as_ref()))
+    }
 }
 
 /// The keyword list of a hybrid search.
@@ -268,7 +284,7 @@ impl ShardView {
         let reader = &self.reader;
         let begun = Instant::now();
         let (request, filter) = (call.request(), call.filter.as_ref());
-        let filter = filter.map(|f| reader.filter(&f.text, f.known.as_ref())).transpose()?;
+        let filter = filter.map(|filter| filter.parse(reader)).transpose()?;
         let table = |query: &FindQuery| DistanceTable::new(reader.model().shape(), query.table.clone());
         let tables: Vec<DistanceTable> = call.queries.iter().map(table).collect::<Result<_>>()?;
         let grouping = Grouping::new(reader, call.group, filter.as_ref(), request.radius, call.first > 0)?;

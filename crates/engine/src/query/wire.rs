@@ -18,6 +18,7 @@ pub(super) struct WireHit {
     snippet: Option<(String, Vec<(usize, usize)>)>,
     chunk: Option<HitChunk>,
     codebook_distances: Option<Vec<u32>>,
+    codewords: Option<Vec<u8>>,
 }
 
 impl From<Hit> for WireHit {
@@ -31,6 +32,7 @@ impl From<Hit> for WireHit {
             snippet: hit.snippet.map(|s| (s.text, s.marks.into_iter().map(|m| (m.start, m.end)).collect())),
             chunk: hit.chunk,
             codebook_distances: hit.codebook_distances.map(|all| all.into_iter().map(f32::to_bits).collect()),
+            codewords: hit.codewords,
         }
     }
 }
@@ -50,6 +52,7 @@ impl From<WireHit> for Hit {
                 .map(|(text, marks)| Snippet { text, marks: marks.into_iter().map(|(from, to)| from..to).collect() }),
             chunk: wire.chunk,
             codebook_distances: wire.codebook_distances.map(|all| all.into_iter().map(f32::from_bits).collect()),
+            codewords: wire.codewords,
         }
     }
 }

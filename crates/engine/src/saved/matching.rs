@@ -212,6 +212,7 @@ impl Work {
         let documents = self.documents(rows);
         let mut filters: HashMap<usize, Vec<Bitmap>> = HashMap::new();
         let mut found = Vec::new();
+        progress.stage("comparing documents with saved queries", Some(documents.len() as u64));
         for part in documents.chunks(PART) {
             if progress.interrupted() {
                 return Err(Error::Interrupted);
@@ -229,6 +230,7 @@ impl Work {
                     }
                 }
             }
+            progress.advance(part.len() as u64);
         }
         Ok(Matches { matches: found, next: Place::new(index, end), more: false })
     }

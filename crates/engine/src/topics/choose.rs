@@ -28,12 +28,15 @@ const MAX_FAILURES: usize = 2;
 /// simplified silhouette). Alone it grows again where clusters become so small that each is a few alike documents.
 pub(super) fn number(points: &Points, seed: u64, progress: &dyn Progress) -> Result<usize> {
     let sample = points.sample(SAMPLE);
-    progress.stage("choosing the number of topics", None);
+    let numbers: Vec<usize> = NUMBERS.into_iter().filter(|count| count * MIN_POINTS <= sample.len()).collect();
+    progress.stage("choosing the number of topics", Some(numbers.len() as u64));
+    let silent = Silent(progress);
     // A small index has as many topics as it has points for.
     let mut best = (f64::NEG_INFINITY, (sample.len() / MIN_POINTS).clamp(1, NUMBERS[0]));
     let mut failures = 0;
-    for count in NUMBERS.into_iter().filter(|count| count * MIN_POINTS <= sample.len()) {
-        let agreement = agreement(&sample, count, seed, progress)?;
+    for count in numbers {
+        let agreement = agreement(&sample, count, seed, &silent)?;
+        progress.advance(1);
         if agreement < MIN_AGREEMENT {
             progress.detail(&format!("{count} topics: not found again ({agreement:.3})"));
             failures += 1;
@@ -43,7 +46,7 @@ pub(super) fn number(points: &Points, seed: u64, progress: &dyn Progress) -> Res
             continue;
         }
         failures = 0;
-        let clusters = kmeans::cluster(&sample, count, seed, progress)?;
+        let clusters = kmeans::cluster(&sample, count, seed, &silent)?;
         let width = |near: &Nearest| match near.second > 0.0 {
             true => 1.0 - f64::from(near.distance.sqrt() / near.second.sqrt()),
             false => 0.0,
@@ -55,6 +58,15 @@ pub(super) fn number(points: &Points, seed: u64, progress: &dyn Progress) -> Res
         }
     }
     Ok(best.1)
+}
+
+/// Passes on only whether to stop: the iterations of one clustering are no units of the whole.
+struct Silent<'a>(&'a dyn Progress);
+
+impl Progress for Silent<'_> {
+    fn interrupted(&self) -> bool {
+        self.0.interrupted()
+    }
 }
 
 /// The share of pairs of a cluster of one half that have the same nearest centre of the other half, in the worst cluster

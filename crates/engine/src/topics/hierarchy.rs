@@ -4,7 +4,7 @@ use super::points::Centres;
 
 /// Two clusters as one. Clusters have the numbers `0..n`, the first merge makes cluster `n`.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Merge {
+pub(crate) struct Merge {
     pub children: [usize; 2],
     pub documents: u64,
     /// How much the merge raises the sum of squared distances to the centres.

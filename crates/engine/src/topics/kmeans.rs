@@ -14,7 +14,7 @@ const SAMPLE_ITERATIONS: usize = 30;
 const ITERATIONS: usize = 8;
 
 /// Clusters of points.
-pub(super) struct Clusters {
+pub(crate) struct Clusters {
     pub centres: Centres,
     /// By point.
     pub nearest: Vec<Nearest>,
@@ -27,8 +27,13 @@ impl Clusters {
     }
 }
 
+/// How far progress goes in [`cluster`].
+pub(crate) fn iterations(points: usize) -> u64 {
+    RESTARTS * SAMPLE_ITERATIONS as u64 + if points > SAMPLE { ITERATIONS as u64 } else { 0 }
+}
+
 /// Clusters points around `count` centres.
-pub(super) fn cluster(points: &Points, count: usize, seed: u64, progress: &dyn Progress) -> Result<Clusters> {
+pub(crate) fn cluster(points: &Points, count: usize, seed: u64, progress: &dyn Progress) -> Result<Clusters> {
     restarted(points, count, seed, RESTARTS, progress)
 }
 
@@ -52,10 +57,15 @@ pub(super) fn restarted(
     if sample.len() == points.len() { Ok(best) } else { lloyd(points, best.centres, ITERATIONS, progress) }
 }
 
-/// Lloyd's iterations, fewer if nothing moves any more.
-fn lloyd(points: &Points, mut centres: Centres, iterations: usize, progress: &dyn Progress) -> Result<Clusters> {
+/// Lloyd's iterations, fewer if nothing moves any more; progress goes on as if all were done.
+pub(crate) fn lloyd(
+    points: &Points,
+    mut centres: Centres,
+    iterations: usize,
+    progress: &dyn Progress,
+) -> Result<Clusters> {
     let mut nearest = points.nearest(&centres);
-    for _ in 0..iterations {
+    for done in 1..=iterations {
         if progress.interrupted() {
             return Err(Error::Interrupted);
         }
@@ -65,7 +75,7 @@ fn lloyd(points: &Points, mut centres: Centres, iterations: usize, progress: &dy
         let again = points.nearest(&moved);
         let settled = again.iter().zip(&nearest).all(|(a, b)| a.centre == b.centre);
         (centres, nearest) = (moved, again);
-        progress.advance(1);
+        progress.advance(if settled { (iterations - done + 1) as u64 } else { 1 });
         if settled {
             break;
         }
@@ -95,7 +105,7 @@ fn fill_empty(points: &Points, histograms: &[u32], nearest: &[Nearest], centres:
 }
 
 /// K-means++: each centre is a point drawn with probability proportional to its squared distance from those before.
-fn seeds(points: &Points, count: usize, seed: u64) -> Centres {
+pub(crate) fn seeds(points: &Points, count: usize, seed: u64) -> Centres {
     let draw = |i: u64| (mix(seed, i) >> 11) as f64 / (1u64 << 53) as f64;
     let width = points.shape().width();
     let mut centres = Centres { width, values: points.vector(points.point((draw(0) * points.len() as f64) as usize)) };

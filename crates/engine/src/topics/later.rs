@@ -8,13 +8,11 @@ use std::collections::HashMap;
 use serde::Serialize;
 
 use super::points::{Centres, Nearest, Points};
-use super::{Assignment, MAX_TOPICS, assign, kmeans::Clusters};
+use super::{Assignment, CHUNK, MAX_TOPICS, assign, kmeans::Clusters};
 use crate::corpus::Value;
 use crate::index::{Index, Walk};
+use crate::model::Model;
 use crate::{Error, Progress, Result};
-
-/// Documents between two looks at whether to stop.
-const CHUNK: usize = 4096;
 
 /// The result of [`find_later`].
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -35,22 +33,11 @@ pub struct Later {
 /// rule that tells outliers is that of [`super::find`].
 pub fn find_later(index: &Index, attribute: &str, progress: &dyn Progress) -> Result<Later> {
     let walk = index.walk()?;
-    let (own, sequences) = read(&walk, attribute, progress)?;
-    let Some(count) = own.iter().flatten().max().map(|&topic| usize::from(topic) + 1) else {
-        return Err(Error::config(format!(
-            "no document has a topic as attribute \"{attribute}\"; write topics first (mark)"
-        )));
-    };
-    let points = Points::new(index.model().codebooks(), &walk.codes()?);
-    let centres = centres(&points, &own, count);
-    // The distances of the documents of a topic say who is far from it.
-    let nearest = points.nearest(&centres);
-    let within = |(near, own): (&Nearest, &Option<u16>)| match own {
-        Some(topic) => Nearest { centre: *topic, ..*near },
-        None => *near,
-    };
-    let all: Vec<Nearest> = nearest.iter().zip(&own).map(within).collect();
-    let assigned = assign(&Clusters { centres, nearest: all }, count);
+    let marked = Marked::read(&walk, index.model(), attribute, progress)?;
+    let count = marked.count;
+    let clusters = marked.clusters();
+    let assigned = assign(&clusters, count);
+    let Marked { own, sequences, .. } = &marked;
     let topic = |(own, found): (&Option<u16>, &Assignment)| own.or((!found.outlier).then_some(found.topic));
     let topics: Vec<Option<u16>> = own.iter().zip(&assigned).map(topic).collect();
     let mut sizes = vec![0; count];
@@ -68,6 +55,42 @@ pub fn find_later(index: &Index, attribute: &str, progress: &dyn Progress) -> Re
 /// Writes the topics that [`find_later`] found, in one commit. Returns how many documents changed.
 pub fn mark_later(index: &Index, found: &Later, attribute: &str, progress: &dyn Progress) -> Result<usize> {
     index.set_attribute(attribute, &found.values, progress)
+}
+
+/// The documents of an index whose topics are in an attribute.
+pub(super) struct Marked<'a> {
+    /// Number of topics.
+    pub count: usize,
+    /// The topic of every document, if it has one, and its insertion sequence.
+    own: Vec<Option<u16>>,
+    sequences: Vec<u64>,
+    points: Points<'a>,
+}
+
+impl<'a> Marked<'a> {
+    /// Refuses an attribute that no document has, or that has no numbers of topics.
+    pub fn read(walk: &Walk, model: &'a Model, attribute: &str, progress: &dyn Progress) -> Result<Marked<'a>> {
+        let (own, sequences) = read(walk, attribute, progress)?;
+        let Some(count) = own.iter().flatten().max().map(|&topic| usize::from(topic) + 1) else {
+            return Err(Error::config(format!(
+                "no document has a topic as attribute \"{attribute}\"; write topics first (mark)"
+            )));
+        };
+        Ok(Marked { count, own, sequences, points: Points::new(model.codebooks(), &walk.codes()?) })
+    }
+
+    /// The centres of the topics, with the documents that have one in it, and the others in the nearest.
+    pub fn clusters(&self) -> Clusters {
+        let centres = centres(&self.points, &self.own, self.count);
+        // The distances of the documents of a topic say who is far from it.
+        let nearest = self.points.nearest(&centres);
+        let within = |(near, own): (&Nearest, &Option<u16>)| match own {
+            Some(topic) => Nearest { centre: *topic, ..*near },
+            None => *near,
+        };
+        let nearest = nearest.iter().zip(&self.own).map(within).collect();
+        Clusters { centres, nearest }
+    }
 }
 
 /// The topic of every document, if it has one, and its insertion sequence.

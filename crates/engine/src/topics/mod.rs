@@ -5,11 +5,13 @@
 //! documents take a few seconds and a few bytes each. Names come from the terms of the index.
 
 mod choose;
-mod hierarchy;
-mod kmeans;
+mod codewords;
+pub(crate) mod follow;
+pub(crate) mod hierarchy;
+pub(crate) mod kmeans;
 mod later;
 mod names;
-mod points;
+pub(crate) mod points;
 #[cfg(test)]
 mod tests;
 mod trend;
@@ -19,14 +21,19 @@ use std::collections::{HashMap, HashSet};
 use serde::Serialize;
 
 use crate::corpus::{DocId, Value};
-use crate::index::{Index, Walk};
+use crate::index::{Index, Record, Walk};
 use crate::{Error, Progress, Result};
+pub use codewords::{CodewordTerms, SharedCodeword};
+pub use follow::{carry_follow, follow, followed, unfollow};
 use kmeans::Clusters;
 pub use later::{Later, find_later, mark_later};
 pub use names::TopicTerm;
 use points::Points;
 
 pub const MAX_TOPICS: usize = 1000;
+
+/// Documents between two looks at whether to stop.
+const CHUNK: usize = 4096;
 
 /// How topics are found.
 #[derive(Clone, Debug, PartialEq)]
@@ -129,24 +136,69 @@ pub struct Topics {
 
 /// Finds the topics of the current commit. The result depends on the documents and the seed, not on threads or segments.
 pub fn find(index: &Index, config: &TopicsConfig, progress: &dyn Progress) -> Result<Topics> {
-    config.validate()?;
     let walk = index.walk()?;
-    if walk.len() < config.topics.unwrap_or(1) || walk.is_empty() {
+    let points = Points::new(index.model().codebooks(), &walk.codes()?);
+    let (clusters, assigned) = clusters(&points, config, progress)?;
+    describe(&walk, &clusters, &assigned, config, progress)
+}
+
+/// Topics with no more than their names: the same ones as those of [`find`].
+pub(crate) struct NamedTopics {
+    /// The topic of every document; `None` for outliers.
+    pub classes: Vec<Option<u16>>,
+    /// Documents of each topic, without outliers.
+    pub documents: Vec<u64>,
+    pub merges: Vec<hierarchy::Merge>,
+    /// Names of the topics, then of the merges.
+    pub names: Vec<String>,
+}
+
+/// Finds the topics of these documents. `points` are their codes.
+pub(crate) fn find_named(
+    walk: &Walk,
+    points: &Points,
+    config: &TopicsConfig,
+    progress: &dyn Progress,
+) -> Result<NamedTopics> {
+    let (clusters, assigned) = clusters(points, config, progress)?;
+    let count = clusters.centres.len();
+    let classes = classes(&assigned);
+    let documents = documents(&classes, count);
+    let merges = hierarchy::merges(&clusters.centres, &documents);
+    let terms = names::terms(walk, &classes, count, &merges, config.terms, progress)?;
+    let names = terms.iter().enumerate().map(|(number, terms)| name(terms, number)).collect();
+    Ok(NamedTopics { classes, documents, merges, names })
+}
+
+/// Clusters of points, by falling size, and who belongs to them.
+fn clusters(points: &Points, config: &TopicsConfig, progress: &dyn Progress) -> Result<(Clusters, Vec<Assignment>)> {
+    config.validate()?;
+    if points.len() < config.topics.unwrap_or(1) || points.len() == 0 {
         return Err(Error::config(format!(
             "the index has {} documents; give at least as many as topics ({})",
-            walk.len(),
+            points.len(),
             config.topics.unwrap_or(1)
         )));
     }
-    let points = Points::new(index.model().codebooks(), &walk.codes()?);
     let count = match config.topics {
         Some(count) => count,
-        None => choose::number(&points, config.seed, progress)?,
+        None => choose::number(points, config.seed, progress)?,
     };
-    progress.stage("finding topics", None);
-    let clusters = by_size(kmeans::cluster(&points, count, config.seed, progress)?);
+    progress.stage("finding topics", Some(kmeans::iterations(points.len())));
+    let clusters = by_size(kmeans::cluster(points, count, config.seed, progress)?);
     let assigned = assign(&clusters, count);
-    describe(&walk, &clusters, &assigned, count, config, progress)
+    Ok((clusters, assigned))
+}
+
+/// The topic of every document that is no outlier.
+fn classes(assigned: &[Assignment]) -> Vec<Option<u16>> {
+    assigned.iter().map(|a| (!a.outlier).then_some(a.topic)).collect()
+}
+
+fn documents(classes: &[Option<u16>], count: usize) -> Vec<u64> {
+    let mut documents = vec![0; count];
+    classes.iter().flatten().for_each(|&topic| documents[usize::from(topic)] += 1);
+    documents
 }
 
 /// Gives every document an attribute with the number of its topic, and takes the attribute from outliers and from documents
@@ -155,7 +207,12 @@ pub fn mark(index: &Index, found: &Topics, attribute: &str, progress: &dyn Progr
     let inside = found.assignments.iter().filter(|(_, _, assignment)| !assignment.outlier);
     let values: HashMap<u64, Value> =
         inside.map(|(_, sequence, assignment)| (*sequence, Value::Int(assignment.topic.into()))).collect();
-    index.set_attribute(attribute, &values, progress)
+    let changed = index.set_attribute(attribute, &values, progress)?;
+    if followed(index)?.as_deref() == Some(attribute) {
+        // The numbers mean other topics now.
+        follow(index, attribute, progress)?;
+    }
+    Ok(changed)
 }
 
 /// The same clusters numbered by falling size; equal ones keep their order.
@@ -181,6 +238,16 @@ fn sizes(clusters: &Clusters, count: usize) -> Vec<u64> {
 /// Tells outliers from the others by Tukey's rule: farther from the centre than the third quartile of the topic's distances
 /// and one and a half times the distance between the quartiles.
 fn assign(clusters: &Clusters, count: usize) -> Vec<Assignment> {
+    let fences = fences(clusters, count);
+    let assignment = |near: &points::Nearest| Assignment {
+        topic: near.centre,
+        outlier: near.distance.sqrt() > fences[usize::from(near.centre)],
+    };
+    clusters.nearest.iter().map(assignment).collect()
+}
+
+/// How far from its centre a document of each topic may be.
+fn fences(clusters: &Clusters, count: usize) -> Vec<f32> {
     let mut distances: Vec<Vec<f32>> = vec![Vec::new(); count];
     clusters.nearest.iter().for_each(|near| distances[usize::from(near.centre)].push(near.distance.sqrt()));
     let fence = |distances: &mut Vec<f32>| {
@@ -190,26 +257,19 @@ fn assign(clusters: &Clusters, count: usize) -> Vec<Assignment> {
         // Where most distances are equal, the rule has nothing to go by.
         if third > first { third + 1.5 * (third - first) } else { f32::INFINITY }
     };
-    let fences: Vec<f32> = distances.iter_mut().map(fence).collect();
-    let assignment = |near: &points::Nearest| Assignment {
-        topic: near.centre,
-        outlier: near.distance.sqrt() > fences[usize::from(near.centre)],
-    };
-    clusters.nearest.iter().map(assignment).collect()
+    distances.iter_mut().map(fence).collect()
 }
 
 fn describe(
     walk: &Walk,
     clusters: &Clusters,
     assigned: &[Assignment],
-    count: usize,
     config: &TopicsConfig,
     progress: &dyn Progress,
 ) -> Result<Topics> {
-    let total = walk.len() as f64;
-    let classes: Vec<Option<u16>> = assigned.iter().map(|a| (!a.outlier).then_some(a.topic)).collect();
-    let mut documents = vec![0u64; count];
-    classes.iter().flatten().for_each(|&topic| documents[usize::from(topic)] += 1);
+    let (total, count) = (walk.len() as f64, clusters.centres.len());
+    let classes = classes(assigned);
+    let documents = documents(&classes, count);
     let all = sizes(clusters, count);
     let merges = hierarchy::merges(&clusters.centres, &documents);
     let mut terms = names::terms(walk, &classes, count, &merges, config.terms, progress)?;
@@ -241,10 +301,6 @@ fn describe(
         documents: merge.documents,
         cost: merge.cost / total,
     };
-    let assignments = assigned.iter().enumerate().map(|(place, assignment)| {
-        let (id, sequence) = walk.id_and_sequence(place)?;
-        Ok((id, sequence, *assignment))
-    });
     Ok(Topics {
         documents: walk.len() as u64,
         outliers: assigned.iter().filter(|a| a.outlier).count() as u64,
@@ -252,8 +308,25 @@ fn describe(
         hierarchy: merges.into_iter().zip(merge_terms).enumerate().map(merge).collect(),
         over: trend.as_ref().map(|trend| trend.attribute.clone()),
         periods: trend.map_or_else(Vec::new, |trend| trend.periods),
-        assignments: assignments.collect::<Result<_>>()?,
+        assignments: with_ids(walk, assigned, progress)?,
     })
+}
+
+/// Assignments with the ids and insertion sequences of their documents.
+fn with_ids(walk: &Walk, assigned: &[Assignment], progress: &dyn Progress) -> Result<Vec<(DocId, u64, Assignment)>> {
+    progress.stage("reading ids", Some(assigned.len() as u64));
+    let mut all = Vec::with_capacity(assigned.len());
+    for part in assigned.chunks(CHUNK) {
+        if progress.interrupted() {
+            return Err(Error::Interrupted);
+        }
+        for assignment in part {
+            let (id, sequence) = walk.id_and_sequence(all.len())?;
+            all.push((id, sequence, *assignment));
+        }
+        progress.advance(part.len() as u64);
+    }
+    Ok(all)
 }
 
 fn name(terms: &[TopicTerm], number: usize) -> String {
@@ -285,25 +358,29 @@ fn central(clusters: &Clusters, classes: &[Option<u16>], count: usize) -> Vec<Ve
 
 /// The first `most` of `places` whose texts differ.
 fn typical(walk: &Walk, places: &[usize], most: usize) -> Result<Vec<TypicalDocument>> {
-    /// Characters of a text.
-    const CHARS: usize = 120;
     let (mut seen, mut typical) = (HashSet::new(), Vec::new());
     for &place in places {
         if typical.len() == most {
             break;
         }
         let record = walk.get(place)?;
-        let title = record.attributes.iter().find_map(|(name, value)| match value {
-            Value::Text(text) if name == "title" => Some(text.clone()),
-            _ => None,
-        });
-        let text = title.or(record.text).map(|text| {
-            let words: Vec<&str> = text.split_whitespace().collect();
-            words.join(" ").chars().take(CHARS).collect::<String>()
-        });
+        let text = title(&record);
         if text.is_none() || seen.insert(text.clone()) {
             typical.push(TypicalDocument { id: record.id, text });
         }
     }
     Ok(typical)
+}
+
+/// The attribute `title` of a document, or the beginning of its text, in one line; `None` if it has neither.
+pub fn title(record: &Record) -> Option<String> {
+    /// Characters of a text.
+    const CHARS: usize = 120;
+    let own = record.attributes.iter().find_map(|(name, value)| match value {
+        Value::Text(text) if name == "title" => Some(text),
+        _ => None,
+    });
+    let text = own.or(record.text.as_ref())?;
+    let words: Vec<&str> = text.split_whitespace().collect();
+    Some(words.join(" ").chars().take(CHARS).collect())
 }

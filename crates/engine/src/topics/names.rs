@@ -5,12 +5,11 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap, HashSet};
 
-use rayon::prelude::*;
-use tantivy::tokenizer::{Language, LowerCaser, SimpleTokenizer, Stemmer, StopWordFilter, TextAnalyzer, TokenStream};
-
 use super::hierarchy::Merge;
 use crate::index::Walk;
+use crate::language::Language;
 use crate::{Error, Progress, Result};
+use rayon::prelude::*;
 
 /// A stem of fewer documents names no topic.
 const MIN_DOCUMENTS: u64 = 5;
@@ -39,7 +38,8 @@ pub(super) fn terms(
     most: usize,
     progress: &dyn Progress,
 ) -> Result<Vec<Vec<TopicTerm>>> {
-    progress.stage("naming topics", None);
+    // The terms of every segment are read twice.
+    progress.stage("naming topics", Some(2 * walk.num_terms()?));
     // Occurrences in a merge are those in its children.
     let with_merges = |counts: &[u64]| {
         let mut all = counts.to_vec();
@@ -56,7 +56,7 @@ pub(super) fn terms(
     let mut best: Vec<Best> = (0..nodes).map(|_| Best::new(2 * most + 20)).collect();
     let weigh = |stem: &str, counts: &[u64]| {
         let everywhere: u64 = counts.iter().sum();
-        if everywhere == 0 || stem.chars().count() < 3 || !stem.chars().all(char::is_alphabetic) {
+        if everywhere == 0 || !may_name(stem) {
             return;
         }
         let idf = (1.0 + total as f64 / count as f64 / everywhere as f64).ln();
@@ -121,25 +121,71 @@ fn written(walk: &Walk, stems: HashSet<&str>, progress: &dyn Progress) -> Result
     if progress.interrupted() {
         return Err(Error::Interrupted);
     }
-    let plain = || TextAnalyzer::builder(SimpleTokenizer::default()).filter(LowerCaser);
-    let (mut words, mut stemmed) = (plain().build(), plain().filter(Stemmer::new(Language::English)).build());
+    let language = walk.language();
+    let mut analyzer = language.analyzer(false);
     let mut forms: HashMap<&str, BTreeMap<String, u32>> = HashMap::new();
     for text in &texts {
-        // Both give one token per word.
-        let (mut words, mut stemmed) = (words.token_stream(text), stemmed.token_stream(text));
-        while words.advance() && stemmed.advance() {
-            if let Some(stem) = stems.get(stemmed.token().text.as_str()) {
-                *forms.entry(stem).or_default().entry(words.token().text.clone()).or_default() += 1;
+        let mut tokens = analyzer.token_stream(text);
+        while tokens.advance() {
+            let token = tokens.token();
+            if let Some(stem) = stems.get(token.text.as_str()) {
+                let word = text[token.offset_from..token.offset_to].to_lowercase();
+                *forms.entry(stem).or_default().entry(word).or_default() += 1;
             }
         }
     }
-    let stop_words = StopWordFilter::new(Language::English).expect("tantivy knows the stop words of English");
-    let mut without_stop_words = plain().filter(stop_words).build();
-    let mut most_frequent = |forms: BTreeMap<String, u32>| {
-        // The first of equally frequent ones: the alphabet decides.
-        let (word, _) = forms.into_iter().rev().max_by_key(|(_, count)| *count)?;
-        let counts = without_stop_words.token_stream(&word).advance();
-        counts.then_some(word)
-    };
-    Ok(forms.into_iter().filter_map(|(stem, forms)| Some((stem.to_owned(), most_frequent(forms)?))).collect())
+    Ok(forms.into_iter().filter_map(|(stem, forms)| Some((stem.to_owned(), most_frequent(forms, language)?))).collect())
+}
+
+/// The stems of a text that may name something, each with its first word. Stop words are left out.
+pub(super) fn stems(text: &str, language: Language) -> BTreeMap<String, String> {
+    let mut analyzer = language.analyzer(true);
+    let mut tokens = analyzer.token_stream(text);
+    let mut stems = BTreeMap::new();
+    while tokens.advance() {
+        let token = tokens.token();
+        if may_name(&token.text) && !stems.contains_key(&token.text) {
+            stems.insert(token.text.clone(), text[token.offset_from..token.offset_to].to_lowercase());
+        }
+    }
+    stems
+}
+
+/// The first of equally frequent words: the alphabet decides. `None` for a stop word.
+fn most_frequent(forms: BTreeMap<String, u32>, language: Language) -> Option<String> {
+    let (word, _) = forms.into_iter().rev().max_by_key(|(_, count)| *count)?;
+    let counts = language.analyzer(true).token_stream(&word).advance();
+    counts.then_some(word)
+}
+
+/// Whether a stem is a word of some length without digits. Two characters are a word in Chinese, Japanese and Korean.
+fn may_name(stem: &str) -> bool {
+    let is_of_word = |c: char| c.is_alphabetic() || !c.is_ascii() && !c.is_numeric();
+    let least = if stem.chars().all(|c| c >= '\u{2e80}') { 2 } else { 3 };
+    stem.chars().count() >= least && stem.chars().all(is_of_word) && stem.chars().any(char::is_alphabetic)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_name_topics_and_numbers_and_scraps_do_not() {
+        for word in ["oil", "größe", "文件", "検索", "은행", "ไทย", "книга"] {
+            assert!(may_name(word), "{word}");
+        }
+        for scrap in ["", "of", "um", "的", "1987", "b2b", "m2", "ст"] {
+            assert!(!may_name(scrap), "{scrap}");
+        }
+    }
+
+    #[test]
+    fn stop_words_are_those_of_the_language() {
+        let forms = |word: &str| BTreeMap::from([(word.to_owned(), 3)]);
+        let german: Language = "de".parse().unwrap();
+        assert_eq!(most_frequent(forms("nicht"), german), None);
+        assert_eq!(most_frequent(forms("nicht"), Language::ENGLISH).as_deref(), Some("nicht"));
+        assert_eq!(most_frequent(forms("have"), german).as_deref(), Some("have"));
+        assert_eq!(most_frequent(forms("文件"), "zh".parse().unwrap()).as_deref(), Some("文件"));
+    }
 }

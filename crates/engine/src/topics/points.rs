@@ -9,7 +9,7 @@ use crate::model::{CodeShape, Codebooks};
 const CHUNK: usize = 2048;
 
 /// Codes of documents, read as the vectors that their codewords make up.
-pub(super) struct Points<'a> {
+pub(crate) struct Points<'a> {
     codebooks: &'a Codebooks,
     /// Codeword numbers `[n, codebooks]`.
     codewords: Vec<u8>,
@@ -17,7 +17,7 @@ pub(super) struct Points<'a> {
 
 /// The nearest centres of a point.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Nearest {
+pub(crate) struct Nearest {
     pub centre: u16,
     /// Squared distances of the nearest and of the second nearest centre.
     pub distance: f32,
@@ -26,7 +26,7 @@ pub(super) struct Nearest {
 
 /// Centres of clusters, `[centres, width]` with the width of a projected vector.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Centres {
+pub(crate) struct Centres {
     pub width: usize,
     pub values: Vec<f32>,
 }
@@ -73,6 +73,10 @@ impl<'a> Points<'a> {
         Points { codebooks: self.codebooks, codewords }
     }
 
+    pub fn codebooks(&self) -> &Codebooks {
+        self.codebooks
+    }
+
     pub fn shape(&self) -> CodeShape {
         self.codebooks.shape()
     }
@@ -100,6 +104,45 @@ impl<'a> Points<'a> {
         let chunk = |codewords: &[u8]| -> Vec<Nearest> {
             let mut sums = vec![0.0; centres.len()];
             codewords.chunks_exact(codebooks).map(|point| table.nearest(point, &mut sums)).collect()
+        };
+        self.codewords.par_chunks(CHUNK * codebooks).flat_map_iter(chunk).collect()
+    }
+
+    /// The nearest centre of one point, the first of equally near ones. It builds no table.
+    pub fn nearest_one(&self, point: &[u8], centres: &Centres) -> Nearest {
+        let vector = self.vector(point);
+        let dim = self.shape().dim();
+        let mut best = Nearest { centre: 0, distance: f32::INFINITY, second: f32::INFINITY };
+        for c in 0..centres.len() {
+            // Summed by codebook, as the tables are.
+            let slices = vector.chunks_exact(dim).zip(centres.row(c).chunks_exact(dim));
+            let distance = slices.map(|(a, b)| kernels::squares::squared(a, b)).sum::<f32>();
+            if distance < best.distance {
+                best = Nearest { centre: c as u16, distance, second: best.distance };
+            } else if distance < best.second {
+                best.second = distance;
+            }
+        }
+        best
+    }
+
+    /// Calls `with(point, nearest)` for every point, in any order, and returns the results in order. `nearest` are its `N` nearest
+    /// centres, or all if there are fewer, with their squared distances, nearest first; equally near ones by number.
+    pub fn map_nearest<const N: usize, T: Send>(
+        &self,
+        centres: &Centres,
+        with: impl Fn(&[u8], &[(u16, f32)]) -> T + Sync + Send,
+    ) -> Vec<T> {
+        let table = self.table(centres);
+        let codebooks = self.shape().num_codebooks();
+        let count = N.min(centres.len());
+        let chunk = |codewords: &[u8]| -> Vec<T> {
+            let mut sums = vec![0.0; centres.len()];
+            let one = |point: &[u8]| {
+                let near: [(u16, f32); N] = table.several(point, &mut sums);
+                with(point, &near[..count])
+            };
+            codewords.chunks_exact(codebooks).map(one).collect()
         };
         self.codewords.par_chunks(CHUNK * codebooks).flat_map_iter(chunk).collect()
     }
@@ -168,12 +211,33 @@ struct Table {
 }
 
 impl Table {
-    fn nearest(&self, point: &[u8], sums: &mut [f32]) -> Nearest {
+    fn sum(&self, point: &[u8], sums: &mut [f32]) {
         sums.fill(0.0);
         for (m, &k) in point.iter().enumerate() {
             let row = &self.values[(m * self.size + usize::from(k)) * self.centres..][..self.centres];
             sums.iter_mut().zip(row).for_each(|(sum, d)| *sum += d);
         }
+    }
+
+    /// The `N` nearest centres; the last ones are infinitely far if there are fewer.
+    fn several<const N: usize>(&self, point: &[u8], sums: &mut [f32]) -> [(u16, f32); N] {
+        self.sum(point, sums);
+        let mut near = [(0, f32::INFINITY); N];
+        for (c, &distance) in sums.iter().enumerate() {
+            if distance < near[N - 1].1 {
+                let mut at = N - 1;
+                while at > 0 && distance < near[at - 1].1 {
+                    near[at] = near[at - 1];
+                    at -= 1;
+                }
+                near[at] = (c as u16, distance);
+            }
+        }
+        near
+    }
+
+    fn nearest(&self, point: &[u8], sums: &mut [f32]) -> Nearest {
+        self.sum(point, sums);
         let mut best = Nearest { centre: 0, distance: f32::INFINITY, second: f32::INFINITY };
         for (c, &distance) in sums.iter().enumerate() {
             if distance < best.distance {

@@ -45,11 +45,14 @@ fn subject(i: u64) -> usize {
 }
 
 fn index(dir: &tempfile::TempDir, commits: usize, store: Store) -> Index {
-    let config = IndexConfig { store, ..IndexConfig::default() };
+    filled(dir, commits, IndexConfig { store, ..IndexConfig::default() }, SUBJECTS)
+}
+
+fn filled(dir: &tempfile::TempDir, commits: usize, config: IndexConfig, subjects: [[&str; 4]; 3]) -> Index {
     let index = Index::create(&dir.path().join(commits.to_string()), &model(), config).unwrap();
     let mut writer = index.writer().unwrap();
     let document = |i: u64| {
-        let own = SUBJECTS[subject(i)];
+        let own = subjects[subject(i)];
         let words: Vec<&str> = (0..8).map(|w| if w % 3 == 2 { "the" } else { own[mix(i, w) as usize % 4] }).collect();
         let year =
             if subject(i) == 1 { 1990 - (mix(i, 77) % 4).min(mix(i, 78) % 4) as i64 } else { 1987 + (i % 4) as i64 };
@@ -186,4 +189,133 @@ fn documents_added_later_get_the_nearest_topic() {
     }
     assert_eq!((0..300).map(topic_of).collect::<Vec<_>>(), before, "no topic changes");
     assert_eq!(later.topics.iter().sum::<u64>(), 300 - found.outliers + with_topic);
+}
+
+#[test]
+fn topics_of_other_languages_have_names_of_their_words() {
+    let german = [
+        ["Verzeichnisse", "Dateien", "Festplatten", "Sicherungen"],
+        ["Zinsen", "Kredite", "Banken", "Guthaben"],
+        ["Weizen", "Ernten", "Felder", "Mühlen"],
+    ];
+    let chinese =
+        [["文件", "目录", "磁盘", "备份"], ["银行", "贷款", "利率", "存款"], ["小麦", "农民", "玉米", "收成"]];
+    for (code, subjects) in [("de", german), ("zh", chinese)] {
+        let dir = tempfile::tempdir().unwrap();
+        let config = IndexConfig { language: code.parse().unwrap(), ..IndexConfig::default() };
+        let index = filled(&dir, 1, config, subjects);
+        let found = find(&index, &TopicsConfig { topics: Some(3), ..TopicsConfig::default() }, &NoProgress).unwrap();
+        for (topic, words) in found.topics.iter().zip(subjects) {
+            let terms: Vec<&str> = topic.terms.iter().map(|t| t.term.as_str()).collect();
+            for word in words {
+                assert!(terms.contains(&word.to_lowercase().as_str()), "{code}: {word} is not in {terms:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn dates_of_outliers_alone_give_no_trend() {
+    let dir = tempfile::tempdir().unwrap();
+    let index = index(&dir, 1, Store::All);
+    let walk = index.walk().unwrap();
+    let outliers = vec![None; walk.len()];
+    let trend = |named| trend::trend(&walk, &outliers, 3, named, &NoProgress);
+    assert!(trend(None).unwrap().is_none());
+    let named = trend(Some("year")).unwrap().unwrap();
+    assert_eq!((named.periods.len(), named.counts.len()), (0, 3));
+    assert!(trend(Some("nowhere")).is_err());
+}
+
+#[test]
+fn codewords_stand_for_the_terms_of_their_documents() {
+    let dir = tempfile::tempdir().unwrap();
+    let index = index(&dir, 2, Store::All);
+    let terms = CodewordTerms::of(&index, 4, &NoProgress).unwrap();
+    assert_eq!(CodewordTerms::of(&index, 4, &NoProgress).unwrap(), terms);
+    let shape = index.model().shape();
+    let codewords = |id: u64| -> Vec<u8> {
+        let code = index.get(&DocId::Int(id)).unwrap().unwrap().code;
+        (0..shape.num_codebooks()).map(|m| shape.codeword(&code, m) as u8).collect()
+    };
+    let mut own_words = 0;
+    let mut others = 0;
+    for id in 0..60 {
+        let code = codewords(id);
+        let shared = terms.shared(&code, &code);
+        assert_eq!(shared.iter().map(|s| s.codebook).collect::<Vec<_>>(), [0, 1, 2, 3]);
+        for term in shared.iter().flat_map(|s| &s.terms) {
+            assert_ne!(term, "the");
+            match SUBJECTS[subject(id)].contains(&term.as_str()) {
+                true => own_words += 1,
+                false => others += 1,
+            }
+        }
+        let mut other = code.clone();
+        other[2] = (other[2] + 1) % 16;
+        let shared = terms.shared(&code, &other);
+        assert_eq!(shared.iter().map(|s| s.codebook).collect::<Vec<_>>(), [0, 1, 3]);
+    }
+    assert!(own_words > 150 && own_words > 2 * others, "{own_words} words of the subject, {others} others");
+    let codes = filled(&dir, 1, IndexConfig { store: Store::Codes, ..IndexConfig::default() }, SUBJECTS);
+    let none = CodewordTerms::of(&codes, 4, &NoProgress).unwrap();
+    assert!(none.shared(&[0; 4], &[0; 4]).iter().all(|s| s.terms.is_empty()));
+}
+
+#[test]
+fn followed_topics_are_given_to_documents_as_they_are_added() {
+    let dir = tempfile::tempdir().unwrap();
+    let index = index(&dir, 2, Store::All);
+    assert!(follow(&index, "topic", &NoProgress).unwrap_err().to_string().contains("write topics first"));
+    let config = TopicsConfig { topics: Some(3), ..TopicsConfig::default() };
+    let found = find(&index, &config, &NoProgress).unwrap();
+    mark(&index, &found, "topic", &NoProgress).unwrap();
+    follow(&index, "topic", &NoProgress).unwrap();
+    assert_eq!(followed(&index).unwrap().as_deref(), Some("topic"));
+    let topic_of = |id: u64| {
+        let record = index.get(&DocId::Int(id)).unwrap().unwrap();
+        record.attributes.into_iter().find(|(name, _)| name == "topic").map(|(_, value)| value)
+    };
+    let before: Vec<_> = (0..60).map(topic_of).collect();
+    let add = |first: u64, attributes: Vec<(String, Value)>| {
+        let walk = index.walk().unwrap();
+        let mut writer = index.writer().unwrap();
+        for i in 0..60u64 {
+            let record = walk.get(i as usize).unwrap();
+            let id = DocId::Int(first + i);
+            let document = Document { id, text: "new".into(), labels: vec![], attributes: attributes.clone() };
+            writer.add(&document, &record.code).unwrap();
+        }
+        writer.commit(&NoProgress).unwrap();
+        writer.close(&NoProgress).unwrap();
+        index.reload(&NoProgress).unwrap();
+    };
+    add(1000, vec![]);
+    for i in 0..60 {
+        assert_eq!(topic_of(1000 + i), before[i as usize], "a copy has the topic of its original at once");
+    }
+    assert!(before.iter().filter(|topic| topic.is_some()).count() > 40);
+    // What comes with a topic keeps it, and later documents of an index that was not followed have none.
+    add(2000, vec![("topic".into(), Value::Int(77))]);
+    assert!((0..60).all(|i| topic_of(2000 + i) == Some(Value::Int(77))));
+    assert!(unfollow(&index).unwrap() && !unfollow(&index).unwrap());
+    add(3000, vec![]);
+    assert!((0..60).all(|i| topic_of(3000 + i).is_none()));
+}
+
+#[test]
+fn verify_finds_damaged_followed_topics_and_no_writer_uses_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let index = index(&dir, 1, Store::All);
+    let config = TopicsConfig { topics: Some(3), ..TopicsConfig::default() };
+    mark(&index, &find(&index, &config, &NoProgress).unwrap(), "topic", &NoProgress).unwrap();
+    follow(&index, "topic", &NoProgress).unwrap();
+    assert!(crate::index::verify(index.dir(), &NoProgress).unwrap().is_empty());
+    let path = index.dir().join("topics").join("follow.json");
+    let text = std::fs::read_to_string(&path).unwrap();
+    std::fs::write(&path, text.replacen("topic", "other", 1)).unwrap();
+    let problems = crate::index::verify(index.dir(), &NoProgress).unwrap();
+    assert!(problems.len() == 1 && format!("{problems:?}").contains("follow.json"), "{problems:?}");
+    let said = index.writer().err().unwrap().to_string();
+    assert!(said.contains("follow.json") && said.contains("--follow"), "{said}");
 }

@@ -24,7 +24,8 @@ pub(super) struct Trend {
     pub counts: Vec<Vec<u64>>,
 }
 
-/// The trend of topics over an attribute; over the first attribute that has dates if none is named. `None` if there is none.
+/// The trend of topics over an attribute; over the first attribute that has dates if none is named. `None` if there is none, or
+/// only outliers have it.
 pub(super) fn trend(
     walk: &Walk,
     classes: &[Option<u16>],
@@ -36,7 +37,8 @@ pub(super) fn trend(
         return Ok(None);
     };
     progress.stage("reading dates", Some(walk.len() as u64));
-    // Documents by day and topic.
+    // Documents by day and topic. Those without a topic count only as a proof that there are dates.
+    let mut dated = false;
     let mut days: BTreeMap<String, Vec<u64>> = BTreeMap::new();
     for start in (0..walk.len()).step_by(CHUNK) {
         if progress.interrupted() {
@@ -46,13 +48,17 @@ pub(super) fn trend(
         let day = |place: usize| Ok(date(&walk.get(place)?, &attribute));
         let dates = places.clone().into_par_iter().map(day).collect::<Result<Vec<_>>>()?;
         for (place, date) in places.clone().zip(dates) {
+            dated |= date.is_some();
             if let (Some(date), Some(class)) = (date, classes[place]) {
                 days.entry(date).or_insert_with(|| vec![0; count])[usize::from(class)] += 1;
             }
         }
         progress.advance(places.len() as u64);
     }
-    if days.is_empty() {
+    if days.is_empty() && named.is_none() {
+        return Ok(None);
+    }
+    if !dated {
         return Err(Error::config(format!(
             "no document has a date in attribute \"{attribute}\"; a date is a text that begins with YYYY-MM-DD, YYYY-MM or \
              YYYY, or a year as a number"

@@ -1,9 +1,9 @@
 """Tests the page in a real Chromium: type, filter, open a hit, delete a document, use only keys.
 
-    python crates/serve/page/tests/browser.py BASE_URL [--screenshots FOLDER]
+    python crates/serve/page/tests/browser.py BASE_URL [--map FILE] [--screenshots FOLDER]
 
 BASE_URL is a running server whose first index has news about oil, wheat and banks of 1987 to 1989, as the tests of the binary
-build it. Exits with 1 and names the failed check.
+build it; FILE is a map in one file of the same index. Exits with 1 and names the failed check.
 """
 
 import argparse
@@ -26,7 +26,7 @@ INTERACTIVE = {"button", "link", "textbox", "searchbox", "combobox", "slider", "
 def browser(width=1100, height=900, dark=False):
     options = Options()
     options.binary_location = "/usr/bin/chromium"
-    for flag in ["headless=new", "no-sandbox", "disable-gpu", "disable-quic", "no-first-run", "disable-dev-shm-usage",
+    for flag in ["headless=new", "no-sandbox", "use-angle=swiftshader", "enable-unsafe-swiftshader", "disable-quic", "no-first-run", "disable-dev-shm-usage",
                  "disable-background-networking", "disable-component-update", "disable-sync"]:
         options.add_argument("--" + flag)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
@@ -73,6 +73,9 @@ class Page:
 
     def answered(self, text):
         self.until(lambda: self.one("#hits").get_attribute("data-query") == text.strip(), f"the answer to {text!r} is shown")
+
+    def index(self):
+        return self.one("#index").get_attribute("value")
 
     def errors(self):
         return [line for line in self.driver.get_log("browser") if line["level"] == "SEVERE"]
@@ -162,7 +165,7 @@ def keyboard_only(page):
     page.search("grain")
     page.search("wheat harvest")
     check(f"id {identity}" not in page.texts("#hits .about span:first-child"), "and is not found again")
-    for digit, view in zip("2345", ["codebooks", "map", "training", "health"]):
+    for digit, view in zip("23456", ["codebooks", "map", "topics", "training", "health"]):
         page.driver.execute_script("document.activeElement.blur()")
         page.key(digit)
         page.until(lambda: page.one(f"#{view}").is_displayed(), f"{digit} leads to {view}")
@@ -187,11 +190,168 @@ def views(page, shots):
     used.click()
     page.until(lambda: page.all("#codeword .hit"), "a codeword shows its documents")
     check(page.all("#codeword .terms li"), "and the terms that characterise them")
-    go("map", "#map-plot circle")
-    check(len(page.all("#map-plot circle")) > 100, "the map has points")
+    go("map", "#map-view canvas[data-drawn]")
+    documents_map(page, shots)
+    go("topics", "#topics-actions button")
+    topics(page)
+    go("map", "#map-view canvas[data-drawn]")
     go("training", "#curves polyline")
     go("health", "#figures table")
     page.until(lambda: "MiB" in page.one("#figures").text or "KiB" in page.one("#figures").text, "sizes are shown")
+
+
+def request(url, path, body=None):
+    data = None if body is None else json.dumps(body).encode()
+    with urllib.request.urlopen(urllib.request.Request(url + path, data, {"content-type": "application/json"})) as answer:
+        return json.load(answer)
+
+
+def pixels(page, selector="#map-view .map-canvas"):
+    """How many pixels of the canvas are drawn, of its own drawing: a screenshot has labels too."""
+    return page.driver.execute_async_script("""
+        const [selector, done] = arguments;
+        const canvas = document.querySelector(selector);
+        const view = window.map ?? canvas.mapView;
+        // A drawing buffer is readable only in the task that draws.
+        view.plane.draw();
+        const copy = document.createElement("canvas");
+        [copy.width, copy.height] = [canvas.width, canvas.height];
+        const context = copy.getContext("2d");
+        context.drawImage(canvas, 0, 0);
+        const data = context.getImageData(0, 0, copy.width, copy.height).data;
+        const colours = new Set();
+        let drawn = 0;
+        for (let i = 0; i < data.length; i += 4) if (data[i + 3] > 40) { drawn += 1; colours.add(data[i] >> 5 << 10 | data[i + 1] >> 5 << 5 | data[i + 2] >> 5); }
+        done({ drawn, colours: colours.size, webgl: view.plane.usesWebGl });
+    """, selector)
+
+
+def hovered(page, selector):
+    """Moves the mouse to a point and waits for its tip."""
+    place = page.driver.execute_script("""
+        const view = window.map ?? document.querySelector(arguments[0]).mapView;
+        const box = view.canvas.getBoundingClientRect();
+        // A point in view, away from the edges.
+        for (let i = 0; i < view.points.count; i += 1) {
+          const [x, y] = view.plane.toScreen(view.points.x[i], view.points.y[i]);
+          if (x > 50 && y > 50 && x < box.width - 50 && y < box.height - 50) return [Math.round(x - box.width / 2), Math.round(y - box.height / 2)];
+        }
+    """, selector)
+    canvas = page.driver.find_element(By.CSS_SELECTOR, selector)
+    webdriver.ActionChains(page.driver).move_to_element_with_offset(canvas, *place).perform()
+    tip = page.driver.find_element(By.CSS_SELECTOR, ".map-tip")
+    WebDriverWait(page.driver, 10, 0.05).until(lambda _: tip.is_displayed() and tip.text, "timeout: hovering shows a title")
+    return tip.text
+
+
+def lasso(page, selector):
+    """Draws a triangle with Shift and returns how many documents the page counts, and the triangle."""
+    canvas = page.driver.find_element(By.CSS_SELECTOR, selector)
+    width, height = canvas.size["width"], canvas.size["height"]
+    at = lambda x, y: (int((x - 0.5) * width), int((y - 0.5) * height))
+    moves = webdriver.ActionChains(page.driver, duration=40).move_to_element_with_offset(canvas, *at(0.2, 0.2)).key_down(Keys.SHIFT).click_and_hold()
+    for corner in [(0.8, 0.3), (0.5, 0.85)]:
+        moves.move_to_element_with_offset(canvas, *at(*corner))
+    moves.release().key_up(Keys.SHIFT).perform()
+    status = page.driver.find_element(By.CSS_SELECTOR, ".map-status")
+    WebDriverWait(page.driver, 10, 0.05).until(lambda _: "selected" in status.text, "timeout: a lasso selects")
+    area = page.driver.execute_script("return (window.map ?? document.querySelector(arguments[0]).mapView).selection.area", selector)
+    return int(status.get_attribute("data-count")), area
+
+
+def documents_map(page, shots):
+    """The map draws, names what is under the mouse, selects with a lasso, lights up hits, and works without a mouse."""
+    driver, canvas = page.driver, "#map-view .map-canvas"
+    total = request(page.url, "/v1/indexes/" + page.index() + "/count", {})["count"]
+    seen = pixels(page)
+    check(seen["webgl"], "the map is drawn with WebGL")
+    check(seen["drawn"] > 200 and seen["colours"] >= 3, f"the map has points in several colours: {seen}")
+    check(page.all("#map-view .map-names span"), "topics have their names on the map")
+    check(hovered(page, canvas), "hovering shows a title")
+
+    count, area = lasso(page, canvas)
+    name = request(page.url, f"/v1/indexes/{page.index()}/map")["map"]["map"]
+    server = request(page.url, f"/v1/indexes/{page.index()}/count", {"area": {"map": name, "polygon": area}})["count"]
+    check(0 < count < total, f"the lasso selects a part: {count} of {total}")
+    check(count == server, f"the page counts {count} documents in the lasso, the server {server}")
+    if shots:
+        driver.save_screenshot(str(shots / "map-lasso.png"))
+    page.one("#map-actions button").click()
+    page.until(lambda: page.one("#area").is_displayed(), "the search says that it is within an area")
+    page.search("bank loan")
+    found = page.driver.execute_async_script("""
+        const [index, map, polygon, done] = arguments;
+        fetch(`v1/indexes/${index}/query`, { method: "POST", headers: { "content-type": "application/json" },
+          body: JSON.stringify({ text: "bank loan", kind: 0, hybrid: 0, k: 20, area: { map, polygon } }) })
+          .then((answer) => answer.json()).then(({ hits }) => done(hits.map(({ id }) => String(id))));
+    """, page.index(), name, area)
+    check([text.removeprefix("id ") for text in page.texts("#hits .hit .about span:first-child")] == found, "the hits are those of the area")
+    page.one("#area button").click()
+    page.search("crude oil barrel price")
+    driver.execute_script("location.hash = '#map'")
+    page.until(lambda: page.driver.execute_script("return document.querySelector(arguments[0]).mapView.plane.lights?.length", canvas) == 20,
+               "the 20 hits are lit on the map")
+
+    page.one("#map-view .map-canvas").send_keys(Keys.ESCAPE)
+    page.until(lambda: "in view" in page.one(".map-status").text, "Escape clears the selection")
+    page.one("#map-view .map-canvas").send_keys("+++++")
+    page.until(lambda: int(page.one(".map-status").get_attribute("data-count")) < total, "plus comes nearer: fewer documents are in view")
+    before = driver.execute_script("return [...document.querySelector(arguments[0]).mapView.plane.centre]", canvas)
+    page.one("#map-view .map-canvas").send_keys(Keys.ARROW_LEFT)
+    after = driver.execute_script("return [...document.querySelector(arguments[0]).mapView.plane.centre]", canvas)
+    check(after[0] < before[0] and after[1] == before[1], "the left arrow goes left")
+    page.one("#map-view .map-canvas").send_keys("0")
+    page.until(lambda: int(page.one(".map-status").get_attribute("data-count")) == total, "0 shows everything")
+    page.until(lambda: len(page.all(".map-list li button")) == 50, "50 documents are listed")
+    page.one(".map-list li button").send_keys(Keys.ENTER)
+    page.until(lambda: page.one("#document").get_attribute("open"), "a document of the list opens")
+    page.key(Keys.ESCAPE)
+
+    page.one(".map-tools select").send_keys("year")
+    page.until(lambda: any("1988" in text for text in page.texts(".map-legend button")), "the map is coloured by an attribute")
+    legend = next(b for b in page.all(".map-legend button") if b.text.startswith("1988"))
+    legend.click()
+    year = request(page.url, f"/v1/indexes/{page.index()}/count", {"filter": "year:1988"})["count"]
+    page.until(lambda: int(page.one(".map-status").get_attribute("data-count")) == year, "a value of the legend selects its documents")
+    legend.click()
+    check(not nameless(driver), f"map: without an accessible name: {nameless(driver)}")
+
+
+def topics(page):
+    """Finds topics with a click, and searches in one."""
+    next(b for b in page.all("#topics-actions button") if "filter" in b.text).click()
+    page.until(lambda: page.all(".topic"), "topics are found and shown")
+    check(all(len(article.find_elements(By.CSS_SELECTOR, "li button")) > 0 for article in page.all(".topic")), "every topic has typical documents")
+    check(page.all(".topic .trend rect") and page.all("#topics-list .tree"), "topics have a trend and join")
+    first = request(page.url, f"/v1/indexes/{page.index()}/topics")["report"]["topics"][0]
+    next(b for b in page.all(".topic button") if b.text == "Search in this topic").click()
+    page.search("price")
+    page.until(lambda: (texts := page.texts("#hits .hit .about")) and all("topic: 0" in t for t in texts), f"hits are of the topic {first['name']}")
+    next(c for c in page.all(".chip") if c.get_attribute("aria-pressed") == "true").click()
+
+
+def quick_changes(page):
+    """A view that failed once shows no old problem when it works again."""
+    driver = page.driver
+    driver.execute_script("""
+        window.realFetch = window.fetch;
+        window.fetch = (path, options) => (String(path).includes("/training") ? Promise.reject(new Error("no network")) : realFetch(path, options));
+        location.hash = "#training";
+    """)
+    page.until(lambda: page.all("#training .problem"), "a failed view says so")
+    driver.execute_script("window.fetch = realFetch; location.hash = '#health'")
+    page.until(lambda: page.all("#figures table"), "another view works")
+    driver.execute_script("location.hash = '#training'")
+    page.until(lambda: page.all("#curves polyline") and not page.all("#training .problem"), "the problem is gone when the view works")
+    # A codeword that cannot be read says so.
+    driver.execute_script("location.hash = '#codebooks'")
+    page.until(lambda: page.all("#usage .codebook button"), "the codebooks are there")
+    driver.execute_script("""
+        window.fetch = (path, options) => (/codebooks\\/\\d/.test(String(path)) ? Promise.reject(new Error("no network")) : realFetch(path, options));
+        document.querySelector("#usage button").click();
+    """)
+    page.until(lambda: "no network" in page.one("#codeword").text, "a codeword that cannot be read says so")
+    driver.execute_script("window.fetch = realFetch")
 
 
 def narrow(url, shots):
@@ -210,9 +370,46 @@ def narrow(url, shots):
         driver.quit()
 
 
+class File:
+    """A map in one file, opened from the disk."""
+
+    def __init__(self, driver, path):
+        self.driver = driver
+        driver.get(path.resolve().as_uri())
+        WebDriverWait(driver, 60, 0.05).until(lambda _: driver.find_elements(By.CSS_SELECTOR, "canvas[data-drawn]"), "timeout: the map is drawn")
+
+
+def map_in_one_file(path, shots):
+    driver = browser()
+    try:
+        page = File(driver, path)
+        canvas = ".map-canvas"
+        total = driver.execute_script("return map.points.count")
+        seen = pixels(page, canvas)
+        check(seen["webgl"] and seen["drawn"] > 200 and seen["colours"] >= 3, f"the file shows points in several colours: {seen}")
+        check(hovered(page, canvas), "hovering shows a title")
+        count, area = lasso(page, canvas)
+        check(0 < count < total, f"the lasso selects a part: {count} of {total}")
+        again = driver.execute_script("const [area] = arguments; return map.plane.inside(area).length", area)
+        check(count == again, "the selection is that of its area")
+        WebDriverWait(driver, 10, 0.05).until(lambda _: driver.find_elements(By.CSS_SELECTOR, ".map-list li button"), "timeout: the list follows")
+        first = driver.find_element(By.CSS_SELECTOR, ".map-list li button")
+        text = first.text
+        first.send_keys(Keys.ENTER)
+        check(text and driver.find_element(By.ID, "chosen").text.startswith(text), "a document of the list is named above the map")
+        check(not nameless(driver), f"without an accessible name: {nameless(driver)}")
+        if shots:
+            driver.save_screenshot(str(shots / "map-file.png"))
+        lines = [line for line in driver.get_log("browser") if line["level"] == "SEVERE"]
+        check(not lines, f"the console has errors: {lines}")
+    finally:
+        driver.quit()
+
+
 def main():
     arguments = argparse.ArgumentParser()
     arguments.add_argument("url")
+    arguments.add_argument("--map", type=pathlib.Path)
     arguments.add_argument("--screenshots", type=pathlib.Path)
     given = arguments.parse_args()
     shots = given.screenshots
@@ -224,11 +421,14 @@ def main():
         typing_filtering_opening(page, shots)
         keyboard_only(page)
         views(page, shots)
+        quick_changes(page)
         check(not page.errors(), f"the console has errors: {page.errors()}")
     finally:
         driver.quit()
     narrow(given.url, shots)
-    print("the page works: search, filters, pages, documents, deletion, keys, five views, phone width, dark mode")
+    if given.map:
+        map_in_one_file(given.map, shots)
+    print("the page works: search, filters, pages, documents, deletion, keys, six views, a map with lasso and hits, topics, phone width, dark mode")
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use axum::Json;
 use axum::extract::State;
 use engine::duplicates::{self, Duplicates, DuplicatesConfig, Measure};
 use engine::index::Index;
@@ -12,7 +13,7 @@ use utoipa::ToSchema;
 
 use super::Refusals;
 use super::jobs::{Started, bad_option, start};
-use crate::extract::{MayAdmin, NamedIndex, OptionalBody};
+use crate::extract::{MayAdmin, MayRead, NamedIndex, OptionalBody};
 use crate::hosted::Hosted;
 use crate::jobs::{Job, JobView};
 use crate::problem::{Answer, Problem};
@@ -69,6 +70,9 @@ pub async fn dedup(
         neighbours: body.neighbours.unwrap_or(defaults.neighbours),
     };
     config.validate().map_err(bad_option)?;
+    if body.delete && body.mark.is_some() {
+        return Err(Problem::bad_request("give either delete or mark: a deleted document cannot be marked"));
+    }
     start("dedup", server, hosted, move |_, hosted, job| find_duplicates(hosted, &config, body, job))
 }
 
@@ -144,6 +148,40 @@ pub struct FindTopics {
     /// Give documents that were added later the number of the nearest topic, in this attribute that `mark` wrote before. No
     /// topics are found anew: the result has the numbers of documents.
     extend: Option<String>,
+    /// Whether documents that are added later get their topic as they are added, in the attribute of `mark` or `extend`. `false`
+    /// ends it. Default: as before.
+    follow: Option<bool>,
+}
+
+impl FindTopics {
+    fn config(&self) -> Result<TopicsConfig> {
+        let defaults = TopicsConfig::default();
+        let config = TopicsConfig {
+            topics: self.topics,
+            seed: self.seed.unwrap_or(defaults.seed),
+            terms: self.terms.unwrap_or(defaults.terms),
+            typical: self.typical.unwrap_or(defaults.typical),
+            over: self.over.clone(),
+        };
+        config.validate()?;
+        Ok(config)
+    }
+
+    /// Refuses options of finding topics beside `extend`, which would change nothing.
+    fn expect_only_extend(&self) -> Answer<()> {
+        let given = [
+            ("topics", self.topics.is_some()),
+            ("seed", self.seed.is_some()),
+            ("terms", self.terms.is_some()),
+            ("typical", self.typical.is_some()),
+            ("over", self.over.is_some()),
+            ("mark", self.mark.is_some()),
+        ];
+        match given.into_iter().find(|(_, given)| *given) {
+            None => Ok(()),
+            Some((name, _)) => Err(Problem::bad_request(format!("extend finds no topics; leave {name} out"))),
+        }
+    }
 }
 
 /// Find topics
@@ -160,37 +198,68 @@ pub async fn topics(
     NamedIndex(hosted): NamedIndex,
     OptionalBody(body): OptionalBody<FindTopics>,
 ) -> Answer<Started> {
-    let defaults = TopicsConfig::default();
-    let config = TopicsConfig {
-        topics: body.topics,
-        seed: body.seed.unwrap_or(defaults.seed),
-        terms: body.terms.unwrap_or(defaults.terms),
-        typical: body.typical.unwrap_or(defaults.typical),
-        over: body.over,
-    };
-    config.validate().map_err(bad_option)?;
-    if let Some(name) = body.extend {
-        if body.mark.is_some() || config.topics.is_some() {
-            return Err(Problem::bad_request("extend finds no topics; leave topics and mark out"));
-        }
-        return start("topics", server, hosted, move |_, hosted, job| extend_topics(hosted, name, job));
+    let follow = body.follow;
+    if follow == Some(true) && body.mark.is_none() && body.extend.is_none() {
+        return Err(Problem::bad_request("follow needs an attribute; give mark or extend"));
     }
+    if let Some(name) = body.extend.clone() {
+        body.expect_only_extend()?;
+        return start("topics", server, hosted, move |_, hosted, job| extend_topics(hosted, name, follow, job));
+    }
+    let config = body.config().map_err(bad_option)?;
     let mark = body.mark;
     start("topics", server, hosted, move |_, hosted, job| {
         let mut found = topics::find(&hosted.index(), &config, job)?;
         let mut result = serde_json::json!({});
         if let Some(name) = mark {
-            let write = move |index: &Index, found: &topics::Topics| topics::mark(index, found, &name, &NoProgress);
+            let attribute = name.clone();
+            let write = move |index: &Index, found: &topics::Topics| {
+                let marked = topics::mark(index, found, &name, &NoProgress)?;
+                set_follow(index, &name, follow).map(|()| marked)
+            };
             let (marked, unchanged) = change(hosted, found, write, job)?;
             (result["marked"], found) = (marked.into(), unchanged);
+            result["attribute"] = attribute.into();
         }
-        Ok(with(result, &found))
+        let result = with(result, &found);
+        *hosted.topics.lock() = Some(Arc::new(result.clone()));
+        Ok(result)
     })
 }
 
-fn extend_topics(hosted: &Hosted, name: String, job: &Job) -> Result<serde_json::Value> {
+/// The last topics.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct TopicsView {
+    /// The result of the last job that found topics, with the `attribute` that it wrote; `null` if none did since the server
+    /// started, or since the last training.
+    #[schema(value_type = Option<Object>)]
+    report: Option<serde_json::Value>,
+}
+
+/// Get the topics of an index
+#[utoipa::path(get, path = "/v1/indexes/{index}/topics", tag = "insight", operation_id = "getTopics",
+    params(("index" = String, Path, description = "Name of the index")),
+    responses((status = 200, description = "The topics that were found last", body = TopicsView), Refusals))]
+pub async fn last_topics(_: MayRead, NamedIndex(hosted): NamedIndex) -> Json<TopicsView> {
+    let report = hosted.topics.lock().clone();
+    Json(TopicsView { report: report.as_deref().cloned() })
+}
+
+/// Runs on the writer thread, whose writer opens again afterwards.
+fn set_follow(index: &Index, attribute: &str, follow: Option<bool>) -> Result<()> {
+    match follow {
+        None => Ok(()),
+        Some(true) => topics::follow(index, attribute, &NoProgress),
+        Some(false) => topics::unfollow(index).map(drop),
+    }
+}
+
+fn extend_topics(hosted: &Hosted, name: String, follow: Option<bool>, job: &Job) -> Result<serde_json::Value> {
     let later = topics::find_later(&hosted.index(), &name, job)?;
-    let write = move |index: &Index, later: &topics::Later| topics::mark_later(index, later, &name, &NoProgress);
+    let write = move |index: &Index, later: &topics::Later| {
+        let marked = topics::mark_later(index, later, &name, &NoProgress)?;
+        set_follow(index, &name, follow).map(|()| marked)
+    };
     let (marked, later) = change(hosted, later, write, job)?;
     Ok(with(serde_json::json!({ "marked": marked }), &later))
 }

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::Refusals;
+use super::map::{Area, within};
 use super::vector::Vector;
 use crate::bounds;
 use crate::extract::{Body, MayRead, MayWrite, NamedIndex, NoBody, PathPart};
@@ -349,12 +350,14 @@ pub async fn delete(
     Ok(Json(hosted.writes.change(change).await?))
 }
 
-#[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Count {
     /// Filter, as in a query. Default: all documents.
     #[schema(example = "places:japan AND year:[1987 TO 1988]")]
     filter: Option<String>,
+    /// Only documents inside this area of the map.
+    area: Option<Area>,
 }
 
 /// A number of documents.
@@ -374,13 +377,16 @@ pub async fn count(
     NamedIndex(hosted): NamedIndex,
     Body(body): Body<Count>,
 ) -> Answer<Json<Counted>> {
+    let within = within(&server, &hosted, body.area).await?;
     let index = hosted.index();
-    let count = match body.filter {
-        None => index.len(),
-        Some(filter) => {
-            super::reading(&server, move |_| index.count(&filter)).await?.map_err(Problem::of(Code::BadQuery))?
+    let count = match (body.filter, within) {
+        (None, None) => Ok(index.len()),
+        (Some(filter), None) => super::reading(&server, move |_| index.count(&filter)).await?,
+        (filter, Some(subset)) => {
+            super::reading(&server, move |_| index.count_within(filter.as_deref(), &subset)).await?
         }
     };
+    let count = count.map_err(Problem::of(Code::BadQuery))?;
     Ok(Json(Counted { count }))
 }
 

@@ -165,7 +165,7 @@ pub struct Member {
 /// The documents of a codeword.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct Codeword {
-    /// Documents in the order of insertion.
+    /// Documents, the most typical of the codeword first.
     documents: Vec<Member>,
     /// Terms that characterise them, most distinctive first.
     marks: Vec<insight::Mark>,
@@ -264,59 +264,4 @@ pub async fn training(_: MayRead, NamedIndex(hosted): NamedIndex) -> Answer<Json
         options: object(config.training.clone()),
         metrics: Some(metrics).filter(serde_json::Value::is_object),
     }))
-}
-
-/// Options of the map.
-#[derive(Debug, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub struct MapOptions {
-    /// Maximum number of points; a larger index is sampled evenly.
-    #[param(minimum = 1, maximum = 5000, default = 2000)]
-    points: Option<usize>,
-}
-
-/// A map of the documents: their decoded codes on the two principal axes.
-#[derive(Debug, Serialize, ToSchema)]
-pub struct MapView {
-    points: Vec<insight::Point>,
-    /// Share of the codes' variance on each axis.
-    shares: [f64; 2],
-}
-
-/// Get a map of the documents
-///
-/// The server computes it once per commit.
-#[utoipa::path(get, path = "/v1/indexes/{index}/map", tag = "insight", operation_id = "getMap",
-    params(("index" = String, Path, description = "Name of the index"), MapOptions),
-    responses((status = 200, description = "The map", body = MapView), Refusals))]
-pub async fn map(
-    _: MayRead,
-    State(server): State<Arc<Server>>,
-    NamedIndex(hosted): NamedIndex,
-    QueryString(options): QueryString<MapOptions>,
-) -> Answer<Json<MapView>> {
-    const MAX_POINTS: usize = 5000;
-    let max_points = options.points.unwrap_or(DEFAULT_POINTS);
-    if !(1..=MAX_POINTS).contains(&max_points) {
-        return Err(Problem::bad_request(format!("points is {max_points}; give 1 to {MAX_POINTS}")));
-    }
-    let work = move |_: &Cancel| -> engine::Result<Arc<insight::Map>> {
-        // Locked during the computation, so that two requests compute it once.
-        let mut cached = hosted.map.lock();
-        let index = hosted.index();
-        let commit = index.commit_number();
-        if let Some((of, map)) = cached.as_ref()
-            && *of == commit
-        {
-            return Ok(map.clone());
-        }
-        let map = Arc::new(insight::map(&index, MAX_POINTS)?);
-        *cached = Some((commit, map.clone()));
-        Ok(map)
-    };
-    let map = super::reading(&server, work).await?.map_err(Problem::of(Code::BadQuery))?;
-    let count = map.points.len().min(max_points);
-    let points = (0..count).map(|i| map.points[i * map.points.len() / count].clone()).collect();
-    Ok(Json(MapView { points, shares: map.shares }))
 }

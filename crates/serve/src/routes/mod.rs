@@ -7,6 +7,7 @@ mod guide;
 mod indexes;
 pub(crate) mod insight;
 mod jobs;
+mod map;
 mod page;
 mod query;
 mod recall;
@@ -39,6 +40,7 @@ use crate::telemetry;
 
 #[cfg(test)]
 pub use documents::NewDocument;
+pub use map::Mapped;
 
 #[derive(OpenApi)]
 #[openapi(
@@ -84,10 +86,14 @@ fn described() -> OpenApiRouter<Arc<Server>> {
         .routes(routes!(insight::codebooks))
         .routes(routes!(insight::codeword))
         .routes(routes!(insight::training))
-        .routes(routes!(insight::map))
+        .routes(routes!(map::make, map::show))
+        .routes(routes!(map::points))
+        .routes(routes!(map::values))
+        .routes(routes!(map::documents))
+        .routes(routes!(map::places))
         .routes(routes!(jobs::train))
         .routes(routes!(contents::dedup))
-        .routes(routes!(contents::topics))
+        .routes(routes!(contents::topics, contents::last_topics))
         .routes(routes!(recall::measure, recall::show))
         .routes(routes!(jobs::list))
         .routes(routes!(jobs::show, jobs::cancel))

@@ -30,6 +30,8 @@ const FILES: &[(&str, &str, &[u8])] = files![
     "document.js" SCRIPT,
     "codebooks.js" SCRIPT,
     "map.js" SCRIPT,
+    "jobs.js" SCRIPT,
+    "topics.js" SCRIPT,
     "training.js" SCRIPT,
     "health.js" SCRIPT,
 ];
@@ -47,15 +49,23 @@ async fn part(PathPart(path): PathPart<String>) -> Response {
     file(&path).await
 }
 
+/// What the page has in common with a map in one file.
+fn of_map(path: &str) -> Option<(&'static str, &'static [u8])> {
+    let scripts = web::MAP_SCRIPTS.iter().map(|(name, source)| (*name, SCRIPT, *source));
+    let mut files = scripts.chain([("map.css", "text/css; charset=utf-8", web::MAP_STYLE)]);
+    files.find(|(name, ..)| *name == path).map(|(_, kind, source)| (kind, source.as_bytes()))
+}
+
 async fn file(path: &str) -> Response {
-    match FILES.iter().find(|(name, _, _)| *name == path) {
-        Some((_, kind, bytes)) => {
+    let own = || FILES.iter().find(|(name, _, _)| *name == path).map(|(_, kind, bytes)| (*kind, *bytes));
+    match of_map(path).or_else(own) {
+        Some((kind, bytes)) => {
             let headers = [
-                (header::CONTENT_TYPE, *kind),
+                (header::CONTENT_TYPE, kind),
                 (header::CACHE_CONTROL, "no-cache"),
                 (header::CONTENT_SECURITY_POLICY, POLICY),
             ];
-            (headers, *bytes).into_response()
+            (headers, bytes).into_response()
         }
         None => Problem::not_found(Code::UnknownPath, "the page has no such file").into_response(),
     }

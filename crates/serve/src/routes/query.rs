@@ -4,15 +4,20 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::{FromRequest, Request, State};
+use engine::NoProgress;
 use engine::encoder::QueryEncoder;
+use engine::index::Subset;
 use engine::model::Distance;
 use engine::query::{self as queries, Group, Like, MAX_HITS, Rerank, SearchConfig};
+use engine::topics::CodewordTerms;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::Refusals;
 use super::documents::{Attributes, check_vector};
+use super::map::{Area, within};
 use super::vector::{Vector, VectorBytes};
+use crate::bounds::Cancel;
 use crate::extract::{Body, MayRead, NamedIndex, Octets, QueryString};
 use crate::hosted::Hosted;
 use crate::id::Id;
@@ -61,6 +66,8 @@ pub struct Search {
     k: Option<usize>,
     /// Only documents that match this filter: `places:japan AND year:[1987 TO 1988]`.
     filter: Option<String>,
+    /// Only documents inside this area of the map.
+    area: Option<Area>,
     /// Only documents whose code has at most this distance.
     #[schema(minimum = 0.0, maximum = 1e30)]
     radius: Option<f64>,
@@ -100,7 +107,12 @@ pub struct Search {
 
 impl Search {
     /// Converts to the engine's types and validates.
-    fn convert(self, hosted: &Hosted, max_text_bytes: usize) -> Answer<(queries::Query, SearchConfig)> {
+    fn convert(
+        self,
+        hosted: &Hosted,
+        max_text_bytes: usize,
+        within: Option<Subset>,
+    ) -> Answer<(queries::Query, SearchConfig)> {
         let one = Example { text: self.text, vector: self.vector, document: self.document, weight: None };
         let given = one.text.is_some() || one.vector.is_some() || one.document.is_some();
         let examples = match (given, self.like) {
@@ -139,6 +151,7 @@ impl Search {
         let config = SearchConfig {
             k: self.k.unwrap_or(defaults.k),
             filter: self.filter,
+            within,
             radius: self.radius.map(|radius| radius as f32),
             after,
             hybrid: self.hybrid.map_or(defaults.hybrid, |hybrid| hybrid as f32),
@@ -236,6 +249,20 @@ pub struct Hit {
     /// Distance codebook by codebook, with `explain`.
     #[serde(skip_serializing_if = "Option::is_none")]
     codebook_distances: Option<Vec<f32>>,
+    /// Codewords that it has in common with the query, and what they stand for, with `explain`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    shared: Option<Vec<Shared>>,
+}
+
+/// A codeword that a hit has in common with its query.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub struct Shared {
+    /// Number of the codebook, from 0.
+    codebook: usize,
+    /// Number of the codeword, from 0.
+    codeword: u8,
+    /// Terms that characterise the documents of the codeword, most distinctive first.
+    terms: Vec<String>,
 }
 
 /// The hits of a query, best first.
@@ -253,9 +280,17 @@ pub struct Found {
     milliseconds: std::collections::BTreeMap<String, f64>,
 }
 
-impl From<queries::Answer> for Found {
-    fn from(answer: queries::Answer) -> Found {
+impl Found {
+    /// `terms` are given for an explained answer.
+    fn new(answer: queries::Answer, terms: Option<&CodewordTerms>) -> Found {
+        let asked = answer.explanation.as_ref().map(|explanation| explanation.codewords.clone());
+        let shared = |hit: &queries::Hit| {
+            let (codewords, asked) = (hit.codewords.as_ref()?, asked.as_ref()?);
+            let shared = terms?.shared(codewords, asked).into_iter();
+            Some(shared.map(|s| Shared { codebook: s.codebook, codeword: s.codeword, terms: s.terms }).collect())
+        };
         let hit = |hit: queries::Hit| Hit {
+            shared: shared(&hit),
             id: Id(hit.id),
             distance: hit.distance,
             score: hit.score,
@@ -299,10 +334,35 @@ pub async fn query(
     answer(search, &server, &hosted, coming).await
 }
 
-async fn answer(search: Search, server: &Server, hosted: &Hosted, coming: Coming) -> Answer<Json<Found>> {
-    let (query, config) = search.convert(hosted, server.config.max_text_bytes)?;
+async fn answer(mut search: Search, server: &Server, hosted: &Arc<Hosted>, coming: Coming) -> Answer<Json<Found>> {
+    let within = within(server, hosted, search.area.take()).await?;
+    let (query, config) = search.convert(hosted, server.config.max_text_bytes, within)?;
+    let explain = config.explain;
     let answer = hosted.queries.ask(vec![query], config, coming).await?.pop();
-    answer.map(|answer| Json(answer.into())).ok_or_else(|| Problem::internal("the query has no answer"))
+    let terms = if explain { Some(codeword_terms(server, hosted).await?) } else { None };
+    answer
+        .map(|answer| Json(Found::new(answer, terms.as_deref())))
+        .ok_or_else(|| Problem::internal("the query has no answer"))
+}
+
+/// What the codewords of an index stand for. It is computed once, and again when a quarter of the documents came or went.
+async fn codeword_terms(server: &Server, hosted: &Arc<Hosted>) -> Answer<Arc<CodewordTerms>> {
+    /// Terms per codeword.
+    const TERMS: usize = 6;
+    let index = hosted.index();
+    let documents = index.len();
+    if let Some((of, terms)) = hosted.codeword_terms.lock().as_ref()
+        && 4 * documents.abs_diff(*of) <= *of
+    {
+        return Ok(terms.clone());
+    }
+    let hosted = hosted.clone();
+    let work = move |_: &Cancel| -> engine::Result<Arc<CodewordTerms>> {
+        let terms = Arc::new(CodewordTerms::of(&index, TERMS, &NoProgress)?);
+        *hosted.codeword_terms.lock() = Some((documents, terms.clone()));
+        Ok(terms)
+    };
+    super::reading(server, work).await?.map_err(Problem::of(Code::BadQuery))
 }
 
 /// Options of a query by the bytes of a vector.
@@ -378,8 +438,11 @@ pub async fn batch(
     if !(1..=max_queries).contains(&count) {
         return Err(Problem::bad_request(format!("queries has {count} entries; send 1 to {max_queries}")));
     }
-    let converted = batch.queries.into_iter().map(|search| search.convert(&hosted, server.config.max_text_bytes));
-    let converted = converted.collect::<Answer<Vec<_>>>()?;
+    let mut converted = Vec::with_capacity(count);
+    for mut search in batch.queries {
+        let within = within(&server, &hosted, search.area.take()).await?;
+        converted.push(search.convert(&hosted, server.config.max_text_bytes, within)?);
+    }
     let total_hits: usize = converted.iter().map(|(_, config)| config.k).sum();
     if total_hits > 10 * MAX_HITS {
         return Err(Problem::refused(
@@ -403,5 +466,8 @@ pub async fn batch(
     let requests =
         groups.into_iter().map(|(config, queries)| hosted.queries.ask(queries, config, hosted.queries.coming()));
     let answers = futures_util::future::try_join_all(requests).await?;
-    Ok(Json(BatchFound { answers: answers.into_iter().flatten().map(Found::from).collect() }))
+    let explain = answers.iter().flatten().any(|answer| answer.explanation.is_some());
+    let terms = if explain { Some(codeword_terms(&server, &hosted).await?) } else { None };
+    let found = |answer| Found::new(answer, terms.as_deref());
+    Ok(Json(BatchFound { answers: answers.into_iter().flatten().map(found).collect() }))
 }

@@ -3,7 +3,7 @@
 use super::*;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn facets_codebooks_map_and_training_describe_an_index() {
+async fn facets_codebooks_and_training_describe_an_index() {
     let bench = Bench::new(|_| {});
     bench.fill(60).await;
     let facets = bench.get("/v1/indexes/news/facets").await.body;
@@ -34,11 +34,7 @@ async fn facets_codebooks_map_and_training_describe_an_index() {
         members += documents.len();
     }
     assert_eq!(members, 60);
-    let map = bench.get("/v1/indexes/news/map?points=50").await.body;
-    assert_eq!(map["points"].as_array().unwrap().len(), 50);
-    let shares: Vec<f64> = map["shares"].as_array().unwrap().iter().map(|share| share.as_f64().unwrap()).collect();
-    assert!(shares.len() == 2 && shares[0] >= shares[1], "{shares:?}");
-    assert_eq!(bench.get("/v1/indexes/news/map?points=50").await.body, map);
+    typical_documents_of_a_codeword_come_first(&bench).await;
     let training = bench.get("/v1/indexes/news/training").await.body;
     assert_eq!((&training["method"], &training["metrics"]), (&json!("test"), &Value::Null));
     assert_eq!(
@@ -55,6 +51,27 @@ async fn facets_codebooks_map_and_training_describe_an_index() {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     panic!("the job does not end");
+}
+
+/// By brute force over the decoded codes of the documents of the most used codeword.
+async fn typical_documents_of_a_codeword_come_first(bench: &Bench) {
+    let codebooks = model();
+    let (shape, codebooks) = (codebooks.shape(), codebooks.codebooks());
+    let usage = bench.get("/v1/indexes/news/codebooks").await.body["usage"][2].clone();
+    let codeword = (0..16).max_by_key(|k| usage[k].as_u64()).unwrap();
+    let listed = bench.get(&format!("/v1/indexes/news/codebooks/2/{codeword}?documents=1000")).await.body;
+    let ids: Vec<u64> = listed["documents"].as_array().unwrap().iter().map(|d| d["id"].as_u64().unwrap()).collect();
+    let index = Index::open(&bench.dir.path().join("news"), &engine::NoProgress).unwrap();
+    let decoded = |id: &u64| -> Vec<f64> {
+        let code = index.get(&engine::corpus::DocId::Int(*id)).unwrap().unwrap().code;
+        let slice = |m: usize| codebooks.codebook(m).nth(shape.codeword(&code, m)).unwrap().to_vec();
+        (0..shape.num_codebooks()).flat_map(slice).map(f64::from).collect()
+    };
+    let all: Vec<Vec<f64>> = ids.iter().map(decoded).collect();
+    let mean: Vec<f64> = (0..WIDTH).map(|j| all.iter().map(|v| v[j]).sum::<f64>() / all.len() as f64).collect();
+    let distances: Vec<f64> = all.iter().map(|v| v.iter().zip(&mean).map(|(a, b)| (a - b).powi(2)).sum()).collect();
+    assert!(ids.len() > 3 && !ids.is_sorted(), "not the order of insertion: {ids:?}");
+    assert!(distances.windows(2).all(|pair| pair[0] <= pair[1] + 1e-5), "{distances:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -79,6 +96,7 @@ async fn duplicates_and_topics_are_jobs_that_may_change_the_index() {
         }
         panic!("the job does not end");
     };
+    assert_eq!(bench.get("/v1/indexes/news/topics").await.body, json!({ "report": null }));
     let dedup = "/v1/indexes/news/dedup";
     let found = ended(dedup, json!({ "by": "text", "groups": 2 })).await;
     let result = &found["result"];
@@ -97,11 +115,41 @@ async fn duplicates_and_topics_are_jobs_that_may_change_the_index() {
     assert_eq!((result["topics"].as_array().unwrap().len(), &result["over"]), (3, &json!("year")), "{topics}");
     let first = &result["topics"][0];
     assert_eq!(count("topic:0").await["count"], first["documents"]);
+    let last = bench.get("/v1/indexes/news/topics").await.body;
+    assert_eq!((&last["report"], &last["report"]["attribute"]), (result, &json!("topic")));
     // The server still writes and searches.
     bench.ok("PUT", "/v1/indexes/news/documents", json!({ "documents": [document(200)] })).await;
     assert_eq!(bench.ok("POST", "/v1/indexes/news/count", json!({})).await["count"], 61);
     assert_eq!(bench.call("POST", dedup, json!({ "threshold": 3 })).await.status, 400);
     assert_eq!(bench.call("POST", "/v1/indexes/news/topics", json!({ "topics": 5000 })).await.status, 400);
+    let unnamed = bench.call("POST", "/v1/indexes/news/topics", json!({ "follow": true })).await;
+    assert_eq!(unnamed.status, 400, "{}", unnamed.text);
+    let followed = ended("/v1/indexes/news/topics", json!({ "extend": "topic", "follow": true })).await;
+    assert_eq!(followed["status"], "succeeded", "{followed}");
+    let topic_of = async |id: usize| {
+        let found = bench.get(&format!("/v1/indexes/news/documents/{id}")).await.body;
+        found["attributes"].get("topic").cloned()
+    };
+    let mut like = 0;
+    while topic_of(like).await.is_none() {
+        like += 1;
+    }
+    let original = topic_of(like).await;
+    bench.ok("PUT", "/v1/indexes/news/documents", json!({ "documents": [copy(300, like)] })).await;
+    assert_eq!(topic_of(300).await, original);
+    ended("/v1/indexes/news/topics", json!({ "extend": "topic", "follow": false })).await;
+    bench.ok("PUT", "/v1/indexes/news/documents", json!({ "documents": [copy(301, like)] })).await;
+    assert_eq!(topic_of(301).await, None);
+    for id in [300, 301] {
+        bench.ok("DELETE", &format!("/v1/indexes/news/documents/{id}"), Value::Null).await;
+    }
+    let both = bench.call("POST", dedup, json!({ "by": "text", "delete": true, "mark": "copy_of" })).await;
+    assert_eq!((both.status, both.code()), (400, "bad_request"), "{}", both.text);
+    for (name, value) in [("seed", json!(2)), ("terms", json!(5)), ("typical", json!(1)), ("over", json!("year"))] {
+        let refused = bench.call("POST", "/v1/indexes/news/topics", json!({ "extend": "topic", name: value })).await;
+        assert_eq!(refused.status, 400, "{name}: {}", refused.text);
+        assert!(refused.text.contains(name), "{}", refused.text);
+    }
     let failed = ended("/v1/indexes/news/topics", json!({ "topics": 500 })).await;
     assert!(failed["error"].as_str().unwrap().contains("61 documents"), "{failed}");
 }

@@ -25,6 +25,7 @@ mod documents;
 mod duplicates;
 mod indexes;
 mod jobs;
+mod map;
 mod queries;
 mod requests;
 mod tenants;
