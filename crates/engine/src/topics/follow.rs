@@ -72,7 +72,7 @@ pub fn followed(index: &Index) -> Result<Option<String>> {
 pub fn carry_follow(old: &Index, new: &Index, progress: &dyn Progress) -> Result<()> {
     let Some(attribute) = followed(old)? else { return Ok(()) };
     match follow(new, &attribute, progress) {
-        Err(Error::Config(problem)) => {
+        Err(problem @ Error::Config { .. }) => {
             progress.warn(&format!("new documents get no topics any more: {problem}"));
             Ok(())
         }
