@@ -14,7 +14,7 @@ export class MicpqError extends Error {
     super(details.message ?? `the server answered ${status}`);
     this.name = 'MicpqError';
     this.status = status;
-    /** Stable name of the reason, such as `index_not_found`. */
+    /** Stable name of the reason, such as `unknown_index`. */
     this.code = details.code;
     /** Position of the first wrong character of a filter. */
     this.position = details.position ?? undefined;

@@ -1,7 +1,7 @@
 // Drives a real server with a small random encoder of the tree.
 import assert from 'node:assert/strict';
 import { spawn, execFileSync } from 'node:child_process';
-import { mkdtempSync, readFileSync, rmSync, cpSync } from 'node:fs';
+import { mkdtempSync, readFileSync, rmSync, cpSync, symlinkSync } from 'node:fs';
 import { createServer } from 'node:http';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -47,6 +47,25 @@ test('a text finds documents, with filters, pages and several at once', async ()
   const [one, two] = await index.searchAll(['oil', { text: 'price', k: 2 }], { documents: false });
   assert.deepEqual([one.hits.length, two.hits.length], [10, 2]);
   assert.equal(one.hits[0].text, undefined);
+});
+
+test('a package of a clean tree has the types that package.json names', () => {
+  const here = fileURLToPath(new URL('.', import.meta.url));
+  const clean = join(folder, 'clean');
+  // As a fresh clone: without what .gitignore names.
+  cpSync(here, clean, { recursive: true, filter: (path) => !/node_modules|index\.d\.ts$/.test(path) });
+  symlinkSync(join(here, 'node_modules'), join(clean, 'node_modules'));
+  const packed = JSON.parse(execFileSync('npm', ['pack', '--json', '--silent'], { cwd: clean, encoding: 'utf8' }));
+  const files = packed[0].files.map((file) => file.path);
+  const named = JSON.parse(readFileSync(join(here, 'package.json'), 'utf8'));
+  for (const file of [...named.files, named.exports['.'].types.slice(2)]) assert.ok(files.includes(file), `${file} of ${files}`);
+  assert.match(readFileSync(join(clean, 'index.d.ts'), 'utf8'), /class Client/);
+});
+
+test('codes of refusals in the comments are codes of the server', () => {
+  const types = readFileSync(new URL('schema.d.ts', import.meta.url), 'utf8');
+  const [, named] = readFileSync(new URL('index.js', import.meta.url), 'utf8').match(/Stable name of the reason, such as `(\w+)`/);
+  assert.match(types, new RegExp(`Code:.*"${named}"`));
 });
 
 test('a vector and a document are queries', async () => {
