@@ -28,7 +28,7 @@ test:  ## check format, lints, words and figures, run every test, and list what 
 	scripts/skipped target/test.log; exit $$status
 
 # One after the other, quick checks first.
-steps: fmt features lint words figures wasm-check unit arm contract page javascript mcp backups python ray adapters
+steps: fmt features lint words figures wasm-check unit arm contract page javascript mcp backups python ray adapters charts
 
 fmt:  ## check the format of the Rust code
 	$(CARGO) fmt --all --check

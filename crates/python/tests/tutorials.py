@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from bench import news
 
-SENDERS = ["anna@example.com", "bo@example.org"]
+SENDERS = ["Anna Berg <anna@example.com>", "bo@example.org"]
 VECTOR_WIDTH = 64
 
 
