@@ -10,7 +10,7 @@ MICPQ_SHARED ?= $(abspath ../shared)
 export MICPQ_SHARED
 
 .PHONY: help build demo test steps fmt features lint words modules figures unit contract page pictures javascript javascript-types mcp backups python ray ray-wheel ray-openapi adapters arm wasm wasm-check encoders rustdoc package lean deny \
-  test-crash soak fuzz sanitize miri sbom lock bench-search bench-encode bench-serve bench-query bench-build bench-query-encoder bench-web bench-ray scale-plan bench-languages bench-dedup bench-topics encoder-goldens clean
+  test-crash soak fuzz sanitize miri sbom lock bench-search bench-encode bench-serve bench-query bench-build bench-query-encoder bench-web bench-ray scale-plan bench-languages bench-dedup bench-topics bench-guide-search encoder-goldens clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 22
@@ -28,7 +28,7 @@ test:  ## check format, lints, words and figures, run every test, and list what 
 	scripts/skipped target/test.log; exit $$status
 
 # One after the other, quick checks first.
-steps: fmt features lint words modules figures package lean wasm-check unit arm contract page javascript mcp backups python ray adapters
+steps: fmt features lint words modules figures package wasm-check unit arm contract page javascript mcp backups python ray adapters charts
 
 # `cargo fmt` does not look into the macro that declares the methods.
 fmt:  ## check the format of the Rust code
@@ -60,6 +60,14 @@ rustdoc:  ## build the API documentation, with warnings as errors
 PUBLISHED := kernels web cuda engine train methods paper serve mcp backups cli
 package:  ## pack every published crate
 	$(CARGO) package --quiet --no-verify --allow-dirty -p micpq $(foreach crate,$(PUBLISHED),-p micpq-$(crate))
+
+# A release alone runs these (.github/workflows/publish.yml). ARGS=--dry-run tries them.
+.PHONY: publish-crates publish-npm
+publish-crates:  ## hand every published crate to crates.io, each after those it depends on
+	$(CARGO) publish $(ARGS) -p micpq $(foreach crate,$(PUBLISHED),-p micpq-$(crate))
+
+publish-npm:  ## hand the JavaScript client to npm
+	cd clients/javascript && npm publish --access public $(ARGS)
 
 lean:  ## check the library without CUDA, Parquet, HDF5 and the hub
 	$(CARGO) check --release -p micpq --no-default-features
@@ -162,6 +170,39 @@ charts: .venv-charts/made  ## lint the Helm chart and the Homebrew formula; says
 
 formula:  ## write the Homebrew formula of what `make dist` packed, into target/packages/micpq.rb
 	packaging/formula target/packages/SHA256SUMS target/packages/micpq.rb
+
+# mdBook is compiled once, which takes minutes. The search of the book needs the encoder, as every build of an index does.
+.PHONY: book
+MDBOOK := target/tools/bin/mdbook
+BOOK := target/book
+book: encoders $(MDBOOK) .venv-http/made build  ## build the guide as a site that micpq searches in the browser, into target/book/site
+	scripts/guide check
+	mkdir -p $(BOOK)
+	scripts/guide pages $(BOOK)/src
+	scripts/guide sections $(BOOK)/sections.jsonl
+	scripts/guide prose $(BOOK)/prose.jsonl
+	$(MICPQ) build $(BOOK)/sections.jsonl --bits 128 --quiet --force -o $(BOOK)/guide.micpq
+	$(MICPQ) distill $(BOOK)/guide.micpq --corpus $(BOOK)/prose.jsonl --code-width 256 --quiet
+	$(MICPQ) export $(BOOK)/guide.micpq --to web --title "The guide of micpq" --quiet -o $(BOOK)/src/find
+	$(MDBOOK) build
+	@if command -v chromium >/dev/null && command -v chromedriver >/dev/null; then .venv-http/bin/python scripts/check-book $(BOOK)/site; \
+	else echo "skipped: chromium or chromedriver is not installed, so the search of the book was not tried"; fi
+
+$(MDBOOK):
+	$(CARGO) install mdbook --version 0.5.4 --locked --no-default-features --features search --root target/tools
+
+# Needs what `book` makes.
+bench-guide-search: book  ## measure how well the search of the book finds pages, into benchmarks/results/guide-search.md
+	benchmarks/guide-search/run $(MICPQ) $(BOOK)/guide.micpq --results benchmarks/results/guide-search.md
+
+# Types for systems on which nothing is run here. C code of dependencies is compiled, nothing is linked. Windows needs the Debian packages
+# gcc-mingw-w64-x86-64-posix and g++-mingw-w64-x86-64-posix; macOS a Mac, or another compiler of C for it.
+.PHONY: check-foreign
+FOREIGN ?= x86_64-pc-windows-gnu
+check-foreign:  ## check that the program compiles for FOREIGN (x86_64-pc-windows-gnu), without linking or running it
+	@if [ "$(FOREIGN)" = x86_64-pc-windows-gnu ] && ! command -v x86_64-w64-mingw32-gcc >/dev/null; then \
+	  echo "skipped: x86_64-w64-mingw32-gcc is not installed, so nothing was checked for $(FOREIGN)"; \
+	else rustup target add $(FOREIGN) && $(CARGO) check --release --target $(FOREIGN) -p micpq-cli; fi
 
 # Schemathesis generates requests from the server's OpenAPI description and sends them to the running binary.
 contract: .venv-http/made  ## check the server against its OpenAPI description (schemathesis)

@@ -3,7 +3,7 @@
 //! A file is on disk when its bytes are synced, its name when the directory it stands in is. Every sync of the engine
 //! goes through [`sync_file`] and [`sync_directory`], so that tests know what a power cut leaves (`power.rs`).
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -49,6 +49,21 @@ pub fn sync_file(file: &File, path: &Path) -> Result<()> {
     #[cfg(test)]
     failing::check(path).map_err(Error::io(path))?;
     file.sync_all().map_err(Error::io(path))
+}
+
+/// Opens a file or a directory in such a way that it can be synced.
+pub fn open_to_sync(path: &Path) -> Result<File> {
+    let mut options = OpenOptions::new();
+    // For a directory on Unix, reading is all that is allowed.
+    options.read(true);
+    #[cfg(windows)]
+    {
+        use std::os::windows::fs::OpenOptionsExt;
+        // Windows syncs only what is open for writing, and opens a directory only with this flag.
+        const FILE_FLAG_BACKUP_SEMANTICS: u32 = 0x0200_0000;
+        options.write(true).custom_flags(FILE_FLAG_BACKUP_SEMANTICS);
+    }
+    options.open(path).map_err(Error::io(path))
 }
 
 /// The parts of a file that are on disk when [`put`] returns.
@@ -118,8 +133,7 @@ pub fn beside(path: &Path, suffix: &str) -> PathBuf {
 /// Makes renames and removals in a directory durable.
 pub fn sync_directory(dir: &Path) -> Result<()> {
     let dir = if dir.as_os_str().is_empty() { Path::new(".") } else { dir };
-    let open = File::open(dir).map_err(Error::io(dir))?;
-    sync_file(&open, dir)
+    sync_file(&open_to_sync(dir)?, dir)
 }
 
 /// Makes a file, or a directory and everything below it, durable: bytes and names, but for its own name.
@@ -131,8 +145,7 @@ pub fn sync_tree(path: &Path) -> Result<()> {
         }
     }
     if kind.is_dir() || kind.is_file() {
-        let open = File::open(path).map_err(Error::io(path))?;
-        sync_file(&open, path)?;
+        sync_file(&open_to_sync(path)?, path)?;
     }
     Ok(())
 }

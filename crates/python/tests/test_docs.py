@@ -3,16 +3,19 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import tutorials
 from bench import news, write_encoder
 
 ROOT = Path(__file__).resolve().parents[3]
 BINARY = Path(os.environ.get("MICPQ_BINARY", ROOT / "target" / "release" / "micpq"))
-PAGES = ["start", "install", "cli", "search", "documents", "fast", "mcp", "topics", "dedup", "watch", "methods", "python", "formats", "tuning"]
+TUTORIALS = ["tutorial-mail", "tutorial-dedup", "tutorial-topics", "tutorial-faiss", "tutorial-bill"]
+PAGES = [*TUTORIALS, "start", "install", "cli", "search", "documents", "fast", "mcp", "topics", "dedup", "watch", "methods", "python", "formats", "tuning"]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.M | re.S)
 
 
@@ -36,6 +39,7 @@ def folder(tmp_path):
     (tmp_path / "questions.txt").write_text("oil prices\nthe port strike\n")
     rows = [f"k{d['id']},{' '.join(d['text'].split()[:3])},{d['text']}" for d in news()]
     (tmp_path / "stories.csv").write_text("key,title,story\n" + "\n".join(rows) + "\n")
+    tutorials.write(tmp_path)
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "micpq").symlink_to(BINARY)
     return tmp_path
@@ -76,10 +80,31 @@ def test_the_lines_of_the_readme_run(folder):
     assert "lines of \"Start\" ran" in done.stdout
 
 
-def test_pages_are_in_the_summary_and_their_links_resolve():
+def test_pages_are_in_the_summary_and_their_links_and_headings_exist():
     listed = set(re.findall(r"\((\w[\w-]*\.md)\)", (ROOT / "docs" / "SUMMARY.md").read_text()))
     assert {f"{page}.md" for page in PAGES} <= listed
-    for page in (ROOT / "docs").glob("*.md"):
-        for link in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
-            if "://" not in link:
-                assert (page.parent / link).exists() or link == "http.md", f"{page.name}: {link}"
+    done = subprocess.run([sys.executable, ROOT / "scripts" / "guide", "check"], text=True, capture_output=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_wrong_link_or_heading_is_found(tmp_path):
+    """The check itself: on a copy of the guide with a wrong link, a wrong heading, and a page that nothing lists."""
+    for part in ["docs", "scripts"]:
+        shutil.copytree(ROOT / part, tmp_path / part)
+    for file in ["README.md", "Cargo.toml"]:
+        (tmp_path / file).write_text((ROOT / file).read_text())
+    # Links out of docs/ and scripts/ are looked up too, so the copy has what they name.
+    for name in ["benchmarks", "clients", "crates", "operations", "LICENSE", "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"]:
+        (tmp_path / name).symlink_to(ROOT / name)
+
+    def check():
+        return subprocess.run([sys.executable, tmp_path / "scripts" / "guide", "check"], text=True, capture_output=True).stderr
+
+    assert check() == ""
+    page = tmp_path / "docs" / "faq.md"
+    page.write_text(page.read_text() + "[a](nowhere.md) [b](search.md#no-such-heading) [c](#nor-this)\n")
+    (tmp_path / "docs" / "forgotten.md").write_text("# Forgotten\n")
+    assert check().splitlines() == [
+        "docs/forgotten.md is not in docs/SUMMARY.md", "docs/faq.md: there is no nowhere.md",
+        "docs/faq.md: search.md has no heading #no-such-heading", "docs/faq.md: faq.md has no heading #nor-this",
+    ]

@@ -226,7 +226,7 @@ pub fn clear_folders(place: &Path, name: Option<&str>) -> Result<()> {
 
 /// The lock of a folder; `None` where another process has it or has removed the folder.
 fn locked(folder: &Path) -> Result<Option<File>> {
-    let file = match File::open(folder) {
+    let file = match open_to_lock(folder) {
         Ok(file) => file,
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(e) => return Err(Error::io(folder)(e)),
@@ -239,8 +239,20 @@ fn locked(folder: &Path) -> Result<Option<File>> {
     }
 }
 
+/// What the lock of a folder is held on: the folder itself.
+#[cfg(not(windows))]
+fn open_to_lock(folder: &Path) -> std::io::Result<File> {
+    File::open(folder)
+}
+
+/// What the lock of a folder is held on. Windows has no locks on directories, so a file inside has it.
+#[cfg(windows)]
+fn open_to_lock(folder: &Path) -> std::io::Result<File> {
+    File::options().write(true).create(true).truncate(false).open(folder.join("lock"))
+}
+
 fn remove_if_free(folder: &Path) {
-    if let Ok(file) = File::open(folder)
+    if let Ok(file) = open_to_lock(folder)
         && file.try_lock().is_ok()
     {
         let _ = std::fs::remove_dir_all(folder);

@@ -11,7 +11,7 @@ use super::directory::segment_of;
 use super::files::{damaged, footer};
 use super::manifest::Manifest;
 use super::{CODES, Claim, Index, SEGMENTS, STORE, tantivy_error, verify};
-use crate::disk::{sync_directory, sync_file, write_synced};
+use crate::disk::{open_to_sync, sync_directory, sync_file, write_synced};
 use crate::mmap::Map;
 use crate::{Error, Progress, Result};
 
@@ -136,7 +136,7 @@ fn copy_once(from: &Path, to: &Path, own_files: bool, progress: &dyn Progress) -
     let mut managed: Vec<String> = vec![SEGMENTS.into()];
     for name in files(to)? {
         let path = to.join(&name);
-        let file = File::open(&path).map_err(Error::io(&path))?;
+        let file = open_to_sync(&path)?;
         sync_file(&file, &path)?;
         // A copy of a damaged file would look like a good backup.
         if name.starts_with(STORE) && segment_of(&name).is_some() {

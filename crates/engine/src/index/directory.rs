@@ -2,6 +2,7 @@
 //! columns are written.
 
 use std::collections::{HashMap, HashSet};
+#[cfg(unix)]
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -39,6 +40,7 @@ use crate::model::CodeShape;
 pub(super) struct StoreDirectory {
     root: Arc<Path>,
     // Kept open, so that no other directory gets the same inode number.
+    #[cfg(unix)]
     opened: Arc<File>,
     mapped: MmapDirectory,
     known: Arc<Mutex<Known>>,
@@ -110,9 +112,18 @@ impl StoreDirectory {
     pub fn open(index: &Path, shape: Option<CodeShape>) -> tantivy::Result<StoreDirectory> {
         let root: Arc<Path> = index.join(super::STORE).into();
         let mapped = MmapDirectory::open(&root)?;
+        #[cfg(unix)]
         let opened = Arc::new(File::open(&root)?);
         let packing = shape.map(|shape| Packing { index: index.into(), shape });
-        Ok(StoreDirectory { root, opened, mapped, known: Arc::default(), packing, writing: Arc::default() })
+        Ok(StoreDirectory {
+            root,
+            #[cfg(unix)]
+            opened,
+            mapped,
+            known: Arc::default(),
+            packing,
+            writing: Arc::default(),
+        })
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {
