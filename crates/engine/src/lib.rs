@@ -68,6 +68,8 @@ pub mod model;
 
 pub mod search;
 
+mod clusters;
+
 pub mod index;
 
 pub mod query;

@@ -12,9 +12,9 @@ use engine::{Error, NoProgress, Result};
 use parking_lot::{Mutex, RwLock};
 
 use crate::config::ServeConfig;
+use crate::mapped::Mapped;
 use crate::metrics::Metrics;
 use crate::queries::QueryQueue;
-use crate::routes::Mapped;
 use crate::writes::WriteQueue;
 
 pub struct Hosted {

@@ -64,6 +64,7 @@ mod bounds;
 mod extract;
 mod routes;
 
+mod mapped;
 mod server;
 mod hosted;
 mod queries;

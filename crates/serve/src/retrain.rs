@@ -114,7 +114,7 @@ fn swap(server: &Server, hosted: &Hosted, old_writer: &mut WriterThread, staged:
     writer.commit(&NoProgress)?;
     writer.close(&NoProgress)?;
     engine::saved::carry(&old, &new)?;
-    engine::topics::carry_follow(&old, &new, &NoProgress)?;
+    engine::topics::carry(&old, &new, &NoProgress)?;
     drop(new);
     old_writer.release();
     staged.finish()?;

@@ -182,7 +182,7 @@ fn fill(
         ));
     }
     super::saved::carry(old, &new)?;
-    crate::topics::carry_follow(old, &new, progress)?;
+    super::topics::carry(old, &new, progress)?;
     Ok(Migrated { documents: total, resumed })
 }
 

@@ -45,6 +45,7 @@ mod info;
 
 mod backup;
 pub(crate) mod saved;
+pub(crate) mod topics;
 mod migrate;
 mod verify;
 

@@ -109,7 +109,7 @@ impl Check<'_> {
         let model = Model::load(&self.dir.join(MODEL))?;
         manifest.check_model(self.dir, &model)?;
 
-        for problem in super::saved::problem(self.dir).into_iter().chain(crate::topics::follow::problem(self.dir)) {
+        for problem in super::saved::problem(self.dir).into_iter().chain(super::topics::problem(self.dir)) {
             self.report_error(problem)?;
         }
         let store = self.dir.join(STORE);

@@ -18,11 +18,11 @@ use super::reader::Reader;
 use super::schema::id_text;
 use super::segment::codes_path;
 use super::snapshot::Snapshot;
+use super::topics::Follower;
 use super::walk::StoredChunk;
 use super::{CODES, Index, Inner, RerankVectors, SEGMENTS, STORE, guarded_ours, tantivy_error};
 use crate::corpus::{DocId, Document};
 use crate::disk::{self, TEMPORARY};
-use crate::topics::follow::Follower;
 use crate::{Error, Matrix, Progress, Result};
 
 /// Bytes per indexing thread before it writes a segment.

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use crate::topics::kmeans;
-use crate::topics::points::{Centres, Points};
+use crate::clusters::kmeans;
+use crate::clusters::points::{Centres, Points};
 use crate::{Progress, Result};
 
 /// An exact layout of so many takes a few seconds.

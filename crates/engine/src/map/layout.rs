@@ -4,7 +4,7 @@
 
 use rayon::prelude::*;
 
-use crate::topics::points::Centres;
+use crate::clusters::points::Centres;
 use crate::{Error, Progress, Result};
 
 /// Neighbours that a landmark is kept near to, in effect.

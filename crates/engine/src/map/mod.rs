@@ -16,9 +16,9 @@ mod wire;
 use kernels::dropout::mix;
 use sha2::{Digest, Sha256};
 
+use crate::clusters::points::Points;
 use crate::corpus::DocId;
 use crate::index::{Index, Record, Subset, Walk};
-use crate::topics::points::Points;
 use crate::topics::{self, TopicsConfig};
 use crate::{Error, Progress, Result};
 pub use export::{HtmlMap, HtmlMapConfig, write_html};

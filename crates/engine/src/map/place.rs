@@ -3,7 +3,7 @@
 use kernels::dropout::mix;
 use rayon::prelude::*;
 
-use crate::topics::points::{Centres, Points};
+use crate::clusters::points::{Centres, Points};
 
 /// Landmarks that place a document.
 const NEAREST: usize = 8;

@@ -5,10 +5,10 @@ use std::collections::HashMap;
 use kernels::dropout::mix;
 
 use super::*;
+use crate::clusters::points::Centres;
 use crate::corpus::{Document, Value};
 use crate::index::{IndexConfig, Store};
 use crate::model::{CodeShape, Codebooks, Dense, Distance, FORMAT, Model, ModelConfig, Projection};
-use crate::topics::points::Centres;
 use crate::{Matrix, NoProgress};
 
 const WIDTH: usize = 16;

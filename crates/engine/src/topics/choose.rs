@@ -2,8 +2,8 @@
 
 use kernels::dropout::mix;
 
-use super::kmeans;
-use super::points::{Nearest, Points};
+use crate::clusters::kmeans;
+use crate::clusters::points::{Nearest, Points};
 use crate::{Progress, Result};
 
 /// Points that numbers are tried on.

@@ -1,6 +1,6 @@
 //! A hierarchy over clusters, by Ward's method: the two whose union raises the squared error least are merged first.
 
-use super::points::Centres;
+use crate::clusters::points::Centres;
 
 /// Two clusters as one. Clusters have the numbers `0..n`, the first merge makes cluster `n`.
 #[derive(Clone, Debug, PartialEq)]

@@ -6,12 +6,9 @@
 
 mod choose;
 mod codewords;
-pub(crate) mod follow;
 pub(crate) mod hierarchy;
-pub(crate) mod kmeans;
 mod later;
 mod names;
-pub(crate) mod points;
 #[cfg(test)]
 mod tests;
 mod trend;
@@ -20,17 +17,16 @@ use std::collections::{HashMap, HashSet};
 
 use serde::Serialize;
 
+use crate::clusters::fences;
+use crate::clusters::kmeans::{self, Clusters};
+use crate::clusters::points::{self, Points};
 use crate::corpus::{DocId, Value};
+pub use crate::index::topics::{MAX_TOPICS, carry, follow, followed, unfollow};
 use crate::index::{Index, Record, Walk};
 use crate::{Error, Progress, Result};
 pub use codewords::{CodewordTerms, SharedCodeword};
-pub use follow::{carry_follow, follow, followed, unfollow};
-use kmeans::Clusters;
 pub use later::{Later, find_later, mark_later};
 pub use names::TopicTerm;
-use points::Points;
-
-pub const MAX_TOPICS: usize = 1000;
 
 /// Documents between two looks at whether to stop.
 const CHUNK: usize = 4096;
@@ -244,20 +240,6 @@ fn assign(clusters: &Clusters, count: usize) -> Vec<Assignment> {
         outlier: near.distance.sqrt() > fences[usize::from(near.centre)],
     };
     clusters.nearest.iter().map(assignment).collect()
-}
-
-/// How far from its centre a document of each topic may be.
-fn fences(clusters: &Clusters, count: usize) -> Vec<f32> {
-    let mut distances: Vec<Vec<f32>> = vec![Vec::new(); count];
-    clusters.nearest.iter().for_each(|near| distances[usize::from(near.centre)].push(near.distance.sqrt()));
-    let fence = |distances: &mut Vec<f32>| {
-        distances.sort_unstable_by(f32::total_cmp);
-        let quartile = |q: usize| distances.get(distances.len() * q / 4).copied().unwrap_or(0.0);
-        let (first, third) = (quartile(1), quartile(3));
-        // Where most distances are equal, the rule has nothing to go by.
-        if third > first { third + 1.5 * (third - first) } else { f32::INFINITY }
-    };
-    distances.iter_mut().map(fence).collect()
 }
 
 fn describe(

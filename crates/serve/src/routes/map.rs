@@ -3,14 +3,13 @@
 use std::sync::Arc;
 
 use axum::Json;
-use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use engine::index::Subset;
-use engine::map::{self, DocumentMap, MapConfig, MapLabel, MapTopic, NO_TOPIC};
+use engine::map::{self, MapConfig, MapLabel, MapTopic, NO_TOPIC};
 use engine::topics;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
@@ -23,28 +22,10 @@ use crate::extract::{Body, MayAdmin, MayRead, NamedIndex, OptionalBody, QueryStr
 use crate::hosted::Hosted;
 use crate::id::Id;
 use crate::jobs::JobView;
+use crate::mapped::Mapped;
 use crate::problem::{Answer, Code, Problem};
 use crate::server::Server;
 use crate::whole::{Whole, some_whole};
-
-/// The map of a served index.
-pub struct Mapped {
-    /// The commit that it was made of.
-    commit: u64,
-    map: DocumentMap,
-    bytes: Bytes,
-}
-
-impl Mapped {
-    fn new(commit: u64, map: DocumentMap) -> Mapped {
-        let bytes = Bytes::from(map.to_bytes());
-        Mapped { commit, map, bytes }
-    }
-
-    fn name(&self) -> String {
-        format!("{:016x}", self.map.fingerprint)
-    }
-}
 
 fn mapped(hosted: &Hosted) -> Answer<Arc<Mapped>> {
     hosted.map.lock().clone().ok_or_else(|| {

@@ -40,7 +40,6 @@ use crate::telemetry;
 
 #[cfg(test)]
 pub use documents::NewDocument;
-pub use map::Mapped;
 
 #[derive(OpenApi)]
 #[openapi(

@@ -38,7 +38,7 @@ pub(crate) fn cluster(points: &Points, count: usize, seed: u64, progress: &dyn P
 }
 
 /// [`cluster`] with another number of clusterings from different seeds.
-pub(super) fn restarted(
+pub(crate) fn restarted(
     points: &Points,
     count: usize,
     seed: u64,

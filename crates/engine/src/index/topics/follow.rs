@@ -5,10 +5,11 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::later::Marked;
-use super::points::{Centres, Points};
+use super::super::{Index, Store};
+use super::Marked;
+use crate::clusters::fences;
+use crate::clusters::points::{Centres, Points};
 use crate::corpus::{Document, Value};
-use crate::index::{Index, Store};
 use crate::model::Model;
 use crate::{Error, Progress, Result, disk};
 
@@ -31,7 +32,7 @@ struct Stored {
     crc32: String,
 }
 
-/// Gives documents that are added later the number of the nearest topic, in this attribute that [`super::mark`] wrote before, until
+/// Gives documents that are added later the number of the nearest topic, in this attribute that [`crate::topics::mark`] wrote before, until
 /// [`unfollow`]. A document that comes with the attribute keeps its own. Writers that are open already do not see it.
 pub fn follow(index: &Index, attribute: &str, progress: &dyn Progress) -> Result<()> {
     if index.store() != Store::All {
@@ -44,7 +45,7 @@ pub fn follow(index: &Index, attribute: &str, progress: &dyn Progress) -> Result
         attribute: attribute.to_owned(),
         model: index.model().fingerprint().to_owned(),
         centres: hex_of(&clusters.centres.values),
-        reaches: hex_of(&super::fences(&clusters, clusters.centres.len())),
+        reaches: hex_of(&fences(&clusters, clusters.centres.len())),
         crc32: String::new(),
     };
     let stored = Stored { crc32: stored.checksum(), ..stored };
@@ -69,7 +70,7 @@ pub fn followed(index: &Index) -> Result<Option<String>> {
 }
 
 /// Goes on with the topics of an index in the one that replaces it, whose model may be another.
-pub fn carry_follow(old: &Index, new: &Index, progress: &dyn Progress) -> Result<()> {
+pub fn carry(old: &Index, new: &Index, progress: &dyn Progress) -> Result<()> {
     let Some(attribute) = followed(old)? else { return Ok(()) };
     match follow(new, &attribute, progress) {
         Err(problem @ Error::Config { .. }) => {
