@@ -22,9 +22,7 @@ use crate::server::Server;
 /// Values per attribute, documents of a codeword and points of a map, if no number is given.
 pub const DEFAULT_VALUES: usize = 20;
 pub const DEFAULT_DOCUMENTS: usize = 20;
-pub const DEFAULT_POINTS: usize = 2000;
-
-#[derive(Debug, Deserialize, IntoParams)]
+pub #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct FacetOptions {
