@@ -171,29 +171,29 @@ charts: .venv-charts/made  ## lint the Helm chart and the Homebrew formula; says
 formula:  ## write the Homebrew formula of what `make dist` packed, into target/packages/micpq.rb
 	packaging/formula target/packages/SHA256SUMS target/packages/micpq.rb
 
-# mdBook is compiled once, which takes minutes. The search of the book needs the encoder, as every build of an index does.
-.PHONY: book
+# mdBook is compiled once, which takes minutes. The search of the guide needs the encoder, as every build of an index does.
+.PHONY: site
 MDBOOK := target/tools/bin/mdbook
-BOOK := target/book
-book: encoders $(MDBOOK) .venv-http/made build  ## build the guide as a site that micpq searches in the browser, into target/book/site
+SITE := target/site
+site: encoders $(MDBOOK) .venv-http/made build  ## build the guide as a site that micpq searches in the browser, into target/site/html
 	scripts/guide check
-	mkdir -p $(BOOK)
-	scripts/guide pages $(BOOK)/src
-	scripts/guide sections $(BOOK)/sections.jsonl
-	scripts/guide prose $(BOOK)/prose.jsonl
-	$(MICPQ) build $(BOOK)/sections.jsonl --bits 128 --quiet --force -o $(BOOK)/guide.micpq
-	$(MICPQ) distill $(BOOK)/guide.micpq --corpus $(BOOK)/prose.jsonl --code-width 256 --quiet
-	$(MICPQ) export $(BOOK)/guide.micpq --to web --title "The guide of micpq" --quiet -o $(BOOK)/src/find
+	mkdir -p $(SITE)
+	scripts/guide pages $(SITE)/src
+	scripts/guide sections $(SITE)/sections.jsonl
+	scripts/guide prose $(SITE)/prose.jsonl
+	$(MICPQ) build $(SITE)/sections.jsonl --bits 128 --quiet --force -o $(SITE)/guide.micpq
+	$(MICPQ) distill $(SITE)/guide.micpq --corpus $(SITE)/prose.jsonl --code-width 256 --quiet
+	$(MICPQ) export $(SITE)/guide.micpq --to web --title "The guide of micpq" --quiet -o $(SITE)/src/find
 	$(MDBOOK) build
-	@if command -v chromium >/dev/null && command -v chromedriver >/dev/null; then .venv-http/bin/python scripts/check-book $(BOOK)/site; \
-	else echo "skipped: chromium or chromedriver is not installed, so the search of the book was not tried"; fi
+	@if command -v chromium >/dev/null && command -v chromedriver >/dev/null; then .venv-http/bin/python scripts/check-site $(SITE)/html; \
+	else echo "skipped: chromium or chromedriver is not installed, so the search of the guide was not tried"; fi
 
 $(MDBOOK):
 	$(CARGO) install mdbook --version 0.5.4 --locked --no-default-features --features search --root target/tools
 
-# Needs what `book` makes.
-bench-guide-search: book  ## measure how well the search of the book finds pages, into benchmarks/results/guide-search.md
-	benchmarks/guide-search/run $(MICPQ) $(BOOK)/guide.micpq --results benchmarks/results/guide-search.md
+# Needs what `site` makes.
+bench-guide-search: site  ## measure how well the search of the guide finds pages, into benchmarks/results/guide-search.md
+	benchmarks/guide-search/run $(MICPQ) $(SITE)/guide.micpq --results benchmarks/results/guide-search.md
 
 # Types for systems on which nothing is run here. C code of dependencies is compiled, nothing is linked. Windows needs the Debian packages
 # gcc-mingw-w64-x86-64-posix and g++-mingw-w64-x86-64-posix; macOS a Mac, or another compiler of C for it.
