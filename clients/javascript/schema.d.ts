@@ -206,6 +206,8 @@ export interface components {
             line?: number | null;
             /** @description What is wrong, and what to do. */
             message: string;
+            /** @description Name of the option that is wrong, if it is one. */
+            option?: string | null;
             /**
              * Format: int64
              * @description Position of the first wrong character of the filter, from 0.

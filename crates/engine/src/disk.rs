@@ -169,6 +169,11 @@ pub(crate) fn before_sync(_path: &Path) {
     crate::power::before_sync(_path);
 }
 
+/// The directory a path lies in; `.` for a bare name.
+pub fn parent(path: &Path) -> &Path {
+    path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
 /// Syncs that fail, for tests.
 #[cfg(test)]
 pub(crate) mod failing {
@@ -193,9 +198,4 @@ pub(crate) mod failing {
             false => Ok(()),
         }
     }
-}
-
-/// The directory a path lies in; `.` for a bare name.
-pub fn parent(path: &Path) -> &Path {
-    path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }

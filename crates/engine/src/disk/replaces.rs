@@ -104,7 +104,8 @@ fn not_of_an_index(place: &Path) -> Result<Option<String>> {
     if !is_index_manifest(&place.join("index.json")) {
         return Ok(Some("its index.json is not of a micpq index; if it was one, remove the directory yourself".into()));
     }
-    let parts: [(&str, fn(&str) -> bool); 5] = [
+    type IsKnown = fn(&str) -> bool;
+    let parts: [(&str, IsKnown); 5] = [
         ("store", is_store_file),
         ("model", |name| MODEL.contains(&name)),
         ("codes", |name| name.strip_suffix(".codes").is_some_and(is_segment)),

@@ -61,10 +61,10 @@ pub fn wake(threads: usize) {
     }
     // Whoever holds it takes the team, or leaves one.
     let Ok(mut standing) = STANDING.try_lock() else { return };
-    if standing.as_ref().is_none_or(|team| team.threads != threads || team.is_over()) {
-        if let Some(other) = standing.replace(Team::start(threads)) {
-            other.end();
-        }
+    if standing.as_ref().is_none_or(|team| team.threads != threads || team.is_over())
+        && let Some(other) = standing.replace(Team::start(threads))
+    {
+        other.end();
     }
 }
 

@@ -334,7 +334,7 @@ pub(super) fn matched_few(
 pub(super) fn matched(searcher: &Searcher, segment: &SegmentReader, filter: &Filter) -> Result<Bitmap> {
     let mut bits = Bitmap::empty(segment.max_doc() as usize);
     each_matched(searcher, segment, &*filter.query, |documents| {
-        documents.iter().for_each(|&document| bits.insert(document))
+        documents.iter().for_each(|&document| bits.insert(document));
     })?;
     if let Some(subset) = &filter.within {
         subset.retain(segment, &mut bits)?;

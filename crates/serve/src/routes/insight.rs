@@ -19,10 +19,11 @@ use crate::insight;
 use crate::problem::{Answer, Code, Problem};
 use crate::server::Server;
 
-/// Values per attribute, documents of a codeword and points of a map, if no number is given.
+/// Values per attribute and documents of a codeword, if no number is given.
 pub const DEFAULT_VALUES: usize = 20;
 pub const DEFAULT_DOCUMENTS: usize = 20;
-pub #[derive(Debug, Deserialize, IntoParams)]
+
+#[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct FacetOptions {
