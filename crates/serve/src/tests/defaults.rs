@@ -64,7 +64,6 @@ fn the_description_states_the_defaults_of_the_config_types() {
         ("streamDocuments(id_field)", json!("id")),
         ("getFacets(values)", json!(insight::DEFAULT_VALUES)),
         ("getCodeword(documents)", json!(insight::DEFAULT_DOCUMENTS)),
-        ("getMap(points)", json!(insight::DEFAULT_POINTS)),
     ]
     .into_iter()
     .map(|(place, value)| (place.to_owned(), value))
