@@ -30,7 +30,7 @@ pub(super) fn number(points: &Points, seed: u64, progress: &dyn Progress) -> Res
     let sample = points.sample(SAMPLE);
     let numbers: Vec<usize> = NUMBERS.into_iter().filter(|count| count * MIN_POINTS <= sample.len()).collect();
     progress.stage("choosing the number of topics", Some(numbers.len() as u64));
-    let silent = Silent(progress);
+    let silent = WithoutStages(progress);
     // A small index has as many topics as it has points for.
     let mut best = (f64::NEG_INFINITY, (sample.len() / MIN_POINTS).clamp(1, NUMBERS[0]));
     let mut failures = 0;
@@ -61,9 +61,9 @@ pub(super) fn number(points: &Points, seed: u64, progress: &dyn Progress) -> Res
 }
 
 /// Passes on only whether to stop: the iterations of one clustering are no units of the whole.
-struct Silent<'a>(&'a dyn Progress);
+struct WithoutStages<'a>(&'a dyn Progress);
 
-impl Progress for Silent<'_> {
+impl Progress for WithoutStages<'_> {
     fn interrupted(&self) -> bool {
         self.0.interrupted()
     }
