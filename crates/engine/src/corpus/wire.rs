@@ -13,7 +13,7 @@ struct WireDocument {
     attributes: Vec<(String, WireValue)>,
 }
 
-#[derive(Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum WireValue {
     Bool(bool),

@@ -11,9 +11,10 @@ use std::collections::HashSet;
 
 use tantivy::DocAddress;
 
+use super::calls::Aim;
 use super::config::Group;
 use super::rank;
-use super::shard::{Aim, each};
+use super::shard::each;
 use crate::Result;
 use crate::index::{Bitmap, Candidate, Filter, Reader, Scanned};
 use crate::model::DistanceTable;

@@ -12,6 +12,7 @@
 //! 5. Documents, snippets and explanations are fetched for the page only.
 
 mod ask;
+mod calls;
 mod config;
 mod cursor;
 mod embed;

@@ -3,8 +3,8 @@
 use std::cmp::Ordering;
 use std::collections::HashMap;
 
+use super::calls::{Aim, ShardCandidate};
 use super::group::BEST_CHUNKS;
-use super::shard::{Aim, ShardCandidate};
 use crate::Result;
 use crate::index::{Candidate, Reader};
 

@@ -1,19 +1,20 @@
 //! One batch of queries: distance tables, scan, re-ranking, fusion, page.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Instant;
 
 use sha2::{Digest, Sha256};
 
 use super::answer::{Answer, Explanation, Hit, SegmentPlan, Timings};
 use super::ask::{Embedded, Point};
+use super::calls::{
+    Aim, Along, Example, Fetch, FetchQuery, FilterText, Find, FindKeywords, FindQuery, Found, FoundQuery, Gather,
+    Gathered, ShardCandidate,
+};
 use super::config::SearchConfig;
 use super::cursor::{Cursor, Place};
 use super::rank::{self, Placed, Ranked};
-use super::shard::{
-    Aim, Example, Fetch, FetchQuery, FilterText, Find, FindKeywords, FindQuery, Found, FoundQuery, Gather, Gathered,
-    ShardCandidate, Shards,
-};
+use super::shard::Shards;
 use crate::corpus::DocId;
 use crate::index::{KeywordStatistics, Keywords, RerankVectors, Store};
 use crate::language::Language;
@@ -23,6 +24,9 @@ use crate::{Error, Matrix, Result};
 
 /// A hybrid search fuses at least this many of each list. A deeper document adds less than 1 / 1,060.
 const MIN_FUSED: usize = 1000;
+
+/// The most hits that come with the candidates: every shard sends as many, and most are not used.
+const MAX_ALONG: usize = 50;
 
 /// Properties that all shards of an index share.
 #[derive(Clone, Copy)]
@@ -42,6 +46,8 @@ pub(super) struct Request<'a> {
     /// Candidates to re-rank; 0 without re-ranking.
     first: usize,
     statistics: KeywordStatistics,
+    /// The commit of each shard that was asked before the candidates.
+    commits: BTreeMap<usize, u64>,
     timings: Timings,
 }
 
@@ -104,7 +110,7 @@ impl<'a> Request<'a> {
             return Err(Error::config("a cursor belongs to one query; request the next page of one query at a time"));
         }
         let gathered = gather(shards, queries, first, common.language, config)?;
-        let filter = FilterText::of(config, gathered.attributes);
+        let filter = FilterText::of(config, gathered.attributes.clone());
         let projecting = Instant::now();
         let mut tables = tables(common.model, queries, config)?.into_iter();
         let project = projecting.elapsed();
@@ -116,17 +122,22 @@ impl<'a> Request<'a> {
             return Err(Error::config(format!("query {i} has no keyword; give keywords, or set hybrid to 0")));
         }
         if let Some(cursor) = &config.after {
-            cursor.check(asked[0].question(first, config), gathered.commit)?;
+            cursor.check(asked[0].question(first, config), commit_number(gathered.commits.values()))?;
         }
         let (tokenise, encode) = (queries[0].tokenise, queries[0].encode);
         let timings = Timings { tokenise, encode, project, scan: begun.elapsed() - project, ..Timings::default() };
-        Ok(Request { shards, config, asked, filter, first, statistics: gathered.statistics, timings })
+        let Known { statistics, commits, .. } = gathered;
+        Ok(Request { shards, config, asked, filter, first, statistics, commits, timings })
     }
 
     /// The answers, in the order of the queries.
     pub fn run(mut self) -> Result<Vec<Answer>> {
         let request = self.request();
         let found = self.shards.find(&self.find(request))?;
+        // A shard that was opened again between the two calls may have another commit, with other statistics.
+        if found.iter().any(|(shard, found)| self.commits.get(shard).is_some_and(|commit| *commit != found.commit)) {
+            return Err(Error::Busy("a shard has changed while the request was answered; ask again".into()));
+        }
         // Shards work at the same time: the slowest counts.
         let slowest = |time: fn(&Found) -> std::time::Duration| found.values().map(time).max().unwrap_or_default();
         self.timings.scan += slowest(|found| found.scan);
@@ -136,13 +147,15 @@ impl<'a> Request<'a> {
         let commits: BTreeMap<usize, u64> = found.iter().map(|(shard, found)| (*shard, found.commit)).collect();
         let rerank = slowest(|found| found.rerank);
         let commit = commit_number(commits.values());
+        let mut found = found;
+        let along = along(&mut found);
         let merged = self.merge(found, &request);
         let work = self.asked.iter().zip(&merged);
         let pages: Vec<Page> = work.map(|(_, merged)| self.page(merged, &request, commit)).collect();
         self.timings.rerank = rerank + begun.elapsed();
 
         let begun = Instant::now();
-        let hits = self.hits(&pages, &commits)?;
+        let hits = self.hits(&pages, &commits, along)?;
         self.timings.fetch = begun.elapsed();
         let parts = self.asked.iter().zip(pages).zip(hits).zip(merged);
         let answers = parts.map(|(((asked, page), hits), merged)| Answer {
@@ -209,7 +222,17 @@ impl<'a> Request<'a> {
             first: if request.after.is_some() { 0 } else { self.first },
             keywords: hybrid.then(|| FindKeywords { depth: self.depth(), statistics: self.statistics.clone() }),
             explain: self.config.explain,
+            along: self.along(),
         }
+    }
+
+    /// The hits to come with the candidates. A short first page, or one in the order of codes, is most probably among the best of
+    /// the shards; of a fused list no shard knows the best.
+    fn along(&self) -> Option<Along> {
+        let (count, documents) = (self.config.k, self.config.documents);
+        let is_likely = self.config.hybrid == 0.0 && self.given() == 0 && count <= MAX_ALONG;
+        let snippets = self.config.snippets.then(|| self.statistics.clone());
+        (self.shards.are_remote() && is_likely).then_some(Along { count, documents, snippets })
     }
 
     /// The candidates of each query over all shards: the lists of one index that has all documents.
@@ -284,11 +307,11 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// The hits of all pages, fetched from their shards.
-    fn hits(&self, pages: &[Page], commits: &BTreeMap<usize, u64>) -> Result<Vec<Vec<Hit>>> {
+    /// The hits of all pages. Those that did not come along are fetched from their shards.
+    fn hits(&self, pages: &[Page], commits: &BTreeMap<usize, u64>, mut along: Hits) -> Result<Vec<Vec<Hit>>> {
         let mut calls: BTreeMap<usize, Fetch> = BTreeMap::new();
         for (q, page) in pages.iter().enumerate() {
-            for Ranked { candidate, .. } in &page.hits {
+            for Ranked { candidate, .. } in page.hits.iter().filter(|hit| !along.contains_key(&key(q, hit))) {
                 let new = || self.fetch(commits[&candidate.shard]);
                 calls.entry(candidate.shard).or_insert_with(new).queries[q].near.push(candidate.near);
             }
@@ -299,6 +322,9 @@ impl<'a> Request<'a> {
             .map(|(shard, queries)| (shard, queries.into_iter().map(Vec::into_iter).collect()))
             .collect();
         let mut hit = |q: usize, ranked: &Ranked| {
+            if let Some(hit) = along.remove(&key(q, ranked)) {
+                return Ok(Hit { score: ranked.score, ..hit });
+            }
             let hits = fetched.get_mut(&ranked.candidate.shard).and_then(|queries| queries.get_mut(q)?.next());
             let missing = || Error::Busy(format!("shard {} gave no hits; ask again", ranked.candidate.shard));
             Ok(Hit { score: ranked.score, ..hits.ok_or_else(missing)? })
@@ -321,6 +347,25 @@ impl<'a> Request<'a> {
     }
 }
 
+/// Hits by query, shard, segment and row.
+type Hits = HashMap<(usize, usize, u32, u32), Hit>;
+
+fn key(query: usize, Ranked { candidate, .. }: &Ranked) -> (usize, usize, u32, u32) {
+    (query, candidate.shard, candidate.near.segment, candidate.near.row)
+}
+
+/// Takes the hits that came with the candidates.
+fn along(found: &mut BTreeMap<usize, Found>) -> Hits {
+    let mut hits = Hits::new();
+    for (&shard, found) in found {
+        for (q, query) in found.queries.iter_mut().enumerate() {
+            let own = query.hits.drain(..).map(|(segment, row, hit)| ((q, shard, segment, row), Hit::from(hit)));
+            hits.extend(own);
+        }
+    }
+    hits
+}
+
 fn code_place(placed: &Placed, tail: bool) -> Place {
     Place::Code { distance: placed.near.distance, sequence: placed.near.sequence, tail }
 }
@@ -339,7 +384,8 @@ fn commit_number<'a>(commits: impl ExactSizeIterator<Item = &'a u64>) -> u64 {
 /// Facts gathered from all shards.
 #[derive(Default)]
 struct Known {
-    commit: u64,
+    /// By shard.
+    commits: BTreeMap<usize, u64>,
     examples: BTreeMap<DocId, Example>,
     statistics: KeywordStatistics,
     /// `None` where there is no document: an empty index knows no attributes, so no name can be refused.
@@ -368,7 +414,8 @@ fn gather(
         return Ok(Known::default());
     }
     let replies = shards.gather(&call)?;
-    let mut known = Known { commit: commit_number(replies.values().map(|r| &r.commit)), ..Known::default() };
+    let commits = replies.iter().map(|(shard, reply)| (*shard, reply.commit)).collect();
+    let mut known = Known { commits, ..Known::default() };
     let documents: u64 = replies.values().map(|reply| reply.documents).sum();
     let mut attributes = BTreeSet::new();
     for Gathered { examples, keywords, attributes: names, .. } in replies.into_values() {

@@ -6,13 +6,14 @@ use std::sync::Arc;
 
 use super::answer::{Answer, Hit};
 use super::ask::{Embedded, Query};
+use super::calls::FilterText;
 use super::config::{Rerank, SearchConfig};
 use super::embed::LazyEmbedder;
 use super::fetch;
 use super::group::{self, Grouped, Grouping};
 use super::recall::RecallReport;
 use super::request::{Common, Request};
-use super::shard::{Delivery, FilterText, LocalShards, RemoteShards, ShardView, Shards, each};
+use super::shard::{Delivery, LocalShards, RemoteShards, ShardView, Shards, each};
 use crate::encoder::Embedder;
 use crate::index::{Index, Reader, RerankVectors, Store};
 use crate::language::Language;

@@ -2,183 +2,32 @@
 //!
 //! A request asks its shards three things: what it must know before it can be stated ([`Gather`]), the candidates of each
 //! ([`Find`]), and the hits of the page ([`Fetch`]). An index is one shard. Calls and replies have a JSON form, so that a
-//! shard may be in another process; floating-point numbers travel as their bits.
+//! shard may be in another process.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use rayon::prelude::*;
-use serde::{Deserialize, Serialize};
 use tantivy::DocAddress;
+use tantivy::snippet::SnippetGenerator;
 
-use super::answer::{Hit, SegmentPlan};
-use super::config::{Group, SearchConfig};
+use super::answer::Hit;
+use super::calls::{
+    Along, Call, Example, ExampleChunk, Fetch, Find, FindKeywords, FindQuery, Found, FoundQuery, Gather, Gathered,
+    ShardCandidate,
+};
 use super::fetch;
 use super::group::{self, Grouped, Grouping};
 use super::rank;
-use super::wire::{WireHit, all_bits, bits};
+use super::wire::WireHit;
 use crate::corpus::DocId;
-use crate::index::{ALL, Candidate, Filter, Index, KeywordStatistics, Keywords, Reader, Subset};
+use crate::index::{Candidate, Filter, Index, KeywordStatistics, Keywords, Reader};
 use crate::model::DistanceTable;
-use crate::search::TopKRequest;
 use crate::{Error, Result};
 
-/// Facts of all shards that a request depends on.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub(crate) struct Gather {
-    /// Documents that are examples of a query.
-    pub examples: Vec<DocId>,
-    /// Whether examples come with their rerank vectors.
-    pub vectors: bool,
-    pub stems: BTreeSet<String>,
-    /// Whether the names of the attributes are needed.
-    pub attributes: bool,
-}
-
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Gathered {
-    /// Changes with every commit and merge.
-    pub commit: u64,
-    pub documents: u64,
-    // [examples], `None` where the document is not in this shard
-    pub examples: Vec<Option<Example>>,
-    pub keywords: KeywordStatistics,
-    pub attributes: BTreeSet<String>,
-}
-
-/// A document of the index as an example: all its chunks, one where the index has none.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Example {
-    pub chunks: Vec<ExampleChunk>,
-}
-
-/// The rerank vector is empty where none was requested.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct ExampleChunk {
-    pub code: Vec<u8>,
-    #[serde(with = "all_bits")]
-    pub vector: Vec<f32>,
-}
-
-/// A request for candidates, the same to every shard.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Find {
-    pub queries: Vec<FindQuery>,
-    pub k: usize,
-    /// Bits of the radius, and of the distance that a page begins after, with the sequence.
-    pub radius: Option<u32>,
-    pub after: Option<(u32, u64)>,
-    pub filter: Option<FilterText>,
-    /// How chunks make the place of their document.
-    pub group: Group,
-    /// Candidates to re-rank; 0 without re-ranking.
-    pub first: usize,
-    pub keywords: Option<FindKeywords>,
-    pub explain: bool,
-}
-
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct FindQuery {
-    // [codebooks, codewords]
-    #[serde(with = "all_bits")]
-    pub table: Vec<f32>,
-    pub aims: Vec<Aim>,
-    /// They are not among their own hits.
-    pub examples: Vec<DocId>,
-    pub keywords: Option<Keywords>,
-}
-
-/// An embedding of the query and its weight; the weights of a query add up to 1.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Aim {
-    #[serde(with = "all_bits")]
-    pub embedding: Vec<f32>,
-    #[serde(with = "bits")]
-    pub weight: f32,
-}
-
-impl Find {
-    fn request(&self) -> TopKRequest {
-        TopKRequest {
-            k: self.k,
-            radius: self.radius.map(f32::from_bits),
-            after: self.after.map(|(distance, sequence)| (f32::from_bits(distance), sequence)),
-        }
-    }
-}
-
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct FilterText {
-    pub text: String,
-    /// Attributes of all shards; `None` where no shard has a document.
-    pub known: Option<BTreeSet<String>>,
-    #[serde(default)]
-    pub within: Option<Subset>,
-}
-
-impl FilterText {
-    /// The filter of a search; `None` if it wants every document.
-    pub fn of(config: &SearchConfig, known: Option<BTreeSet<String>>) -> Option<FilterText> {
-        let within = config.within.clone();
-        let all = || within.is_some().then(|| ALL.to_owned());
-        let text = config.filter.clone().or_else(all)?;
-        Some(FilterText { text, known, within })
-    }
-
-    pub fn parse(&self, reader: &Reader) -> Result<Filter> {
-        Ok(reader.filter(&self.text, self.known.as_ref())?.within(self.within.as_ref()))
-    }
-}
-
-/// The keyword list of a hybrid search.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct FindKeywords {
-    pub depth: usize,
-    /// Of all shards together.
-    pub statistics: KeywordStatistics,
-}
-
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Found {
-    pub commit: u64,
-    // [queries]
-    pub queries: Vec<FoundQuery>,
-    pub scan: Duration,
-    pub keywords: Duration,
-    pub rerank: Duration,
-}
-
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct FoundQuery {
-    /// In the order of codes.
-    pub near: Vec<ShardCandidate>,
-    /// The sums of `near`, where they decide the order.
-    #[serde(with = "all_bits")]
-    pub sums: Vec<f32>,
-    /// The cosines of the first of `near`; in an index with chunks, scores from cosines.
-    #[serde(with = "all_bits")]
-    pub cosines: Vec<f32>,
-    /// In an index with chunks, the chunk with the highest cosine of each of the first of `near`.
-    pub passages: Vec<ShardCandidate>,
-    /// In the order of BM25. The radius is applied to the merged list, in an index with chunks to every chunk.
-    pub keywords: Vec<ShardCandidate>,
-    /// The scores of `keywords`.
-    #[serde(with = "all_bits")]
-    pub scores: Vec<f32>,
-    /// Where an explanation was requested.
-    pub plans: Vec<SegmentPlan>,
-}
-
-/// A candidate of a shard: a document, or the chunk by which it was found.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct ShardCandidate {
-    pub segment: u32,
-    pub row: u32,
-    /// The first row of its document.
-    pub first: u32,
-    #[serde(with = "bits")]
-    pub distance: f32,
-    pub sequence: u64,
+/// One commit of a shard. A request asks the same view for all its steps, so that it sees no two commits.
+pub struct ShardView {
+    reader: Reader,
 }
 
 impl ShardCandidate {
@@ -192,41 +41,6 @@ impl ShardCandidate {
         let address = DocAddress::new(self.segment, self.row);
         Candidate { address, distance: self.distance, sequence: self.sequence }
     }
-}
-
-/// A request for the hits of a page.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Fetch {
-    /// The commit in which they were found.
-    pub commit: u64,
-    pub queries: Vec<FetchQuery>,
-    /// Whether hits have text, labels and attributes.
-    pub documents: bool,
-    /// Whether hits have a snippet; with the statistics of all shards.
-    pub snippets: Option<KeywordStatistics>,
-}
-
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub(crate) struct FetchQuery {
-    pub near: Vec<ShardCandidate>,
-    pub keywords: Option<Keywords>,
-    /// The distance table where hits have codebook distances, otherwise empty.
-    #[serde(with = "all_bits")]
-    pub table: Vec<f32>,
-}
-
-/// One commit of a shard. A request asks the same view for all its steps, so that it sees no two commits.
-pub struct ShardView {
-    reader: Reader,
-}
-
-/// A call in its JSON form.
-#[derive(Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum Call {
-    Gather(Gather),
-    Find(Box<Find>),
-    Fetch(Fetch),
 }
 
 impl ShardView {
@@ -303,8 +117,11 @@ impl ShardView {
             let is_example = |document: &Grouped| examples.contains(&reader.first(document.chunk.address));
             let near: Vec<Grouped> = near.iter().filter(|document| !is_example(document)).copied().collect();
             let (cosines, passages) = self.rerank(call, query, table, grouping.as_ref(), &near)?;
+            let candidates: Vec<ShardCandidate> =
+                near.iter().map(|document| ShardCandidate::new(reader, document.chunk)).collect();
             Ok(FoundQuery {
-                near: near.iter().map(|document| ShardCandidate::new(reader, document.chunk)).collect(),
+                hits: self.along(call, query, table, &best(&candidates, &cosines, &passages))?,
+                near: candidates,
                 sums: near.iter().filter_map(|document| document.sum).collect(),
                 cosines,
                 passages,
@@ -314,6 +131,35 @@ impl ShardView {
             })
         })?;
         Ok(Found { commit: reader.number(), queries, scan, keywords: keyword_time, rerank: begun.elapsed() })
+    }
+
+    /// The hits that go with the candidates of a query. `best` are its candidates in the order of this shard.
+    fn along(
+        &self,
+        call: &Find,
+        query: &FindQuery,
+        table: &DistanceTable,
+        best: &[ShardCandidate],
+    ) -> Result<Vec<(u32, u32, WireHit)>> {
+        let Some(Along { count, documents, snippets }) = &call.along else { return Ok(Vec::new()) };
+        let snippets = self.snippets(query.keywords.as_ref(), snippets.as_ref())?;
+        let table = call.explain.then_some(table);
+        let hit = |near: &ShardCandidate| {
+            let hit = fetch::hit(&self.reader, near.candidate(), table, snippets.as_ref(), *documents)?;
+            Ok((near.segment, near.row, WireHit::from(hit)))
+        };
+        best.iter().take(*count).map(hit).collect()
+    }
+
+    fn snippets(
+        &self,
+        keywords: Option<&Keywords>,
+        statistics: Option<&KeywordStatistics>,
+    ) -> Result<Option<SnippetGenerator>> {
+        match (keywords, statistics) {
+            (Some(keywords), Some(statistics)) => self.reader.snippets(keywords, statistics, fetch::SNIPPET),
+            _ => Ok(None),
+        }
     }
 
     /// The documents of this shard that are examples of a query, each as its first row.
@@ -387,10 +233,7 @@ impl ShardView {
             let shape = self.reader.model().shape();
             let explained = !query.table.is_empty();
             let table = explained.then(|| DistanceTable::new(shape, query.table.clone())).transpose()?;
-            let snippets = match (&query.keywords, &call.snippets) {
-                (Some(keywords), Some(statistics)) => self.reader.snippets(keywords, statistics, fetch::SNIPPET)?,
-                _ => None,
-            };
+            let snippets = self.snippets(query.keywords.as_ref(), call.snippets.as_ref())?;
             let hit = |near: &ShardCandidate| {
                 fetch::hit(&self.reader, near.candidate(), table.as_ref(), snippets.as_ref(), call.documents)
             };
@@ -399,8 +242,20 @@ impl ShardView {
     }
 }
 
+/// The candidates of a shard in its own order: the re-ranked ones by cosine, or all by code.
+fn best(near: &[ShardCandidate], cosines: &[f32], passages: &[ShardCandidate]) -> Vec<ShardCandidate> {
+    if cosines.is_empty() {
+        return near.to_vec();
+    }
+    let mut order: Vec<usize> = (0..cosines.len()).collect();
+    order.sort_by(|&a, &b| cosines[b].total_cmp(&cosines[a]));
+    order.into_iter().map(|i| passages.get(i).copied().unwrap_or(near[i])).collect()
+}
+
 /// The shards of a request, in this process or elsewhere. Replies name their shard; a shard that may be missing has none.
 pub(crate) trait Shards: Sync {
+    /// Whether a call takes so long that it is worth it to get hits along with the candidates.
+    fn are_remote(&self) -> bool;
     fn gather(&self, call: &Gather) -> Result<BTreeMap<usize, Gathered>>;
     fn find(&self, call: &Find) -> Result<BTreeMap<usize, Found>>;
     fn fetch(&self, calls: &BTreeMap<usize, Fetch>) -> Result<BTreeMap<usize, Vec<Vec<Hit>>>>;
@@ -416,6 +271,10 @@ impl LocalShards {
 }
 
 impl Shards for LocalShards {
+    fn are_remote(&self) -> bool {
+        false
+    }
+
     fn gather(&self, call: &Gather) -> Result<BTreeMap<usize, Gathered>> {
         self.all(|shard| shard.gather(call))
     }
@@ -456,6 +315,10 @@ impl<F: Fn(Vec<Delivery>) -> Result<BTreeMap<usize, String>> + Sync> RemoteShard
 }
 
 impl<F: Fn(Vec<Delivery>) -> Result<BTreeMap<usize, String>> + Sync> Shards for RemoteShards<F> {
+    fn are_remote(&self) -> bool {
+        true
+    }
+
     fn gather(&self, call: &Gather) -> Result<BTreeMap<usize, Gathered>> {
         self.ask(vec![(None, Call::Gather(call.clone()))])
     }

@@ -293,3 +293,57 @@ fn sequences_of_a_shard_must_rise() {
     writer.commit(&NoProgress).unwrap();
     assert_eq!(writer.next_sequence().unwrap(), 901);
 }
+
+#[test]
+fn a_page_of_a_remote_shard_comes_with_the_candidates() {
+    let pair = Pair::new(2, &(0..200).map(|i| Step::Put(i, i)).collect::<Vec<_>>());
+    let index = pair.one.index();
+    let remote = RemoteSearcher::new(index.model().clone(), index.rerank_vectors(), index.store(), index.language());
+    let views: Vec<ShardView> = pair.sharded.indexes().iter().map(|index| ShardView::new(index).unwrap()).collect();
+    let rounds = std::sync::atomic::AtomicUsize::new(0);
+    let deliver = |calls: Vec<Delivery>| {
+        rounds.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let mut replies = std::collections::BTreeMap::new();
+        for (shard, call) in calls {
+            let all = (0..views.len()).filter(|number| shard.is_none_or(|shard| shard == *number));
+            for number in all {
+                replies.insert(number, views[number].answer(&call)?);
+            }
+        }
+        Ok(replies)
+    };
+    for (config, expected) in [
+        (SearchConfig::default(), 1),
+        (SearchConfig { rerank: Rerank::Off, ..SearchConfig::default() }, 1),
+        (SearchConfig { documents: false, ..SearchConfig::default() }, 1),
+        // So many that most of what the shards sent would not be used.
+        (SearchConfig { k: 100, ..SearchConfig::default() }, 2),
+    ] {
+        rounds.store(0, std::sync::atomic::Ordering::Relaxed);
+        let query = [Query::vector(embedding(5))];
+        let answer = remote.search(deliver, &query, &config, &NoProgress).unwrap().remove(0);
+        assert_eq!(answer.hits, pair.one.search(&query, &config, &NoProgress).unwrap()[0].hits);
+        assert_eq!(rounds.load(std::sync::atomic::Ordering::Relaxed), expected, "{config:?}");
+    }
+}
+
+#[test]
+fn an_answer_has_no_statistics_of_another_commit() {
+    let pair = Pair::new(1, &[Step::Put(1, 1), Step::Put(2, 2)]);
+    let index = pair.sharded.index();
+    let remote = RemoteSearcher::new(index.model().clone(), index.rerank_vectors(), index.store(), index.language());
+    // A process that was started again between two calls opens the last commit.
+    let deliver = |calls: Vec<Delivery>| {
+        let reply = ShardView::new(index).unwrap().answer(&calls[0].1)?;
+        let mut writer = index.writer().unwrap();
+        writer.delete(&DocId::Int(1)).unwrap();
+        writer.commit(&NoProgress).unwrap();
+        writer.close(&NoProgress).unwrap();
+        index.reload(&NoProgress).unwrap();
+        Ok(std::collections::BTreeMap::from([(0, reply)]))
+    };
+    let query = keywords("number", Query::vector(embedding(1)));
+    let config = SearchConfig { hybrid: 0.5, ..SearchConfig::default() };
+    let refused = remote.search(deliver, &[query], &config, &NoProgress).unwrap_err();
+    assert!(matches!(refused, crate::Error::Busy(_)), "{refused}");
+}

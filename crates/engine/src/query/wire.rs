@@ -7,7 +7,7 @@ use crate::corpus::DocId;
 use crate::corpus::wire::WireValue;
 
 /// A [`Hit`] without its score.
-#[derive(Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct WireHit {
     id: DocId,
     /// Bits of an `f32`.
