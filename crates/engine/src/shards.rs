@@ -4,12 +4,15 @@
 //! [`ShardManifest::route`]. Insertion sequences are shared: the sequence of a document says when it was inserted among the
 //! documents of all shards, so that a merged answer breaks ties as one index does.
 
+use std::fs::File;
+use std::io::{BufRead, BufReader};
 use std::path::{Component, Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
 
 use crate::corpus::DocId;
-use crate::index::{Index, SHARDS};
+use crate::index::{self, Index, Problem, SHARDS};
 use crate::{Error, Progress, Result, disk};
 
 /// Format version of `manifest.json`.
@@ -122,5 +125,112 @@ impl ShardManifest {
             )),
             None => Ok(indexes),
         }
+    }
+}
+
+/// Misplaced documents that are named.
+const TOLD: usize = 10;
+
+/// Checks all shards of a folder without changing them: each as an index ([`index::verify`]), its model, and that it owns the ids of
+/// its documents. An empty list means that all are sound. A shard whose files are not those of the build was changed since, which is
+/// noted and no problem.
+pub fn verify(dir: &Path, progress: &dyn Progress) -> Result<Vec<Problem>> {
+    let manifest = match ShardManifest::read(dir) {
+        Ok(manifest) => manifest,
+        Err(Error::Format { path, problem }) => return Ok(vec![Problem { path, problem }]),
+        Err(error) => return Err(error),
+    };
+    let mut problems = Vec::new();
+    for number in 0..manifest.shards.len() {
+        problems.extend(manifest.verify_shard(dir, number, progress)?);
+    }
+    Ok(problems)
+}
+
+impl ShardManifest {
+    /// Checks one shard, as [`verify`] does.
+    pub fn verify_shard(&self, dir: &Path, number: usize, progress: &dyn Progress) -> Result<Vec<Problem>> {
+        let shard = &self.shards[number];
+        let path = dir.join(&shard.name);
+        if !path.is_dir() {
+            let problem = "is missing; restore it from a copy, or build the shards again".into();
+            return Ok(vec![Problem { path, problem }]);
+        }
+        let mut problems = index::verify(&path, progress)?;
+        if !problems.is_empty() {
+            return Ok(problems);
+        }
+        let opened = Index::open(&path, progress)?;
+        if opened.model().fingerprint() != self.model {
+            let problem = "has another model than the manifest names; restore it from a copy".into();
+            problems.push(Problem { path: path.clone(), problem });
+        }
+        problems.extend(self.misplaced(number, &opened)?.map(|problem| Problem { path: path.clone(), problem }));
+        if checksum(&path)? != shard.checksum {
+            progress.note(&format!("{}: sound, and changed since it was built", path.display()));
+        }
+        Ok(problems)
+    }
+
+    /// What is wrong with the places of documents, or `None`.
+    fn misplaced(&self, number: usize, index: &Index) -> Result<Option<String>> {
+        let (walk, mut found, mut count) = (index.walk()?, Vec::new(), 0);
+        for i in 0..walk.len() {
+            let id = walk.id(i)?;
+            if ShardManifest::route(&id, self.shards.len()) != number {
+                count += 1;
+                if found.len() < TOLD {
+                    found.push(id.to_string());
+                }
+            }
+        }
+        let names = found.join(", ");
+        Ok((count > 0).then(|| {
+            format!(
+                "has {count} documents that belong to other shards ({names}); delete them here and add them by micpq.ray.Searcher"
+            )
+        }))
+    }
+}
+
+/// One checksum for all files below a directory, by which two copies of a shard are compared: SHA-256 over their names, sizes and
+/// CRC-32s. Lock files do not count.
+pub fn checksum(dir: &Path) -> Result<String> {
+    let mut files = Vec::new();
+    files_below(dir, "", &mut files)?;
+    files.sort();
+    let mut digest = Sha256::new();
+    for name in files {
+        let (size, crc) = size_and_crc(&dir.join(&name))?;
+        digest.update(format!("{name} {size} {crc:08x}\n"));
+    }
+    Ok(digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+fn files_below(dir: &Path, prefix: &str, files: &mut Vec<String>) -> Result<()> {
+    for entry in std::fs::read_dir(dir).map_err(Error::io(dir))? {
+        let entry = entry.map_err(Error::io(dir))?;
+        let name = format!("{prefix}{}", entry.file_name().to_string_lossy());
+        if entry.path().is_dir() {
+            files_below(&entry.path(), &format!("{name}/"), files)?;
+        } else if !name.ends_with(".lock") {
+            files.push(name);
+        }
+    }
+    Ok(())
+}
+
+fn size_and_crc(path: &Path) -> Result<(u64, u32)> {
+    let mut file = BufReader::with_capacity(1 << 20, File::open(path).map_err(Error::io(path))?);
+    let (mut size, mut crc) = (0, crc32fast::Hasher::new());
+    loop {
+        let bytes = file.fill_buf().map_err(Error::io(path))?;
+        if bytes.is_empty() {
+            return Ok((size, crc.finalize()));
+        }
+        crc.update(bytes);
+        let count = bytes.len();
+        size += count as u64;
+        file.consume(count);
     }
 }

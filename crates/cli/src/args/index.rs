@@ -73,7 +73,7 @@ Examples:
     },
     /// Check all checksums, and the packed codes against their columns
     Verify {
-        /// Index directory
+        /// Index directory, or a folder of shards
         index: PathBuf,
     },
     /// Merge segments and remove deleted documents

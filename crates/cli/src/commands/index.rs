@@ -9,6 +9,7 @@ use engine::language::LanguageChoice;
 use engine::model::Model;
 use engine::query::{RecallConfig, RecallReport, Searcher};
 use engine::search::Memory;
+use engine::shards::{self, ShardManifest};
 use engine::{Error, Progress};
 use micpq::pipeline::{Embeddings, FillConfig, Filled, fill, report_skipped};
 
@@ -132,7 +133,11 @@ fn delete(index: &Path, ids: &[String], filter: Option<&str>, json: bool, progre
 }
 
 fn verify_index(index: &Path, json: bool, progress: &TerminalProgress) -> Result<()> {
-    let problems: Vec<String> = verify(index, progress)?.iter().map(ToString::to_string).collect();
+    let problems = match ShardManifest::is_at(index) {
+        true => shards::verify(index, progress)?,
+        false => verify(index, progress)?,
+    };
+    let problems: Vec<String> = problems.iter().map(ToString::to_string).collect();
     progress.finish();
     if json {
         output::json(&serde_json::json!({ "sound": problems.is_empty(), "problems": problems }))?;

@@ -83,7 +83,7 @@ pub use stats::{AttributeStats, CodeStats, CodebookStats, SegmentStats, Stats};
 pub use subset::Subset;
 pub use verify::{Problem, verify};
 pub use walk::{Records, Walk};
-pub use writer::{IndexWriter, SplitDocument};
+pub use writer::{IndexWriter, SplitDocument, next_sequence_at};
 
 use crate::chunk::ChunkSizes;
 use crate::corpus::DocId;

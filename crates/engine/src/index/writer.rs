@@ -620,12 +620,23 @@ fn start(inner: &Inner) -> Result<tantivy::IndexWriter> {
     Ok(writer)
 }
 
+/// The insertion sequence after those of the last commit of an index, which is not opened for it: only its list of segments is
+/// read.
+pub fn next_sequence_at(dir: &Path) -> Result<u64> {
+    let store = dir.join(STORE);
+    let tantivy = super::guarded(&store, || tantivy::Index::open_in_dir(&store))?;
+    next_of(&store, &tantivy)
+}
+
 /// Sequence number of the next document according to the last commit.
 fn next_sequence(inner: &Inner) -> Result<u64> {
-    let store = inner.dir.join(STORE);
-    let metas = inner.tantivy.load_metas().map_err(|e| tantivy_error(&store, e))?;
+    next_of(&inner.dir.join(STORE), &inner.tantivy)
+}
+
+fn next_of(store: &Path, tantivy: &tantivy::Index) -> Result<u64> {
+    let metas = tantivy.load_metas().map_err(|e| tantivy_error(store, e))?;
     match &metas.payload {
-        Some(payload) => Ok(Payload::read(&store, payload)?.next),
+        Some(payload) => Ok(Payload::read(store, payload)?.next),
         None if metas.segments.is_empty() => Ok(0),
         None => Err(Error::format(
             store.join(SEGMENTS),

@@ -347,3 +347,38 @@ fn an_answer_has_no_statistics_of_another_commit() {
     let refused = remote.search(deliver, &[query], &config, &NoProgress).unwrap_err();
     assert!(matches!(refused, crate::Error::Busy(_)), "{refused}");
 }
+
+#[test]
+fn a_folder_of_shards_is_verified() {
+    use crate::shards::{checksum, verify};
+
+    let pair = Pair::new(3, &(0..60).map(|i| Step::Put(i, i)).collect::<Vec<_>>());
+    let out = pair.dir.path().join("out");
+    let told =
+        |problems: Vec<crate::index::Problem>| problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");
+    assert_eq!(told(verify(&out, &NoProgress).unwrap()), "");
+    // A document in a shard that does not own it.
+    let id = (0..60).find(|id| ShardManifest::route(&DocId::Int(*id), 3) == 1).unwrap();
+    let wrong = crate::corpus::Document { id: DocId::Int(id), ..document(5) };
+    let mut writer = pair.sharded.indexes()[0].writer().unwrap();
+    let before = checksum(&out.join("shard-0")).unwrap();
+    writer.add_embeddings(&[wrong], &Matrix::from_vec(WIDTH, embedding(5))).unwrap();
+    writer.commit(&NoProgress).unwrap();
+    writer.close(&NoProgress).unwrap();
+    assert_ne!(checksum(&out.join("shard-0")).unwrap(), before);
+    let found = told(verify(&out, &NoProgress).unwrap());
+    assert!(
+        found.contains("shard-0: has 1 documents that belong to other shards") && found.contains(&id.to_string()),
+        "{found}"
+    );
+    // A damaged file, and a shard that is gone.
+    let segment = std::fs::read_dir(out.join("shard-2").join("store")).unwrap();
+    let file = segment.map(|entry| entry.unwrap().path()).find(|path| path.extension().is_some_and(|e| e == "fast"));
+    let file = file.unwrap();
+    let mut bytes = std::fs::read(&file).unwrap();
+    bytes[7] ^= 1;
+    std::fs::write(&file, bytes).unwrap();
+    assert!(told(verify(&out, &NoProgress).unwrap()).contains("shard-2"));
+    std::fs::remove_dir_all(out.join("shard-1")).unwrap();
+    assert!(told(verify(&out, &NoProgress).unwrap()).contains("shard-1: is missing"));
+}
