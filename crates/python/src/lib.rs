@@ -35,7 +35,8 @@ mod _micpq {
     use crate::model::{Flat, Model};
     #[pymodule_export]
     use crate::shards::{
-        CorpusParts, Merger, Shard, language_of, language_sample, read_manifest, route, write_manifest,
+        CorpusParts, Merger, Shard, language_of, language_sample, next_sequence_at, read_manifest, route, verify_shard,
+        write_manifest,
     };
     #[pymodule_export]
     use crate::training::{ViewEncoder, build, train, train_vectors};

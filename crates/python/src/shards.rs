@@ -10,7 +10,7 @@ use engine::corpus::{Corpus, DocId, Document, to_wire};
 use engine::index::{Index as Engine, IndexConfig, IndexWriter};
 use engine::language::LanguageChoice;
 use engine::query::{Delivery, Query, RemoteSearcher, ShardView};
-use engine::shards::ShardManifest;
+use engine::shards::{ShardManifest, checksum};
 use engine::{Error, Matrix, NoProgress, Result};
 use numpy::PyReadonlyArray2;
 use parking_lot::Mutex;
@@ -47,6 +47,29 @@ pub fn write_manifest(dir: PathBuf, json: &str) -> PyResult<()> {
     manifest.write(&dir).map_err(raise)
 }
 
+/// The insertion sequence after those of the last commit of a shard. The shard is not opened for it.
+#[pyfunction]
+pub fn next_sequence_at(py: Python<'_>, dir: PathBuf) -> PyResult<u64> {
+    work::quick(py, None, |_| engine::index::next_sequence_at(&dir))
+}
+
+/// One line per damage of one shard of a folder, and whether its files are those of the build.
+#[pyfunction]
+pub fn verify_shard(py: Python<'_>, out: PathBuf, number: usize) -> PyResult<(Vec<String>, bool)> {
+    work::run(py, None, None, |progress| {
+        let manifest = ShardManifest::read(&out)?;
+        let Some(shard) = manifest.shards.get(number) else {
+            return Err(Error::config(format!(
+                "there is no shard {number}; the manifest lists {}",
+                manifest.shards.len()
+            )));
+        };
+        let is_as_built = checksum(&out.join(&shard.name)).is_ok_and(|found| found == shard.checksum);
+        let problems = manifest.verify_shard(&out, number, progress)?;
+        Ok((problems.iter().map(ToString::to_string).collect(), is_as_built))
+    })
+}
+
 /// A corpus that is read part by part.
 #[pyclass(frozen, module = "micpq._micpq")]
 pub struct CorpusParts {
@@ -59,6 +82,8 @@ pub struct CorpusParts {
 struct Reading {
     corpus: Corpus,
     sequence: u64,
+    // Why nothing more can be read. It is raised after the part before it.
+    failed: Option<Error>,
 }
 
 #[pymethods]
@@ -66,6 +91,7 @@ impl CorpusParts {
     /// Rows and insertion sequences are numbered from `first_row` and `first_sequence`. A part has `size` documents.
     #[staticmethod]
     fn open(
+        py: Python<'_>,
         path: PathBuf,
         options: &str,
         first_row: u64,
@@ -74,29 +100,35 @@ impl CorpusParts {
         split: bool,
     ) -> PyResult<Self> {
         let config = options::corpus(options).map_err(raise)?;
-        let mut corpus = Corpus::open(&path, &config).map_err(raise)?;
+        let mut corpus = work::waiting(py, || Corpus::open(&path, &config))?;
         corpus.number_rows_from(first_row);
         corpus.keep_all_reasons();
-        let reading = Mutex::new(Reading { corpus, sequence: first_sequence });
+        let reading = Mutex::new(Reading { corpus, sequence: first_sequence, failed: None });
         Ok(CorpusParts { reading, size: size.max(1), split })
     }
 
     /// `(documents as bytes, insertion sequences, reasons of bad rows)`, or None after the last part. A part depends on
-    /// the corpus and the size alone.
+    /// the corpus and the size alone. Where the corpus cannot be read any further, what was read comes first, then the error.
     #[allow(clippy::type_complexity)]
     fn next<'py>(&self, py: Python<'py>) -> PyResult<Option<(Bound<'py, PyBytes>, Vec<u64>, Vec<String>)>> {
-        let part = work::quick(py, None, |_| {
+        let part = work::waiting(py, || {
             let mut reading = self.reading.lock();
             let (mut documents, mut sequences) = (Vec::<Document>::new(), Vec::new());
-            while documents.len() < self.size {
-                let Some(document) = reading.corpus.next() else { break };
-                documents.push(document?);
+            while documents.len() < self.size && reading.failed.is_none() {
+                match reading.corpus.next() {
+                    Some(Ok(document)) => documents.push(document),
+                    Some(Err(error)) => {
+                        reading.failed = Some(error);
+                        break;
+                    }
+                    None => break,
+                }
                 sequences.push(reading.sequence);
                 reading.sequence += sequences_of(documents.last().expect("just added"), self.split);
             }
             let reasons = reading.corpus.take_reasons();
             if documents.is_empty() && reasons.is_empty() {
-                return Ok(None);
+                return reading.failed.take().map_or(Ok(None), Err);
             }
             Ok(Some((to_wire(documents.iter()), sequences, reasons)))
         })?;
@@ -234,6 +266,11 @@ impl Shard {
         work::quick(py, None, |_| self.index.next_sequence())
     }
 
+    /// Takes the writer's lock, which is held until `close`.
+    fn begin(&self, py: Python<'_>) -> PyResult<()> {
+        self.write(py, |_| Ok(()))
+    }
+
     /// Adds documents with their embeddings and insertion sequences. `chunks` are the byte ranges of each document's chunks,
     /// which have an embedding each; None where every document is one. They are visible after `commit`.
     #[pyo3(signature = (documents, vectors, sequences, chunks=None))]
@@ -308,6 +345,12 @@ impl Shard {
         let found = dictionary(py, &record)?;
         found.set_item("sequence", record.sequence)?;
         Ok(Some(found))
+    }
+
+    /// Counts and sizes as JSON text.
+    fn info(&self, py: Python<'_>) -> PyResult<String> {
+        let info = work::quick(py, None, |_| self.index.info())?;
+        Ok(serde_json::to_string(&info).expect("plain data has a JSON form"))
     }
 
     /// Names of the attributes that documents have.

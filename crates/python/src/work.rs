@@ -229,6 +229,12 @@ pub fn quick<T: Send>(
     into_python(py.detach(guarded))
 }
 
+/// Runs work that may wait for bytes of a pipe, without the interpreter's lock and outside the pool: there it would keep a thread
+/// from others.
+pub fn waiting<T: Send>(py: Python<'_>, work: impl FnOnce() -> Result<T> + Send) -> PyResult<T> {
+    into_python(py.detach(|| std::panic::catch_unwind(std::panic::AssertUnwindSafe(work))))
+}
+
 fn into_python<T>(outcome: std::result::Result<Result<T>, Box<dyn Any + Send>>) -> PyResult<T> {
     match outcome {
         Ok(result) => result.map_err(raise),

@@ -256,3 +256,144 @@ def test_a_corpus_and_a_snapshot_in_an_object_store(cluster, corpus, model, one,
     with pytest.raises(micpq.FormatError, match="damaged"):
         micpq.ray.restore("news/snapshot", tmp_path / "again", filesystem=object_store)
     assert not (tmp_path / "again" / "manifest.json").exists()
+
+
+def test_a_listing_that_is_older_than_the_parts_loses_nothing(cluster, corpus, model, one, tmp_path, monkeypatch):
+    # What a network folder may do: parts of other machines are readable, and no listing of this machine shows them.
+    listed = Path.glob
+
+    def old(self, pattern):
+        return (path for path in listed(self, pattern) if not (pattern == "*.arrow" and path.name.endswith("1.arrow")))
+
+    monkeypatch.setattr(Path, "glob", old)
+    built = micpq.ray.build(corpus, tmp_path / "out", model, shards=2, workers=1, documents_per_part=64)
+    assert built.documents == 600
+    with micpq.ray.Searcher(tmp_path / "out") as searcher:
+        assert_equal(one, searcher, SEARCHES[:2])
+
+
+def test_a_part_that_does_not_appear_stops_the_build(tmp_path, monkeypatch):
+    from micpq.ray import _build
+
+    pauses = []
+    monkeypatch.setattr(_build.time, "sleep", pauses.append)
+    (tmp_path / "000000-00000000.arrow").write_bytes(b"")
+    _build._check_parts(tmp_path, ["000000-00000000.arrow"])
+    with pytest.raises(micpq.StorageError, match="lacks 1 parts that workers wrote, the first 000000-00000001.arrow"):
+        _build._check_parts(tmp_path, ["000000-00000000.arrow", "000000-00000001.arrow"])
+    assert sum(pauses) > 30
+
+
+def test_a_file_that_cannot_be_read_is_a_dead_letter(cluster, corpus, documents, model, tmp_path):
+    import gzip
+
+    folder = tmp_path / "corpus"
+    folder.mkdir()
+    rows = [json.dumps(row) + "\n" for row in documents[:300]]
+    (folder / "a.jsonl").write_text("".join(rows[:50]))
+    packed = gzip.compress("".join(rows[50:250]).encode())
+    (folder / "b.jsonl.gz").write_bytes(packed[: len(packed) // 2])
+    (folder / "c.parquet").write_bytes(b"PAR1 and nothing else")
+    (folder / "d.jsonl").write_text("".join(rows[250:]))
+    built = micpq.ray.build(folder, tmp_path / "out", model, shards=2, workers=1, documents_per_part=16)
+    assert 100 <= built.documents < 300 and built.bad_rows == 2
+    letters = (tmp_path / "out" / "dead-letters.jsonl").read_text().splitlines()
+    assert "b.jsonl.gz" in letters[0] and "c.parquet" in letters[1] and all("cannot be read further" in line for line in letters)
+    with micpq.ray.Searcher(tmp_path / "out") as searcher:
+        assert searcher.get(0) and searcher.get(299), "the other files are there"
+        # What was read of a file before it broke off is there too.
+        assert len(searcher) == built.documents
+    for name in ("a.jsonl", "d.jsonl", "b.jsonl.gz"):
+        (folder / name).unlink()
+    with pytest.raises(micpq.InputError, match="no document could be read"):
+        micpq.ray.build(folder, tmp_path / "none", model, shards=2, workers=1)
+
+
+def test_a_build_does_not_go_on_with_files_that_were_written_again(cluster, corpus, model, tmp_path):
+    import shutil
+
+    folder, out = shutil.copytree(corpus, tmp_path / "corpus"), tmp_path / "out"
+
+    def stop(done, rates):
+        raise Enough
+
+    with pytest.raises(Enough):
+        micpq.ray.build(folder, out, model, workers=1, documents_per_part=16, progress=stop)
+    # The same size, another time.
+    os.utime(folder / "a.jsonl", (1, 1))
+    with pytest.raises(micpq.ConfigError, match="another source"):
+        micpq.ray.build(folder, out, model, workers=1, documents_per_part=16)
+
+
+def test_other_options_of_training_are_refused(cluster, corpus, workspace, model, tmp_path):
+    options = {"encoder": str(workspace / "models" / "tiny"), "epochs": 1, "hidden": 32, "bits": 16, "sample": 100, "cpus": 1}
+    out = tmp_path / "out"
+    built = micpq.ray.build(corpus, out, shards=2, workers=1, train={**options, "workers": 0})
+    # Where it runs does not change the model.
+    assert micpq.ray.build(corpus, out, shards=2, workers=1, train={**options, "workers": 1}) == built
+    with pytest.raises(micpq.ConfigError, match="trained with another options"):
+        micpq.ray.build(corpus, out, shards=2, workers=1, train={**options, "sample": 101})
+    given = tmp_path / "given"
+    micpq.ray.build(corpus, given, model, shards=2, workers=1)
+    with pytest.raises(micpq.ConfigError, match="was given and not trained"):
+        micpq.ray.build(corpus, given, shards=2, workers=1, train=options)
+    assert micpq.ray.build(corpus, given, shards=2, workers=1).documents == 600
+
+
+def test_workers_without_a_place_are_refused_at_once(cluster, corpus, model, tmp_path):
+    # All CPUs for encoding leave none for reading: they would wait for each other.
+    for workers, cpus in ((4, 1), (2, 2), (3, 2), (1, 3)):
+        with pytest.raises(micpq.ConfigError, match="beside the tasks that read"):
+            micpq.ray.build(corpus, tmp_path / "out", model, workers=workers, cpus_per_worker=cpus)
+
+
+def test_places_for_training_are_counted_by_machine(cluster, corpus, workspace):
+    options = {"encoder": str(workspace / "models" / "tiny"), "epochs": 1, "hidden": 32, "bits": 16, "sample": 100}
+    node = cluster.add_node(num_cpus=3, object_store_memory=100 << 20)
+    try:
+        # 7 CPUs of 3 machines: beside a training task of one, there is one place of 3, not two.
+        with pytest.raises(micpq.ConfigError, match="place for 1 workers beside the training task, not 2"):
+            micpq.ray.train(corpus, **options, cpus=1, workers=2, cpus_per_worker=3)
+        with pytest.raises(micpq.ConfigError, match="no machine has 9 CPUs"):
+            micpq.ray.train(corpus, **options, cpus=9)
+    finally:
+        cluster.remove_node(node)
+
+
+def test_a_sample_is_the_rows_with_the_smallest_numbers(cluster, corpus, documents):
+    from micpq.ray import _files, _train
+
+    def draw(seed, row):
+        x = (row + (seed + 1) * 0x9E3779B97F4A7C15) & 0xFFFFFFFFFFFFFFFF
+        x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & 0xFFFFFFFFFFFFFFFF
+        x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & 0xFFFFFFFFFFFFFFFF
+        return x ^ (x >> 31)
+
+    reader, path = _files.resolve(corpus)
+    files = [(number, file.path) for number, file in enumerate(_files.corpus_files(reader, path))]
+    rows = [(0, i) for i in range(250)] + [(1, i) for i in range(200)] + [(2, i) for i in range(150)]
+    numbered = sorted((draw(7, (file << 32) + row), document["id"]) for (file, row), document in zip(rows, documents))
+    for size in (0, 1, 40, 600, 1000):
+        found = _train._sample(reader, files, json.dumps({"on_error": "skip"}), size, 7)
+        assert [json.loads(document)[0]["id"] for document in found] == [id for _, id in numbered[:size]]
+
+
+def test_a_folder_of_shards_is_verified(shards, cluster):
+    assert micpq.ray.verify(shards) == micpq.ray.Verified([], [])
+    binary = Path(os.environ.get("MICPQ_BINARY", ROOT / "target" / "release" / "micpq"))
+    if binary.is_file():
+        sound = subprocess.run([binary, "index", "verify", shards], text=True, capture_output=True)
+        assert sound.returncode == 0 and "sound" in sound.stdout, sound.stderr
+    with micpq.ray.Searcher(shards) as searcher:
+        searcher.add([{"id": 5, "text": "crude oil"}])
+    names = [shard["name"] for shard in micpq.ray.Manifest.read(shards).shards]
+    found = micpq.ray.verify(shards)
+    assert found.problems == [] and found.changed == [names[micpq._micpq.route(5, 3)]]
+    store = next((shards / names[0]).rglob("*.store"))
+    content = bytearray(store.read_bytes())
+    content[len(content) // 2] ^= 1
+    store.write_bytes(content)
+    assert any(store.name in problem for problem in micpq.ray.verify(shards).problems)
+    if binary.is_file():
+        damaged = subprocess.run([binary, "index", "verify", shards], text=True, capture_output=True)
+        assert damaged.returncode == 1 and store.name in damaged.stderr

@@ -193,3 +193,50 @@ def test_sequences_go_on_after_their_actor_was_killed(shards, one, tmp_path):
         assert searcher.add(news(3200, 3205)) == single.add(news(3200, 3205))
         assert_equal(single, searcher, SEARCHES[:4])
     single.close()
+
+
+def everywhere(searcher, id):
+    """Whether each replica of its shard has a document."""
+    shard = micpq._micpq.route(id, len(searcher._fleet))
+    return [ray.get(actor.get.remote([id]))[0] is not None for actor in searcher._fleet.actors[shard]]
+
+
+def test_replicas_answer_alike_after_a_change_that_failed_in_one_shard(shards):
+    with micpq.ray.Searcher(shards, replicas=3, timeout=20) as searcher:
+        # Another process has the writer's lock of shard 2.
+        lock = micpq._micpq.Shard.open(micpq.ray.Manifest.read(shards).directories(shards)[2])
+        lock.begin()
+        rows = [{**row, "id": 4000 + i} for i, row in enumerate(news(0, 30))]
+        with pytest.raises(micpq.BusyError):
+            searcher.add(rows)
+        lock.close()
+        stored = [row["id"] for row in rows if micpq._micpq.route(row["id"], 3) != 2]
+        assert stored and all(everywhere(searcher, id) == [True] * 3 for id in stored)
+        assert searcher.add(rows) == 30
+        assert all(everywhere(searcher, row["id"]) == [True] * 3 for row in rows)
+
+
+def test_readers_follow_other_processes(shards):
+    with micpq.ray.Searcher(shards) as writer, micpq.ray.Searcher(shards, replicas=2, follow=0.2) as reader:
+        assert writer.add(news(3000, 3010)) == 10
+        limit = time.monotonic() + 30
+        while not all(everywhere(reader, id) == [True, True] for id in range(3000, 3010)) and time.monotonic() < limit:
+            time.sleep(0.1)
+        assert reader.count() == 610
+
+
+def test_sequences_rise_over_the_changes_of_two_searchers(shards):
+    def owned(shard, start):
+        return next(id for id in range(start, start + 1000) if micpq._micpq.route(id, 3) == shard)
+
+    with micpq.ray.Searcher(shards) as first:
+        a = owned(0, 5000)
+        first.add([{"id": a, "text": "crude oil"}])
+        with micpq.ray.Searcher(shards) as second:
+            b = owned(1, 6000)
+            second.add([{"id": i, "text": "crude oil"} for i in (b, owned(1, 6500), owned(1, 7000))])
+        c = owned(0, 8000)
+        first.add([{"id": c, "text": "crude oil"}])
+        first.reload()
+        sequences = [document["sequence"] for document in first._get([a, b, c])]
+        assert sequences == sorted(sequences), "the last one was added last"

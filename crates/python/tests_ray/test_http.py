@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -141,7 +142,73 @@ def test_answers_match_the_description(server, tmp_path):
     folder = ROOT / "crates" / "serve"
     program = Path(sys.executable).with_name("schemathesis")
     environment = {**os.environ, "SCHEMATHESIS_HOOKS": "schemathesis_hooks", "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
-    arguments = ["--config-file", folder / "schemathesis.toml", "run", "--no-color", "--max-examples", str(rounds(4)), f"{server}/openapi.json"]
+    arguments = ["--config-file", folder / "schemathesis.toml", "run", "--no-color", "--max-examples", str(rounds(12)), f"{server}/openapi.json"]
     done = subprocess.run([program, *arguments], cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
     assert send(server, "/healthz", method="GET")[1] == {"status": "ok"}
+
+
+NDJSON = {"content-type": "application/x-ndjson"}
+
+
+def test_a_stream_is_stored_while_it_comes(server):
+    import gzip
+    import http.client
+
+    path = "/v1/indexes/news/documents/stream"
+    lines = [json.dumps({"id": f"s{i}", "text": f"dock union {i}", "label": "port", "year": 1990}) + "\n" for i in range(600)]
+    before = send(server, "/v1/indexes/news/count", {})[1]["count"]
+    connection = http.client.HTTPConnection(server.removeprefix("http://"), timeout=60)
+
+    def pieces():
+        for start in range(0, 600, 100):
+            yield "".join(lines[start : start + 100]).encode()
+        # The rest comes when the beginning is found already.
+        limit = time.monotonic() + 50
+        while send(server, "/v1/indexes/news/documents/s0", method="GET")[0] != 200 and time.monotonic() < limit:
+            time.sleep(0.1)
+        assert send(server, "/v1/indexes/news/documents/s0", method="GET")[0] == 200
+        yield b"{}\n"
+
+    connection.request("POST", path + "?on_error=skip", pieces(), NDJSON, encode_chunked=True)
+    answer = connection.getresponse()
+    found = json.loads(answer.read())
+    assert answer.status == 200 and found["changed"] == 600 and found["skipped"] == 1, found
+    assert len(found["reasons"]) == 1 and "stream" in found["reasons"][0] and found["documents"] == before + 600
+    assert send(server, "/v1/indexes/news/count", {"filter": "labels:port AND year:1990"})[1]["count"] >= 600
+    # Compressed, with other fields; then a bad line, after which nothing more is stored.
+    packed = gzip.compress(b'{"key": "g", "words": "dock union"}\n')
+    assert send(server, path + "?id_field=key&text_field=words", packed, headers=NDJSON)[1]["changed"] == 1
+    status, refused, _ = send(server, path, (lines[0] + "{ no document\n" + lines[1]).encode(), headers=NDJSON)
+    assert (status, refused["error"]["code"], refused["error"]["line"]) == (422, "bad_document", 2)
+    assert refused["error"]["committed"] == 1
+    assert send(server, path, b"", headers=NDJSON)[1]["changed"] == 0
+    for query, code in (("?colour=1", "bad_request"), ("?on_error=no", "bad_request"), ("?id_field=", "bad_request"), ("?on_duplicate=skip", "unsupported")):
+        assert send(server, path + query, lines[0].encode(), headers=NDJSON)[1]["error"]["code"] == code
+    assert send(server, path, lines[0].encode(), headers={"content-type": "text/plain"})[0] == 415
+    ids = [f"s{i}" for i in range(600)] + ["g"]
+    assert send(server, "/v1/indexes/news/documents/delete", {"ids": ids})[1] == {"changed": 601, "documents": before, "cut": 0}
+
+
+def test_the_index_and_the_metrics_are_shown(server, one):
+    listed = send(server, "/v1/indexes", method="GET")[1]
+    shown = send(server, "/v1/indexes/news", method="GET")[1]
+    assert listed == {"indexes": [shown], "unavailable": []}
+    assert shown["name"] == "news" and shown["documents"] == 600 and shown["bits"] == 16 and shown["width"] == one.model.inputs
+    assert shown["model"] == one.model.fingerprint and shown["texts"] is True and shown["encoder"].endswith("tiny")
+    assert shown["segments"] >= 3 and shown["bytes"]["codes"] > 0
+    with urllib.request.urlopen(f"{server}/metrics") as answer:
+        text = answer.read().decode()
+    assert 'micpq_documents{index="news"} 600.0' in text and 'micpq_shards{index="news"}' in text
+    assert 'micpq_http_requests_total{method="GET",route="getIndex",status="200"}' in text
+
+
+def test_the_server_moves_its_own_shards(server, one):
+    handle = ray.serve.get_app_handle("micpq-news")
+    before = send(server, "/v1/indexes/news/query", {"text": "crude oil"})[1]["hits"]
+    handle.rebalance.remote(2).result(timeout_s=120)
+    assert 'micpq_shards{index="news"} 2.0' in urllib.request.urlopen(f"{server}/metrics").read().decode()
+    assert send(server, "/v1/indexes/news/query", {"text": "crude oil"})[1]["hits"] == before
+    new = {"documents": [{"id": "moved", "text": "crude oil"}]}
+    assert send(server, "/v1/indexes/news/documents", new, "PUT")[0] == 200
+    assert send(server, "/v1/indexes/news/documents/moved", method="DELETE")[0] == 200

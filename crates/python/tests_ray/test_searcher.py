@@ -127,3 +127,74 @@ def test_a_searcher_has_every_call_of_an_index_or_refuses_it(shards, one):
                 getattr(searcher, name)()
     with pytest.raises(micpq.ClosedError):
         searcher.search("oil")
+
+
+def stopped(searcher, shard, replica):
+    """Stops an actor's process, and returns it."""
+    pid = pid_of(searcher, shard, replica)
+    os.kill(pid, signal.SIGSTOP)
+    return pid
+
+
+def test_counts_and_documents_are_hedged_and_a_third_replica_is_asked(shards, one):
+    with micpq.ray.Searcher(shards, replicas=3, hedge_after=0.05, timeout=120) as searcher:
+        assert_equal(one, searcher, SEARCHES[:1])
+        # Two of three replicas never answer.
+        slow = [stopped(searcher, 0, replica) for replica in (0, 2)]
+        try:
+            begun = time.monotonic()
+            for _ in range(6):
+                assert searcher.count("year:1988") == one.count("year:1988")
+                assert all(searcher.get(id)["id"] == id for id in range(6))
+                assert searcher.search(**SEARCHES[0]) == one.search(**SEARCHES[0])
+            assert time.monotonic() - begun < 60, "half of the time for one call"
+        finally:
+            [os.kill(pid, signal.SIGCONT) for pid in slow]
+
+
+def test_a_shard_that_stalls_in_the_middle_is_missing_where_that_is_allowed(shards, one, monkeypatch):
+    from micpq.ray import _request
+
+    send, slow = _request.Request._send, []
+    with micpq.ray.Searcher(shards, timeout=2) as searcher:
+        # It answers the first call, the statistics of the keywords, and nothing after that.
+        victim = pid_of(searcher, 1)
+
+        def stop_before_the_second_call(request, shard, replica, call):
+            if shard == 1 and shard in request.chosen and not slow:
+                os.kill(victim, signal.SIGSTOP)
+                slow.append(victim)
+            return send(request, shard, replica, call)
+
+        monkeypatch.setattr(_request.Request, "_send", stop_before_the_second_call)
+        try:
+            hits = searcher.search("port strike", k=12, hybrid=0.4, allow_partial=True)
+            assert slow and hits.missing == [1] and len(hits) == 12
+            assert all(micpq._micpq.route(id, 3) != 1 for id in hits.ids)
+            # It is remembered: the next answers do not wait for it.
+            begun = time.monotonic()
+            assert searcher.search("port strike", k=12, allow_partial=True).missing == [1]
+            assert time.monotonic() - begun < 1.5
+            with pytest.raises(micpq.ray.ShardsMissing):
+                searcher.search("port strike", k=12)
+        finally:
+            [os.kill(pid, signal.SIGCONT) for pid in slow]
+        time.sleep(5)
+        assert searcher.search("port strike", k=12, hybrid=0.4, allow_partial=True).missing == []
+
+
+def test_a_searcher_opens_without_a_shard_only_if_that_is_allowed(shards, one):
+    name = micpq.ray.Manifest.read(shards).shards[0]["name"]
+    os.rename(shards / name, shards / "elsewhere")
+    with pytest.raises(micpq.Error, match="shard"):
+        micpq.ray.Searcher(shards, timeout=3)
+    with micpq.ray.Searcher(shards, timeout=3, allow_partial=True) as searcher:
+        hits = searcher.search("oil", k=30)
+        assert hits.missing == [0] and len(hits) == 30
+        with pytest.raises(micpq.ray.ShardsMissing):
+            searcher.search("oil", k=30, allow_partial=False)
+        os.rename(shards / "elsewhere", shards / name)
+        limit = time.monotonic() + 60
+        while searcher.search("oil", k=3).missing and time.monotonic() < limit:
+            time.sleep(0.2)
+        assert searcher.search(**SEARCHES[0]) == one.search(**SEARCHES[0])

@@ -10,11 +10,27 @@ Every shard is an ordinary index, and a folder of shards is searched by the plai
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from ._build import Built, build
 from ._manifest import Manifest
 from ._searcher import Searcher, ShardsMissing
-from ._serve import serve
 from ._snapshot import restore, snapshot
 from ._train import train
+from ._verify import Verified, verify
 
-__all__ = ["Built", "Manifest", "Searcher", "ShardsMissing", "build", "restore", "serve", "snapshot", "train"]
+if TYPE_CHECKING:
+    from ._serve import serve
+
+__all__ = [
+    "Built", "Manifest", "Searcher", "ShardsMissing", "Verified", "build", "restore", "serve", "snapshot", "train", "verify",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Ray Serve takes more than a second to import, and the workers of a cluster do without."""
+    if name == "serve":
+        from ._serve import serve
+
+        return serve
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

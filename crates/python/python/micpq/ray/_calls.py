@@ -31,3 +31,18 @@ def get(references: Any, timeout: float | None = None) -> Any:
     """``ray.get``, with the errors of micpq unwrapped."""
     with unwrapped():
         return ray.get(references, timeout=timeout)
+
+
+def outcomes(references: list[Any]) -> list[Any]:
+    """What each reference gives that has come: its result, or the error. All at once, because every call to Ray has its cost."""
+    try:
+        return list(get(references))
+    except Exception:
+        return [_outcome(reference) for reference in references]
+
+
+def _outcome(reference: Any) -> Any:
+    try:
+        return get(reference)
+    except Exception as problem:
+        return problem

@@ -7,9 +7,10 @@ import os
 import shutil
 import tempfile
 import uuid
+import zlib
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, NamedTuple
 
 from pyarrow import fs
 
@@ -40,12 +41,25 @@ def resolve(place: str | os.PathLike[str], filesystem: Any = None) -> tuple[fs.F
         return fs.PyFileSystem(fs.FSSpecHandler(inner)), path
 
 
-def corpus_files(filesystem: fs.FileSystem, path: str) -> list[tuple[str, int]]:
-    """The files of a corpus with their sizes, in the order of their names."""
+class CorpusFile(NamedTuple):
+    """A file of a corpus."""
+
+    path: str
+    size: int
+    #: Changes when the file is written again: the time of its last change in ns, or what an object store has instead.
+    version: str
+
+
+#: What file systems of fsspec call the version of a file, best first.
+_VERSIONS = ("ETag", "etag", "md5Hash", "mtime", "LastModified", "last_modified", "updated")
+
+
+def corpus_files(filesystem: fs.FileSystem, path: str) -> list[CorpusFile]:
+    """The files of a corpus, in the order of their names."""
     try:
         info = filesystem.get_file_info(path)
         if info.type == fs.FileType.File:
-            return [(path, info.size)]
+            return [CorpusFile(path, info.size, _versions(filesystem, path).get(path) or _time(info))]
         if info.type != fs.FileType.Directory:
             raise InputError(f"{path}: there is no such file or folder; give a file, a folder or a URL")
         entries = filesystem.get_file_info(fs.FileSelector(path, recursive=True))
@@ -57,10 +71,25 @@ def corpus_files(filesystem: fs.FileSystem, path: str) -> list[tuple[str, int]]:
             name = name.removesuffix(ending)
         return name.lower().endswith(ENDINGS) and not PurePosixPath(name).name.startswith(("_", "."))
 
-    files = [(entry.path, entry.size) for entry in entries if entry.type == fs.FileType.File and is_corpus(entry.path)]
-    if not files:
+    found = [entry for entry in entries if entry.type == fs.FileType.File and is_corpus(entry.path)]
+    if not found:
         raise InputError(f"{path}: holds no file that ends in {', '.join(ENDINGS)} (or these with .gz or .zst)")
-    return sorted(files)
+    versions = _versions(filesystem, path)
+    return sorted(CorpusFile(entry.path, entry.size, versions.get(entry.path) or _time(entry)) for entry in found)
+
+
+def _time(entry: fs.FileInfo) -> str:
+    return "" if entry.mtime_ns is None else str(entry.mtime_ns)
+
+
+def _versions(filesystem: fs.FileSystem, path: str) -> dict[str, str]:
+    """The versions of files below a path, where the file system is one of fsspec: Arrow does not pass on what it knows."""
+    handler = getattr(filesystem, "handler", None)
+    if not isinstance(handler, fs.FSSpecHandler):
+        return {}
+    found = handler.fs.find(path, detail=True)
+    known = {name: next((str(info[key]) for key in _VERSIONS if info.get(key)), "") for name, info in found.items()}
+    return known
 
 
 @contextlib.contextmanager
@@ -75,10 +104,16 @@ def local_copy(filesystem: fs.FileSystem, path: str) -> Iterator[Path]:
         yield target
 
 
-def download(filesystem: fs.FileSystem, path: str, target: Path) -> None:
-    """Copies a file of any file system to a local path."""
+def download(filesystem: fs.FileSystem, path: str, target: Path) -> tuple[int, int]:
+    """Copies a file of any file system to a local path, syncs it, and returns its size and CRC-32."""
+    size, crc = 0, 0
     with filesystem.open_input_stream(path) as remote, target.open("wb") as local:
-        shutil.copyfileobj(remote, local, 1 << 20)
+        while block := remote.read(1 << 20):
+            local.write(block)
+            size, crc = size + len(block), zlib.crc32(block, crc)
+        local.flush()
+        os.fsync(local.fileno())
+    return size, crc
 
 
 def upload(source: Path, filesystem: fs.FileSystem, path: str) -> None:
@@ -97,6 +132,16 @@ def put_in_place(staged: Path, target: Path) -> None:
         if not target.exists():
             raise
         shutil.rmtree(staged, ignore_errors=True)
+    sync_folder(target.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Puts the names in a folder on disk."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def write_whole(path: Path, content: bytes) -> None:
@@ -107,3 +152,4 @@ def write_whole(path: Path, content: bytes) -> None:
         file.flush()
         os.fsync(file.fileno())
     os.replace(temporary, path)
+    sync_folder(path.parent)

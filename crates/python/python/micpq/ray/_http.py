@@ -17,13 +17,16 @@ MAX_TEXT_BYTES = 1 << 20
 class Refusal(Exception):
     """The answer to a request that fails."""
 
-    def __init__(self, status: int, code: str, message: str, headers: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, status: int, code: str, message: str, headers: dict[str, str] | None = None, details: dict[str, Any] | None = None
+    ) -> None:
         super().__init__(message)
         self.status, self.code, self.message, self.headers = status, code, message, headers
+        self.details = details or {}
 
     def response(self) -> Response:
         kind = "authentication_error" if self.status == 403 else "server_error" if self.status >= 500 else "invalid_request_error"
-        error = {"code": self.code, "message": self.message, "type": kind}
+        error = {"code": self.code, "message": self.message, "type": kind, **self.details}
         return JSONResponse({"error": error}, self.status, self.headers)
 
 

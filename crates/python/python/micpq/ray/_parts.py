@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from .. import _micpq
 from .._model import Model
+from ..errors import FormatError, InputError
 from ._files import write_whole
 
 #: Rows of one file. A row without an id has as id its file's number times this, plus its row.
@@ -26,6 +27,9 @@ MAX_ROWS = 1 << 32
 
 #: Insertion sequences of one file in an index with chunks: one per byte of text, because no text has more chunks than bytes.
 MAX_BYTES = 1 << 40
+
+#: What a dead letter begins with that stands for the rest of a file.
+UNREADABLE = "the file cannot be read further: "
 
 SCHEMA = pa.schema([(name, pa.large_binary()) for name in ("sequences", "documents", "embeddings", "chunks")])
 
@@ -103,10 +107,15 @@ def read_parts(
     number, path = file
     with local_copy(filesystem, path) as local:
         first = number * (MAX_BYTES if split else MAX_ROWS)
-        parts = _micpq.CorpusParts.open(local, options, number * MAX_ROWS, first, documents, split)
-        part = 0
-        while (found := parts.next()) is not None:
-            packed, sequences, dead = found
-            # The error names the local file; the user knows the other one.
-            yield part, packed, sequences, [reason.replace(str(local), path) for reason in dead]
-            part += 1
+        part, rows = 0, 0
+        try:
+            parts = _micpq.CorpusParts.open(local, options, number * MAX_ROWS, first, documents, split)
+            while (found := parts.next()) is not None:
+                packed, sequences, dead = found
+                # The error names the local file; the user knows the other one.
+                yield part, packed, sequences, [reason.replace(str(local), path) for reason in dead]
+                part, rows = part + 1, rows + len(sequences)
+        except (FormatError, InputError) as problem:
+            # What the storage refuses may be there the next time; what the file says stays.
+            reason = str(problem).replace(str(local), path)
+            yield part, b"[]", [], [f"{UNREADABLE}{reason} ({rows} documents before were read)"]

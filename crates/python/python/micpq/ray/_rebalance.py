@@ -46,9 +46,8 @@ def rebalance(out: Path, shards: int, end_writers: Callable[[], None], deadline:
     """
     if shards == 0:
         raise ConfigError("shards is 0; give at least 1")
-    manifest = Manifest.read(out)
+    manifest, locks = _lock(out, end_writers, deadline)
     sources = manifest.directories(out)
-    locks = _lock(sources, end_writers, deadline)
     try:
         generation = 1 + max(int(directory.name.split("-")[1]) for directory in _present(out))
         # What killed calls left. Its generation is not used again: a task of theirs may still be running.
@@ -65,10 +64,7 @@ def rebalance(out: Path, shards: int, end_writers: Callable[[], None], deadline:
             os.rename(source, removed)
             shutil.rmtree(removed, ignore_errors=True)
     finally:
-        for lock in locks:
-            # The directory of a removed shard is gone.
-            with contextlib.suppress(Error):
-                lock.close()
+        _unlock(locks)
 
 
 def _present(out: Path) -> set[Path]:
@@ -76,21 +72,36 @@ def _present(out: Path) -> set[Path]:
     return {*out.glob("shard-*"), *out.glob(".shard-*")}
 
 
-def _lock(directories: list[Path], end_writers: Callable[[], None], deadline: float) -> list[_micpq.Shard]:
-    """Takes the writer's lock of every shard. A change that is under way is waited for."""
+def _lock(out: Path, end_writers: Callable[[], None], deadline: float) -> tuple[Manifest, list[_micpq.Shard]]:
+    """Takes the writer's lock of every shard of the manifest. A change that is under way is waited for, and so is another move."""
     while True:
         end_writers()
-        locks = []
+        manifest, locks = Manifest.read(out), list[_micpq.Shard]()
+        problem: Error = BusyError(f"the shards of {out} are being moved by another process; move them later")
         try:
-            for directory in directories:
+            for directory in manifest.directories(out):
                 shard = _micpq.Shard.open(directory)
-                # An empty commit opens the writer.
-                shard.commit()
+                shard.begin()
                 locks.append(shard)
-            return locks
-        except BusyError:
-            for shard in locks:
-                shard.close()
-            if time.monotonic() > deadline:
+        except BusyError as busy:
+            problem = busy
+        except Error as failed:
+            # The directories of shards that were moved are gone.
+            if Manifest.read(out).shards == manifest.shards:
+                _unlock(locks)
                 raise
-            time.sleep(0.1)
+            problem = failed
+        else:
+            if Manifest.read(out).shards == manifest.shards:
+                return manifest, locks
+        _unlock(locks)
+        if time.monotonic() > deadline:
+            raise problem
+        time.sleep(0.1)
+
+
+def _unlock(locks: list[_micpq.Shard]) -> None:
+    for lock in locks:
+        # The directory of a removed shard is gone.
+        with contextlib.suppress(Error):
+            lock.close()

@@ -7,6 +7,7 @@ import itertools
 import json
 import math
 import struct
+import threading
 from collections.abc import Mapping
 from typing import Any
 
@@ -34,6 +35,8 @@ class Routes:
     def __init__(self, searcher: Searcher, description: Description) -> None:
         self.searcher = searcher
         self.options = description.fields("Search") - _QUERY
+        # By thread: the shards without which the request was answered.
+        self.answered_without = threading.local()
         shard = Manifest.read(searcher._out).directories(searcher._out)[0]
         self.format: int = json.loads((shard / "index.json").read_text())["format"]
 
@@ -45,6 +48,27 @@ class Routes:
     def version(self, *_: Any) -> dict[str, Any]:
         return {"name": "micpq", "version": _micpq.__version__, "index_format": self.format}
 
+    # Indexes
+
+    def indexes(self, name: str) -> dict[str, Any]:
+        return {"indexes": [self.index(name)], "unavailable": []}
+
+    def index(self, name: str) -> dict[str, Any]:
+        """The shards together, in the form of one index."""
+        shards = list(self.searcher._of_all("info").values())
+        first, model = shards[0], self.searcher.model
+        codebooks, codewords, _ = model._native.shape
+        embedding = model.config.get("embedding") or {}
+        counted = {key: sum(shard[key] for shard in shards) for key in ("documents", "deleted", "segments", "chunks") if key in first}
+        return {
+            "name": name, "status": "open", **counted,
+            **{key: first[key] for key in ("chunk", "language", "store", "rerank_vectors", "model", "kinds", "format") if key in first},
+            "bits": model.bits, "num_codebooks": codebooks, "codebook_size": codewords, "width": model.inputs,
+            "method": model.config["method"], "encoder": embedding.get("encoder"), "texts": model.takes_text,
+            "bytes": {part: sum(shard["bytes"][part] for shard in shards) for part in first["bytes"]},
+            "queries_waiting": 0, "writes_waiting": 0, "job_running": self.searcher._moving, "droppable": False,
+        }  # fmt: skip
+
     # Searching
 
     def query(self, _: Any, __: Any, body: dict[str, Any]) -> dict[str, Any]:
@@ -55,7 +79,7 @@ class Routes:
         if hits > MAX_HITS:
             raise Refusal(422, "bad_query", f"the queries ask for {hits} hits together; ask for at most {MAX_HITS}")
         prepared = [(self._query(search), self._settings(search)) for search in body["queries"]]
-        return {"answers": [_found(self.searcher._search([query], settings, False)[0]) for query, settings in prepared]}
+        return {"answers": [self._found(self.searcher._search([query], settings)[0]) for query, settings in prepared]}
 
     def vector(self, _: Any, options: Any, body: bytes) -> dict[str, Any]:
         search: dict[str, Any] = {"vector": self._vector(_floats(body, "the body"))}
@@ -66,7 +90,13 @@ class Routes:
         return self._answer(search)
 
     def _answer(self, search: dict[str, Any]) -> dict[str, Any]:
-        return _found(self.searcher._search([self._query(search)], self._settings(search), False)[0])
+        return self._found(self.searcher._search([self._query(search)], self._settings(search))[0])
+
+    def _found(self, hits: Hits) -> dict[str, Any]:
+        missing = getattr(hits, "missing", [])
+        if missing:
+            self.answered_without.shards = {*getattr(self.answered_without, "shards", ()), *missing}
+        return _found(hits)
 
     def _settings(self, search: dict[str, Any]) -> dict[str, Any]:
         settings = {name: search[name] for name in self.options if search.get(name) is not None}

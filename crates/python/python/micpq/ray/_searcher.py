@@ -7,8 +7,11 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
+
+from ray.exceptions import GetTimeoutError
 
 from .. import _inputs, _micpq
 from .._index import Hits, Index, _hits
@@ -16,9 +19,10 @@ from .._inputs import Data, Id
 from .._model import Model
 from ..errors import ArgumentError, BusyError, ClosedError, ConfigError
 from ._calls import get
-from ._fleet import PAUSE, START_SECONDS, Fleet, Replaced, ShardsMissing
+from ._fleet import ABSENT, Fleet, Replaced, ShardsMissing
 from ._manifest import Manifest
 from ._parts import Embedded
+from ._race import PAUSE
 from ._request import Request, Retry
 
 __all__ = ["Searcher", "ShardsMissing"]
@@ -35,6 +39,9 @@ class Searcher(Index):
     :param threads: threads of an actor.
     :param hedge_after: seconds after which a call is also sent to another replica.
     :param timeout: seconds after which a shard that does not answer is missing.
+    :param allow_partial: open, and by default answer searches, without the shards that do not answer in time.
+    :param follow: seconds between two looks for changes of other processes. Default: only :meth:`reload` looks. A new manifest is
+        followed in any case.
     """
 
     def __init__(
@@ -46,22 +53,31 @@ class Searcher(Index):
         threads: int = 1,
         hedge_after: float = 0.05,
         timeout: float = 30.0,
+        allow_partial: bool = False,
+        follow: float | None = None,
     ) -> None:
         self._fleet: Fleet | None = None
         if _inputs.count(replicas, "replicas") == 0:
             raise ConfigError("replicas is 0; give at least 1")
         self._out = _inputs.path(out, "out").absolute()
-        self._settings = (replicas, cpus_per_shard, threads)
-        self._hedge_after, self._timeout = hedge_after, timeout
+        self._settings = (replicas, cpus_per_shard, threads, hedge_after, follow)
+        self._hedge_after, self._timeout, self._allow_partial = hedge_after, timeout, allow_partial
         self._encoder = None
         self._refreshing = threading.Lock()
+        # The start of the shards of a new manifest, while it lasts.
+        self._starting: Future[None] | None = None
         self._turn = itertools.count()
         self._moving = False
         manifest = Manifest.read(self._out)
         self._seen = self._stamp()
-        self._model = Model.load(self._out / manifest.shards[0]["name"] / "model")
+        own = self._out / manifest.shards[0]["name"] / "model"
+        self._model = Model.load(own if own.exists() else self._out / "model")
         self._fleet = Fleet(self._out, manifest, *self._settings)
-        store, rerank_vectors, language, self._chunk = self._fleet.started()
+        try:
+            store, rerank_vectors, language, self._chunk = self._fleet.started(timeout if allow_partial else None)
+        except BaseException:
+            self.close()
+            raise
         self._merger = _micpq.Merger(self._model._native, rerank_vectors, store, language)
 
     # Reading
@@ -84,7 +100,8 @@ class Searcher(Index):
 
     @property
     def shards(self) -> int:
-        """Number of shards."""
+        """Number of shards of the manifest. Waits until those of a new one have started."""
+        self.refresh()
         return len(self._open())
 
     def __len__(self) -> int:
@@ -114,34 +131,46 @@ class Searcher(Index):
         found = {str(document["id"]): document for answer in answers.values() for document in answer if document is not None}
         return [found.get(str(id)) for id in ids]
 
-    def search(self, query: Any = None, k: int = 10, *, allow_partial: bool = False, _stop: Any = None, **options: Any) -> Hits:
+    def search(self, query: Any = None, k: int = 10, *, allow_partial: bool | None = None, _stop: Any = None, **options: Any) -> Hits:
         """Finds the documents nearest to a query; see :meth:`micpq.Index.search`.
 
-        :param allow_partial: answer without the shards that do not answer in time. ``hits.missing`` names them.
+        :param allow_partial: answer without the shards that do not answer in time. ``hits.missing`` names them. Default: as of the
+            searcher.
         """
         if query is None and options.get("like") is None:
             raise ConfigError("search needs a query: a text, a vector, or like=ID")
         examples = self._query(query, options.pop("like", None), options.pop("keywords", None))
         return self._search([examples], {"k": _inputs.count(k, "k"), **options}, allow_partial)[0]
 
-    def search_many(self, queries: Any, k: int = 10, *, allow_partial: bool = False, _stop: Any = None, **options: Any) -> list[Hits]:
+    def search_many(
+        self, queries: Any, k: int = 10, *, allow_partial: bool | None = None, _stop: Any = None, **options: Any
+    ) -> list[Hits]:
         """Answers many queries at once: texts, or vectors ``[n, width]``."""
         if isinstance(queries, (str, bytes)) or not isinstance(queries, Iterable):
             raise ArgumentError(f"queries must be a list of texts or an array of vectors, not {type(queries).__name__}")
         prepared = [self._query(query, None, None) for query in queries]
         return self._search(prepared, {"k": _inputs.count(k, "k"), **options}, allow_partial)
 
-    def _search(self, queries: list[Any], options: dict[str, Any], allow_partial: bool) -> list[Hits]:
+    def _search(self, queries: list[Any], options: dict[str, Any], allow_partial: bool | None = None) -> list[Hits]:
         settings = _inputs.options(options)
         deadline = time.monotonic() + self._timeout
-        partial_timeout = self._timeout if allow_partial else None
+        is_partial = self._allow_partial if allow_partial is None else allow_partial
+        fleet, gone = None, set[int]()
         # It doubles, so that replicas that are all slow end a request.
         for patience in (max(self._hedge_after, PAUSE) * 2 ** min(n, 10) for n in itertools.count(2)):
-            self.refresh()
-            request = Request(self._open(), next(self._turn), self._hedge_after, patience, deadline, partial_timeout)
+            self._look()
+            current = self._open()
+            if fleet is not current:
+                fleet, gone = current, current.dead() if is_partial else set()
+            timeout = self._timeout if is_partial else None
+            request = Request(current, next(self._turn), self._hedge_after, patience, deadline, timeout, gone)
             try:
                 answers = [_hits(answer) for answer in self._merger.search(queries, settings, request.deliver)]
-            except (Retry, Replaced, BusyError):
+            except (Retry, Replaced, BusyError) as problem:
+                if isinstance(problem, Retry) and not problem.missing <= gone:
+                    # The other shards have their time.
+                    gone |= problem.missing
+                    deadline = time.monotonic() + self._timeout
                 if time.monotonic() > deadline:
                     raise ShardsMissing("the shards changed or restarted too often to answer; ask again") from None
                 time.sleep(PAUSE)
@@ -165,22 +194,55 @@ class Searcher(Index):
         return info.st_mtime_ns, info.st_ino
 
     def refresh(self) -> bool:
-        """Switches to the shards of a new manifest, if there is one. Every call does it first."""
-        if self._stamp() == self._seen:
-            return False
+        """Switches to the shards of a new manifest, if there is one, and waits until they have started. Every call looks for one, but
+        does not wait: the old shards answer until then."""
+        old = self._open()
+        while (starting := self._look()) is not None:
+            starting.result()
+        return self._open() is not old
+
+    def _look(self) -> Future[None] | None:
+        """Starts the shards of a new manifest, if there is one. Returns the start, or that of an earlier call."""
+        if self._starting is None and self._stamp() == self._seen:
+            return None
         with self._refreshing:
-            stamp = self._stamp()
-            if stamp == self._seen:
-                return False
-            old, manifest = self._open(), Manifest.read(self._out)
-            if manifest.shards == old.manifest.shards:
-                self._seen = stamp
-                return False
+            if self._starting is None:
+                stamp = self._stamp()
+                manifest = None if stamp == self._seen else Manifest.read(self._out)
+                if manifest is None or manifest.shards == self._open().manifest.shards:
+                    self._seen = stamp
+                    return None
+                self._starting = Future()
+                threading.Thread(target=self._start, args=(self._starting, manifest, stamp), daemon=True).start()
+            return self._starting
+
+    def _start(self, starting: Future[None], manifest: Manifest, stamp: tuple[int, int]) -> None:
+        """Starts the shards of a manifest, and answers with them from then on."""
+        problem: BaseException | None = None
+        try:
             new = Fleet(self._out, manifest, *self._settings)
-            new.started()
-            # Requests that the old actors are answering hold them until they are done.
-            self._fleet, self._seen, old.replaced = new, stamp, True
-            return True
+            try:
+                new.started(self._timeout if self._allow_partial else None)
+            except BaseException:
+                new.stop()
+                raise
+            with self._refreshing:
+                old = self._fleet
+                if old is None:
+                    new.stop()
+                else:
+                    # Requests that the old actors are answering hold them until they are done.
+                    self._fleet, self._seen, old.replaced = new, stamp, True
+        except BaseException as failed:
+            problem = failed
+            # The next call tries again, though not each of a hundred a second.
+            time.sleep(PAUSE)
+        with self._refreshing:
+            self._starting = None
+        if problem is None:
+            starting.set_result(None)
+        else:
+            starting.set_exception(problem)
 
     # Changing
 
@@ -237,7 +299,14 @@ class Searcher(Index):
         deadline = time.monotonic() + self._timeout
 
         def end_writers() -> None:
-            get([replicas[0].close.remote() for replicas in self._open().actors], max(0.1, deadline - time.monotonic()))
+            for reference in [replicas[0].close.remote() for replicas in self._open().actors]:
+                try:
+                    get(reference, max(0.1, deadline - time.monotonic()))
+                except ABSENT:
+                    # The writer ended with its process.
+                    pass
+                except GetTimeoutError:
+                    raise BusyError(f"a writer of {self._out} does not end; move the shards later") from None
 
         self._moving = True
         try:
@@ -273,12 +342,16 @@ class Searcher(Index):
     def _until_answered(self, call: Callable[[Fleet, float], dict[int, Any]]) -> dict[int, Any]:
         deadline = time.monotonic() + self._timeout
         while True:
-            self.refresh()
+            self._look()
             try:
                 return call(self._open(), deadline)
             except Replaced:
+                # The new shards have their time once they have started.
+                if self.refresh():
+                    deadline = max(deadline, time.monotonic() + self._timeout)
                 if time.monotonic() > deadline:
                     raise ShardsMissing("the shards were moved too often to answer; ask again") from None
+                time.sleep(PAUSE)
 
     # The rest
 
@@ -289,11 +362,12 @@ class Searcher(Index):
     def reload(self) -> bool:
         """Switches all replicas to the latest commits, and to a new manifest if there is one."""
         changed = self.refresh()
-        return any(get([actor.reload.remote() for actor in self._open().everyone()])) or changed
+        return self._open().reload(time.monotonic() + self._timeout) or changed
 
     def close(self) -> None:
         """Stops the actors. What they acknowledged is on disk."""
-        fleet, self._fleet = self._fleet, None
+        with self._refreshing:
+            fleet, self._fleet = self._fleet, None
         if fleet is not None:
             fleet.stop()
 

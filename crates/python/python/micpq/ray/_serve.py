@@ -1,16 +1,20 @@
 """The HTTP interface in front of a folder of shards, with Ray Serve.
 
-Paths, bodies, answers and error codes are those of ``micpq serve``, and so is the description. The operations that search and
-that add, get, count and delete documents work; all others are refused as ``unsupported``, as the description allows.
+Paths, bodies, answers and error codes are those of ``micpq serve``, and so is the description. The operations that search, that
+add, stream, get, count and delete documents and that show the index work; all others are refused as ``unsupported``, as the
+description allows.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
+import time
 import uuid
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from starlette.requests import Request
@@ -20,17 +24,25 @@ from ray import serve as ray_serve
 
 from .. import _inputs
 from ..errors import ArgumentError, BusyError, ConfigError, Error, FilterError, InputError
-from ._http import MAX_BODY_BYTES, Refusal, check_caller, json_body, octets_body, path_parts
+from ._http import MAX_BODY_BYTES, Refusal, check_caller, json_body, media_type, octets_body, path_parts
+from ._metrics import Metrics
 from ._openapi import Description
 from ._routes import Routes
 from ._searcher import Searcher, ShardsMissing
+from ._stream import MAX_STREAMS, MEDIA_TYPES, Stream, reading
 
 _LOG = logging.getLogger("ray.serve")
 
 #: What a route gets: the parameters of the path, the query string, the body.
 Handler = Callable[[dict[str, str], Any, Any], Any]
 
-_WRITES = frozenset({"upsertDocuments", "deleteDocuments", "deleteDocument"})
+_WRITES = frozenset({"upsertDocuments", "streamDocuments", "deleteDocuments", "deleteDocument"})
+
+#: Requests that a front answers at a time.
+MAX_REQUESTS = 64
+
+#: The header of an answer without some shards; it names them.
+MISSING = "x-micpq-missing-shards"
 
 
 class Front:
@@ -39,27 +51,81 @@ class Front:
     def __init__(self, out: str, name: str, hosts: Sequence[str], writes: bool, options: dict[str, Any]) -> None:
         self.name, self.hosts, self.writes = name, frozenset(hosts), writes
         self.description = Description()
-        self.routes = Routes(Searcher(out, **options), self.description)
+        self.searcher = Searcher(out, **options)
+        self.routes = Routes(self.searcher, self.description)
         self.handlers = self._handlers()
+        self.metrics = Metrics()
+        # Most of them wait for shards.
+        self.threads = ThreadPoolExecutor(MAX_REQUESTS)
+        self.streams = 0
 
     async def __call__(self, request: Request) -> Response:
+        begun, route = time.perf_counter(), "none"
         try:
             check_caller(request, self.hosts)
-            handler, given, schema = self._route(request)
-            body = None
-            if request.method in ("POST", "PUT", "DELETE"):
-                raw = await _read(request)
-                body = raw if schema is None else self._checked(request, raw, schema)
-            # Searches wait for other processes; the loop goes on with other requests.
-            work = asyncio.get_running_loop().run_in_executor(None, _answered, handler, given, request.query_params, body)
-            response = await work
+            operation, given = self._operation(request)
+            route = operation
+            if operation == "streamDocuments":
+                response = await self._streamed(request)
+            else:
+                handler, schema = self.handlers[operation]
+                body = None
+                if request.method in ("POST", "PUT", "DELETE"):
+                    raw = await _read(request)
+                    body = raw if schema is None else self._checked(request, raw, schema)
+                response = await self._in_thread(lambda: handler(given, request.query_params, body))
         except Refusal as refusal:
             response = refusal.response()
         if request.method == "HEAD":
             response.body = b""
+        self.metrics.answered(request.method, route, response.status_code, time.perf_counter() - begun)
         response.headers["x-content-type-options"] = "nosniff"
         response.headers["x-request-id"] = request.headers.get("x-request-id", uuid.uuid4().hex)[:128]
         return response
+
+    async def rebalance(self, shards: int) -> None:
+        """Moves all documents into another number of shards, as :meth:`Searcher.rebalance` does. This process has the right to write, so
+        no other one can."""
+        if not self.writes:
+            raise ConfigError("this server has several fronts, which only read; move the shards by a Searcher of your own")
+        await asyncio.get_running_loop().run_in_executor(None, self.searcher.rebalance, shards)
+
+    async def _in_thread(self, handler: Callable[[], Any]) -> Response:
+        """Searches wait for other processes; the loop goes on with other requests."""
+
+        def work() -> Response:
+            self.routes.answered_without.shards = set()
+            response = _answered(handler)
+            missing = self.routes.answered_without.shards
+            if missing:
+                self.metrics.missing.inc()
+                response.headers[MISSING] = ",".join(str(shard) for shard in sorted(missing))
+            return response
+
+        return await asyncio.get_running_loop().run_in_executor(self.threads, work)
+
+    async def _streamed(self, request: Request) -> Response:
+        """Adds the documents of a stream, which is read no faster than they are committed."""
+        if media_type(request) not in MEDIA_TYPES:
+            raise Refusal(415, "wrong_media_type", f'a stream has one JSON object per line; send it with "Content-Type: {MEDIA_TYPES[0]}"')
+        options = reading(request.query_params)
+        if self.streams >= MAX_STREAMS:
+            raise Refusal(429, "overloaded", "too many streams are being read", {"retry-after": "10"})
+        stream = Stream(self.searcher, options)
+        self.streams += 1
+        fed = asyncio.ensure_future(stream.feed(request.stream()))
+        try:
+            return await self._in_thread(stream.store)
+        finally:
+            # After a bad line the rest of the body is not read.
+            fed.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await fed
+            self.streams -= 1
+
+    def _metrics(self, *_: Any) -> Response:
+        text = self.metrics.text(self.name, self.searcher.count(), len(self.searcher._open()))
+        return Response(text, media_type="text/plain; version=0.0.4")
 
     def _checked(self, request: Request, raw: bytes, schema: str) -> Any:
         if schema == "octets":
@@ -70,8 +136,8 @@ class Front:
             raise Refusal(400, "bad_request", problem)
         return body
 
-    def _route(self, request: Request) -> tuple[Handler, dict[str, str], str | None]:
-        """The handler of a request, the parameters of its path, and the schema of its body."""
+    def _operation(self, request: Request) -> tuple[str, dict[str, str]]:
+        """The operation of a request, and the parameters of its path."""
         parts = path_parts(request)
         if parts == ["openapi.json"]:
             operations, given = {"GET": "getDescription"}, dict[str, str]()
@@ -88,12 +154,11 @@ class Front:
         if index != self.name:
             raise Refusal(404, "unknown_index", f"no index is named {index[:80]}; this server has {self.name}")
         operation = operations[method]
-        if operation not in self.handlers:
+        if operation not in self.handlers and operation != "streamDocuments":
             raise Refusal(409, "unsupported", f"{operation} is not for an index in shards on Ray; open one shard with micpq serve")
-        handler, schema = self.handlers[operation]
         if operation in _WRITES and not self.writes:
             raise Refusal(409, "unsupported", "this server has several fronts, which only read; serve with fronts=1 to write")
-        return handler, given, schema
+        return operation, given
 
     def _handlers(self) -> dict[str, tuple[Handler, str | None]]:
         """The handler of each operation and the schema of its body: a name, "octets", "" for a body that may be missing, or None
@@ -104,6 +169,9 @@ class Front:
             "getHealth": (lambda *_: {"status": "ok"}, None),
             "getReadiness": (routes.ready, None),
             "getVersion": (routes.version, None),
+            "getMetrics": (self._metrics, None),
+            "listIndexes": (lambda *_: routes.indexes(self.name), None),
+            "getIndex": (lambda *_: routes.index(self.name), None),
             "query": (routes.query, "Search"),
             "queryBatch": (routes.batch, "Batch"),
             "queryVector": (routes.vector, "octets"),
@@ -125,27 +193,36 @@ async def _read(request: Request) -> bytes:
     return body
 
 
-def _answered(handler: Handler, given: dict[str, str], options: Any, body: Any) -> Response:
+def _answered(handler: Callable[[], Any]) -> Response:
     try:
-        answer = handler(given, options, body)
+        answer = handler()
+        if isinstance(answer, Response):
+            return answer
         return Response(answer, media_type="application/json") if isinstance(answer, bytes) else JSONResponse(answer)
-    except Refusal as refusal:
-        raise refusal
-    except FilterError as problem:
-        raise Refusal(422, "bad_filter", str(problem)) from None
-    except (ConfigError, InputError, ArgumentError) as problem:
-        raise Refusal(422, "bad_query", str(problem)) from None
-    except BusyError as problem:
-        raise Refusal(409, "index_busy", str(problem), {"retry-after": "1"}) from None
-    except ShardsMissing as problem:
-        raise Refusal(503, "index_unavailable", str(problem), {"retry-after": "10"}) from None
-    except Error:
-        # The message may have paths of the server: they are only for its log.
-        _LOG.exception("a request failed")
-        raise Refusal(500, "storage", "cannot read or write the index; the server's log says why") from None
-    except Exception:
-        _LOG.exception("a request failed")
-        raise Refusal(500, "internal", "the server failed; its log says why") from None
+    except Refusal:
+        raise
+    except Exception as problem:
+        refusal = _refusal(problem)
+        if (committed := getattr(problem, "committed", None)) is not None:
+            refusal.details["committed"] = committed
+        raise refusal from None
+
+
+def _refusal(problem: Exception) -> Refusal:
+    match problem:
+        case FilterError():
+            return Refusal(422, "bad_filter", str(problem))
+        case ConfigError() | InputError() | ArgumentError():
+            return Refusal(422, "bad_query", str(problem))
+        case BusyError():
+            return Refusal(409, "index_busy", str(problem), {"retry-after": "1"})
+        case ShardsMissing():
+            return Refusal(503, "index_unavailable", str(problem), {"retry-after": "10"})
+    # The message may have paths of the server: they are only for its log.
+    _LOG.error("a request failed", exc_info=problem)
+    if isinstance(problem, Error):
+        return Refusal(500, "storage", "cannot read or write the index; the server's log says why")
+    return Refusal(500, "internal", "the server failed; its log says why")
 
 
 def serve(
@@ -156,20 +233,24 @@ def serve(
     port: int = 6380,
     hosts: Sequence[str] = (),
     fronts: int = 1,
+    follow: float | None = 1.0,
     **searcher: Any,
 ) -> Any:
     """Serves a folder of shards over HTTP with Ray Serve, and returns its handle. ``ray.serve.shutdown()`` ends it.
+    ``handle.rebalance.remote(16).result()`` moves the documents into another number of shards while it serves.
 
     :param name: name of the index in paths. Default: that of the folder.
     :param hosts: names besides this machine's own address that requests may have in their Host header; ``"*"`` for any. There are
         no keys: put a proxy that checks them in front before the port is open to others.
     :param fronts: processes that take requests. Each has its own actors, and with more than one they only read.
-    :param searcher: options of :class:`Searcher`: ``replicas``, ``timeout``, ...
+    :param follow: seconds between two looks for changes that another front or process made.
+    :param searcher: options of :class:`Searcher`: ``replicas``, ``timeout``, ``allow_partial``, ... A partial answer has the header
+        ``x-micpq-missing-shards``, which names the shards that did not answer.
     """
     folder = _inputs.path(out, "out").absolute()
     index = name or folder.name
     ray_serve.start(http_options={"host": host, "port": port})
     front: Any = ray_serve.deployment(Front)
-    deployment = front.options(num_replicas=fronts, ray_actor_options={"num_cpus": 0.1}, max_ongoing_requests=64)
-    bound = deployment.bind(str(folder), index, [*hosts, host], fronts == 1, searcher)
+    deployment = front.options(num_replicas=fronts, ray_actor_options={"num_cpus": 0.1}, max_ongoing_requests=MAX_REQUESTS)
+    bound = deployment.bind(str(folder), index, [*hosts, host], fronts == 1, {"follow": follow, **searcher})
     return ray_serve.run(bound, name=f"micpq-{index}", route_prefix="/")

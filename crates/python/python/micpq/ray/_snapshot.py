@@ -2,36 +2,66 @@
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
 import json
 import os
 import shutil
-import tempfile
-import zlib
+import uuid
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import ray
 
 from .. import _inputs, _micpq
-from ..errors import ConfigError, FormatError
+from .._model import Model
+from ..errors import ConfigError, Error, FormatError
 from ._calls import get
-from ._files import download, resolve, upload, write_whole
+from ._files import download, put_in_place, resolve, sync_folder, upload, write_whole
 from ._manifest import Manifest, checksum, files_of
 
 _RECORD = "snapshot.json"
+
+#: In a folder that is being restored: what from.
+_RESTORING = ".restoring.json"
 
 
 @ray.remote(max_retries=3, num_cpus=0.5)
 def _save(directory: str, filesystem: Any, place: str) -> dict[str, Any]:
     """Copies one commit of a shard to the file system. Its record lists size and CRC-32 of every file."""
-    with tempfile.TemporaryDirectory(prefix=".micpq-", dir=Path(directory).parent) as folder:
-        copy = Path(folder) / "copy"
+    folder = Path(directory).with_name(f".snapshot.{Path(directory).name}.{uuid.uuid4().hex}")
+    folder.mkdir()
+    # Whoever clears up knows by the lock that this process is at work.
+    lock = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        copy = folder / "copy"
         _micpq.Index.open(Path(directory)).backup(copy)
         files = files_of(copy)
         for name in files:
             upload(copy / name, filesystem, f"{place}/{name}")
         documents = len(_micpq.Shard.open(copy))
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(lock)
     return {"name": PurePosixPath(place).name, "documents": documents, "checksum": checksum(files), "files": files}
+
+
+def _clear(source: Path) -> None:
+    """Removes what killed snapshots left: its hard links keep the space of segments that are long merged."""
+    for folder in source.glob(".snapshot.*"):
+        try:
+            lock = os.open(folder, os.O_RDONLY)
+        except FileNotFoundError:
+            continue
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder, ignore_errors=True)
+        except OSError:
+            # Another snapshot is being taken.
+            pass
+        finally:
+            os.close(lock)
 
 
 @ray.remote(max_retries=3, num_cpus=0.5)
@@ -39,16 +69,19 @@ def _load(filesystem: Any, place: str, target: str, files: dict[str, tuple[int, 
     """Copies a shard back and compares every file with the record. It appears whole or not at all."""
     final = Path(target)
     if final.exists():
+        # A killed restore of this snapshot put it there, and it was whole then.
         return
-    staged = final.with_name(f".{final.name}")
-    shutil.rmtree(staged, ignore_errors=True)
-    for name, (size, crc) in files.items():
-        (staged / name).parent.mkdir(parents=True, exist_ok=True)
-        download(filesystem, f"{place}/{name}", staged / name)
-        content = (staged / name).read_bytes()
-        if len(content) != size or zlib.crc32(content) != crc:
-            raise FormatError(f"{place}/{name} is damaged: its size or checksum is another; take another snapshot")
-    os.rename(staged, final)
+    staged = final.with_name(f".{final.name}.{uuid.uuid4().hex}")
+    try:
+        for name, (size, crc) in files.items():
+            (staged / name).parent.mkdir(parents=True, exist_ok=True)
+            if download(filesystem, f"{place}/{name}", staged / name) != (size, crc):
+                raise FormatError(f"{place}/{name} is damaged: its size or checksum is another; take another snapshot")
+        for folder in {(staged / name).parent for name in files} | {staged}:
+            sync_folder(folder)
+        put_in_place(staged, final)
+    finally:
+        shutil.rmtree(staged, ignore_errors=True)
 
 
 def snapshot(out: str | os.PathLike[str], to: str | os.PathLike[str], *, filesystem: Any = None) -> Manifest:
@@ -59,12 +92,21 @@ def snapshot(out: str | os.PathLike[str], to: str | os.PathLike[str], *, filesys
     :param filesystem: an Arrow or fsspec file system.
     """
     source = _inputs.path(out, "out").absolute()
-    manifest = Manifest.read(source)
     target, place = resolve(to, filesystem)
     if target.get_file_info(f"{place}/{_RECORD}").is_file:
         raise ConfigError(f"{to} already holds a snapshot; name another place")
-    tasks = [_save.remote(str(d), target, f"{place}/{d.name}") for d in manifest.directories(source)]
-    record = {"format": 1, "model": manifest.model, "shards": get(tasks)}
+    _clear(source)
+    while True:
+        manifest = Manifest.read(source)
+        tasks = [_save.remote(str(d), target, f"{place}/{d.name}") for d in manifest.directories(source)]
+        try:
+            shards = get(tasks)
+            break
+        except Error:
+            if Manifest.read(source).shards == manifest.shards:
+                raise
+            # The shards were moved meanwhile: the new ones are copied.
+    record = {"format": 1, "model": manifest.model, "shards": shards}
     target.create_dir(place, recursive=True)
     with target.open_output_stream(f"{place}/{_RECORD}") as stream:
         stream.write(json.dumps(record, indent=1).encode())
@@ -72,26 +114,48 @@ def snapshot(out: str | os.PathLike[str], to: str | os.PathLike[str], *, filesys
 
 
 def restore(source: str | os.PathLike[str], out: str | os.PathLike[str], *, filesystem: Any = None) -> Manifest:
-    """Copies a snapshot back to a folder that is empty or missing. A call that was killed goes on with the next one."""
+    """Copies a snapshot back to a folder that is empty or missing. A call that was killed goes on with the next one, if that is of
+    the same snapshot."""
     target = _inputs.path(out, "out").absolute()
     if Manifest.path(target).exists():
         raise ConfigError(f"{target} already holds shards; name another place")
     reader, place = resolve(source, filesystem)
     try:
         with reader.open_input_stream(f"{place}/{_RECORD}") as stream:
-            record = json.loads(stream.read())
+            text = stream.read()
+        record = json.loads(text)
     except (OSError, ValueError) as problem:
         raise FormatError(f"{source} holds no complete snapshot: {problem}") from None
     target.mkdir(parents=True, exist_ok=True)
     shards = record["shards"]
+    _claim(target, os.fspath(source), hashlib.sha256(text).hexdigest())
     get([_load.remote(reader, f"{place}/{s['name']}", str(target / s["name"]), s["files"]) for s in shards])
     model = target / "model"
     if not model.exists():
-        staged = target / ".model"
-        shutil.rmtree(staged, ignore_errors=True)
+        staged = target / f".model.{uuid.uuid4().hex}"
         shutil.copytree(target / shards[0]["name"] / "model", staged)
-        os.rename(staged, model)
+        put_in_place(staged, model)
+    if Model.load(model).fingerprint != record["model"]:
+        raise ConfigError(f"{model} is another model than that of the snapshot; restore to an empty folder")
+    for leftover in [*target.glob(".shard-*"), *target.glob(".model.*")]:
+        shutil.rmtree(leftover, ignore_errors=True)
     manifest = Manifest(record["model"], [{key: s[key] for key in ("name", "documents", "checksum")} for s in shards])
     write_whole(target / "snapshot.json", json.dumps({"from": os.fspath(source)}).encode())
     manifest.write(target)
+    (target / _RESTORING).unlink(missing_ok=True)
     return manifest
+
+
+def _claim(target: Path, source: str, digest: str) -> None:
+    """Records which snapshot is restored to a folder, or refuses one that holds shards of something else."""
+    place = target / _RESTORING
+    try:
+        begun = json.loads(place.read_text())
+    except (FileNotFoundError, ValueError):
+        begun = None
+    if begun is not None and begun["record"] != digest:
+        raise ConfigError(f"{target} holds a part of another snapshot, {begun['from']}; restore that one, or name another folder")
+    if begun is None:
+        if any(target.glob("shard-*")):
+            raise ConfigError(f"{target} holds shards that no restore put there; name another folder")
+        write_whole(place, json.dumps({"from": source, "record": digest}).encode())

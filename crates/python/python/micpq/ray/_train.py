@@ -2,46 +2,96 @@
 
 from __future__ import annotations
 
-import heapq
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 import ray
+from ray._private.state import available_resources_per_node
 from ray.util import ActorPool
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from .. import _inputs, _micpq
 from .._model import Model
-from ..errors import ConfigError
+from ..errors import ConfigError, InputError
 from ._calls import get, unwrapped
 from ._files import corpus_files, resolve
-from ._parts import read_parts
+from ._parts import MAX_ROWS, read_parts
 
 #: Documents that a reading task looks at together.
 _ROWS = 4096
 
 
-def _draw(seed: int, row: int) -> int:
-    """A number that decides whether a row is in the sample: SplitMix64 of seed and row."""
-    x = (row + (seed + 1) * 0x9E3779B97F4A7C15) & 0xFFFFFFFFFFFFFFFF
-    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & 0xFFFFFFFFFFFFFFFF
-    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & 0xFFFFFFFFFFFFFFFF
-    return x ^ (x >> 31)
+_Numbers = npt.NDArray[np.uint64]
+
+
+def _draw(seed: int, rows: _Numbers) -> _Numbers:
+    """Numbers that decide whether rows are in the sample: SplitMix64 of seed and row."""
+    with np.errstate(over="ignore"):
+        x = rows + np.uint64((seed + 1) * 0x9E3779B97F4A7C15 & 0xFFFFFFFFFFFFFFFF)
+        x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return x ^ (x >> np.uint64(31))
+
+
+def _smallest(numbers: _Numbers, rows: _Numbers, size: int) -> tuple[_Numbers, _Numbers]:
+    """The rows with the smallest numbers, at most ``size``, with their numbers."""
+    if len(numbers) <= size:
+        return numbers, rows
+    first = np.argpartition(numbers, size - 1)[:size] if size else np.empty(0, dtype=np.int64)
+    return numbers[first], rows[first]
 
 
 @ray.remote(num_cpus=0.5, max_retries=-1)
-def _sample_file(filesystem: Any, file: tuple[int, str], options: str, size: int, seed: int) -> list[tuple[int, bytes]]:
-    """The rows of a file with the smallest numbers, at most ``size``, as (number, document)."""
-    heap: list[tuple[int, bytes]] = []
+def _draw_file(filesystem: Any, file: tuple[int, str], options: str, size: int, seed: int) -> tuple[_Numbers, _Numbers]:
+    """The smallest numbers of a file's rows, at most ``size``, and the rows."""
+    drawn = np.empty(0, dtype=np.uint64), np.empty(0, dtype=np.uint64)
+    for _, _, found, _ in read_parts(filesystem, file, options, _ROWS):
+        rows = np.array(found, dtype=np.uint64)
+        numbers = _draw(seed, rows)
+        drawn = _smallest(np.concatenate([drawn[0], numbers]), np.concatenate([drawn[1], rows]), size)
+    return drawn
+
+
+@ray.remote(num_cpus=0.5, max_retries=-1)
+def _fetch_rows(filesystem: Any, file: tuple[int, str], options: str, wanted: _Numbers) -> list[bytes]:
+    """Rows of a file, each as a list of one document, in the order in which they stand there."""
+    found: list[bytes] = []
+    left = set(wanted.tolist())
     for _, packed, rows, _ in read_parts(filesystem, file, options, _ROWS):
-        documents = _micpq.Documents.from_bytes(packed)
-        for position, row in enumerate(rows):
-            number = -_draw(seed, row)
-            if len(heap) < size or number > heap[0][0]:
-                entry = (number, documents.to_bytes([position]))
-                (heapq.heappush if len(heap) < size else heapq.heapreplace)(heap, entry)
-    return [(-number, document) for number, document in heap]
+        positions = [position for position, row in enumerate(rows) if row in left]
+        if positions:
+            documents = _micpq.Documents.from_bytes(packed)
+            found += [documents.to_bytes([position]) for position in positions]
+        if len(found) == len(left):
+            break
+    return found
+
+
+def _sample(filesystem: Any, files: list[tuple[int, str]], options: str, size: int, seed: int) -> list[bytes]:
+    """A sample of the rows of all files. Their numbers are compared first, so that no more documents travel than it has."""
+    drawn = np.empty(0, dtype=np.uint64), np.empty(0, dtype=np.uint64)
+    tasks = [_draw_file.remote(filesystem, file, options, size, seed) for file in files]
+    while tasks:
+        done, tasks = ray.wait(tasks)
+        numbers, rows = get(done[0])
+        drawn = _smallest(np.concatenate([drawn[0], numbers]), np.concatenate([drawn[1], rows]), size)
+    owners = drawn[1] // np.uint64(MAX_ROWS)
+    of_file = {file: drawn[1][owners == file[0]] for file in files}
+    fetching = {file: _fetch_rows.remote(filesystem, file, options, rows) for file, rows in of_file.items() if len(rows)}
+    documents: list[tuple[int, bytes]] = []
+    for file, task in fetching.items():
+        rows = np.sort(of_file[file])
+        found = get(task)
+        if len(found) != len(rows):
+            raise InputError(f"{file[1]} has changed while the sample was drawn; train again")
+        documents += zip(_draw(seed, rows).tolist(), found)
+    return [document for _, document in sorted(documents)]
 
 
 @ray.remote(max_restarts=-1, max_task_retries=-1)
@@ -119,25 +169,55 @@ def train(
     corpus, rest = _inputs.split_corpus(options)
     reader, path = resolve(source, filesystem)
     reading = _inputs.options({"on_error": "skip", **corpus})
-    files = [(number, name) for number, (name, _) in enumerate(corpus_files(reader, path))]
-    tasks = [_sample_file.remote(reader, file, reading, sample, seed) for file in files]
-    drawn: list[tuple[int, bytes]] = []
-    while tasks:
-        done, tasks = ray.wait(tasks)
-        drawn = heapq.nsmallest(sample, drawn + get(done[0]))
-    if cpus is None:
-        cpus = max(1, max(int(node["Resources"].get("CPU", 1)) for node in ray.nodes() if node["Alive"]))
-    free = ray.available_resources()
-    fitting = [int((free.get("CPU", 0) - cpus) / cpus_per_worker)] + ([int(free.get("GPU", 0) / gpus) - 1] if gpus else [])
-    most = max(0, min(fitting))
-    if workers is not None and workers > most:
+    files = [(number, file.path) for number, file in enumerate(corpus_files(reader, path))]
+    documents = _sample(reader, files, reading, sample, seed)
+    place = _Place.of(cpus, gpus, cpus_per_worker)
+    if workers is not None and workers > place.workers:
         # They would wait for a place, and the training for them.
-        raise ConfigError(f"there is place for {most} workers beside the training task, not {workers}; give fewer, or fewer CPUs to each")
+        raise ConfigError(
+            f"there is place for {place.workers} workers beside the training task, not {workers}; give fewer, or fewer CPUs to each"
+        )
     # All machines encode in the same arithmetic.
     settings = {"bits": bits, "seed": seed, "sample": sample, "device": "cuda" if gpus else "cpu", **rest}
-    fit = _fit.options(num_cpus=cpus, num_gpus=gpus)
-    team = (most if workers is None else workers, cpus_per_worker, gpus)
-    return _unpack(get(fit.remote([document for _, document in drawn], _inputs.options(settings), cpus, team)))
+    fit = _fit.options(num_cpus=place.cpus, num_gpus=gpus, scheduling_strategy=NodeAffinitySchedulingStrategy(place.node, soft=True))
+    team = (place.workers if workers is None else workers, cpus_per_worker, gpus)
+    return _unpack(get(fit.remote(documents, _inputs.options(settings), place.cpus, team)))
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where the training task runs, and how many workers the machines have place for beside it."""
+
+    node: str
+    cpus: int
+    workers: int
+
+    @classmethod
+    def of(cls, cpus: int | None, gpus: float, cpus_per_worker: int) -> _Place:
+        """On the machine that leaves the most places, counted machine by machine: a worker cannot have CPUs of two."""
+        nodes = {node["NodeID"]: node["Resources"] for node in ray.nodes() if node["Alive"]}
+        if cpus is None:
+            with_gpus = [node for node in nodes.values() if node.get("GPU", 0) >= gpus] or list(nodes.values())
+            cpus = max(1, max(int(node.get("CPU", 1)) for node in with_gpus))
+        # What resident actors have is not free. A machine that joined a moment ago has all that it has.
+        free = available_resources_per_node()
+        left = {name: free.get(name, node) for name, node in nodes.items()}
+
+        def workers(training: str) -> int:
+            found = 0
+            for name, node in left.items():
+                own = name == training
+                by_cpu = int((node.get("CPU", 0) - (cpus if own else 0)) // cpus_per_worker)
+                by_gpu = int((node.get("GPU", 0) - (gpus if own else 0)) // gpus) if gpus else by_cpu
+                found += max(0, min(by_cpu, by_gpu))
+            return found
+
+        able = [name for name, node in nodes.items() if node.get("CPU", 0) >= cpus and node.get("GPU", 0) >= gpus]
+        if not able:
+            what = f"{cpus} CPUs" + (f" and {gpus:g} GPUs" if gpus else "")
+            raise ConfigError(f"no machine has {what} for the training task; give fewer")
+        best = max(able, key=lambda name: (left[name].get("CPU", 0) >= cpus, workers(name)))
+        return cls(best, cpus, workers(best))
 
 
 def _unpack(archive: bytes) -> Model:
