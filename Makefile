@@ -376,11 +376,12 @@ adapters: .venv-adapters/made  ## test the adapters for LangChain, LlamaIndex an
 	@touch $@
 
 # ARGS go to the harness: make bench-ray ARGS="--documents 20000".
-bench-ray: encoders ray-wheel  ## measure Ray against the plain program, into benchmarks/results/ray.md
+bench-ray: encoders ray-wheel  ## measure Ray against the plain program, into benchmarks/results/ray.md, and compute the plan of docs/scale.md
 	$(RAY_PYTHON) benchmarks/ray/bench.py $(ARGS)
+	$(MAKE) --no-print-directory scale-plan ARGS=
 
 # ARGS are machines and prices: make scale-plan ARGS="--machine-cores 64 --price-per-hour 3".
-scale-plan:  ## compute the plan for 10^8 to 10^10 documents from the results, into benchmarks/results/scale-plan.md
+scale-plan:  ## compute the plan for 10^8 to 10^10 documents from the results, into benchmarks/results/scale-plan.md and docs/scale.md
 	python3 benchmarks/ray/plan.py $(ARGS)
 
 bench-languages: build  ## title to page on Debian's translated manual pages, into benchmarks/results/languages.md

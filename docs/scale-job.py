@@ -18,8 +18,9 @@ built = micpq.ray.build(
     "s3://corpus/news/",
     "/shared/news",
     shards=16,
+    # Of machines with 32 cores: 4 workers of 7 each. What is left reads.
     workers=16 * 4,
-    cpus_per_worker=8,
+    cpus_per_worker=7,
     train={"sample": 200_000, "bits": 64, "cpus_per_worker": 8},
     progress=progress,
 )

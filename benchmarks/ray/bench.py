@@ -1,7 +1,8 @@
-"""Overhead of Ray against the plain program, in one run: documents per second of a build, latency of a query.
+"""Overhead of Ray against the plain program, in one run: documents per second of a build, training, latency of a query.
 
-The contestants take turns, and an overhead compares two runs of one round. Writes benchmarks/results/ray.md and ray.json, from
-which plan.py computes the plan of docs/scale.md.
+The contestants take turns, and an overhead compares two runs of one round. A build is run at two sizes: what does not grow with the
+documents, the start of the workers above all, is told apart from the rate. So a run with few documents says what a large one would.
+Writes benchmarks/results/ray.md and ray.json, from which plan.py computes the plan of docs/scale.md.
 """
 
 from __future__ import annotations
@@ -15,10 +16,13 @@ import re
 import shutil
 import statistics
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+
+import report
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 # Ray runs workers behind everything else on the machine; the plain program runs at the usual priority.
@@ -49,54 +53,55 @@ def revision() -> str:
     return done.stdout.strip() or "unknown"
 
 
-def spread(values: list[float], digits: int = 4) -> str:
-    return f"{statistics.median(values):.{digits}g} ({min(values):.{digits}g} to {max(values):.{digits}g})"
-
-
-def percentile(values: list[float], share: float) -> float:
-    return sorted(values)[min(len(values) - 1, int(share * len(values)))]
-
-
 def size_of(directory: Path) -> int:
     return sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
 
 
-class Builds:
-    """Seconds of builds by the plain program with so many threads, and on Ray with so many workers of one thread."""
+#: Workers, and threads of the plain program.
+COUNTS = (1, 2)
+#: The small build has so many documents less.
+SMALL = 4
 
-    def __init__(self, folder: Path, corpus: Path, documents: int) -> None:
-        self.folder, self.corpus, self.documents = folder, corpus, documents
-        self.plain: dict[int, list[float]] = {1: [], 2: []}
-        self.ray: dict[int, list[float]] = {1: [], 2: []}
-        #: Documents per second of a worker while it encodes.
-        self.workers: dict[int, list[float]] = {1: [], 2: []}
-        #: Seconds until the first part is encoded: the processes start and load the encoder.
-        self.start: dict[int, list[float]] = {1: [], 2: []}
+
+class Builds:
+    """Seconds of builds by the plain program with so many threads, and on Ray with so many workers of one thread, by workers and size."""
+
+    def __init__(self, folder: Path, corpora: dict[int, Path]) -> None:
+        self.folder, self.corpora = folder, corpora
+        sizes = sorted(corpora)
+        self.plain: dict[int, dict[int, list[float]]] = {count: {size: [] for size in sizes} for count in COUNTS}
+        self.ray: dict[int, dict[int, list[float]]] = {count: {size: [] for size in sizes} for count in COUNTS}
         #: Seconds from the last encoded part to the end: the shards are written, one task each.
-        self.index: dict[int, list[float]] = {1: [], 2: []}
-        #: Bytes of the parts between encoding and indexing.
+        self.index: dict[int, dict[int, list[float]]] = {count: {size: [] for size in sizes} for count in COUNTS}
+        # Of the large build alone:
+        #: documents per second of a worker while it encodes;
+        self.workers: dict[int, list[float]] = {count: [] for count in COUNTS}
+        #: seconds until the first part is encoded: the processes start and load the encoder;
+        self.start: dict[int, list[float]] = {count: [] for count in COUNTS}
+        #: bytes of the parts between encoding and indexing.
         self.parts = 0
 
     def round(self, number: int) -> None:
         import micpq
 
-        for count in (1, 2):
-            contestants: list[Callable[[int], None]] = [self.build_plain, self.build_ray]
-            for build in contestants if number % 2 == 0 else contestants[::-1]:
-                build(count)
+        for count in COUNTS:
+            for size in sorted(self.corpora):
+                contestants: list[Callable[[int, int], None]] = [self.build_plain, self.build_ray]
+                for build in contestants if number % 2 == 0 else contestants[::-1]:
+                    build(count, size)
         micpq.set_threads(0)
 
-    def build_plain(self, threads: int) -> None:
+    def build_plain(self, threads: int, size: int) -> None:
         import micpq
 
         micpq.set_threads(threads)
         begun = time.perf_counter()
         # The encoder is loaded by each build, as each worker of Ray loads it.
         model = micpq.Model.load(self.folder / "model")
-        micpq.build(self.corpus, self.folder / "plain.micpq", model=model, replace=True).close()
-        self.plain[threads].append(time.perf_counter() - begun)
+        micpq.build(self.corpora[size], self.folder / "plain.micpq", model=model, replace=True).close()
+        self.plain[threads][size].append(time.perf_counter() - begun)
 
-    def build_ray(self, workers: int) -> None:
+    def build_ray(self, workers: int, size: int) -> None:
         import micpq.ray
 
         out = self.folder / "out"
@@ -109,141 +114,175 @@ class Builds:
             if not first:
                 # The first part was encoded at this rate.
                 first.append(last[0] - begun - done / max(rates.values()))
-            if done == self.documents:
+            if done == size:
                 self.parts = size_of(out / ".build" / "parts")
 
         begun = time.perf_counter()
-        built = micpq.ray.build(self.corpus, out, self.folder / "model", shards=workers, workers=workers, progress=progress)
+        # Parts small enough that two workers share a small corpus.
+        built = micpq.ray.build(
+            self.corpora[size], out, self.folder / "model", shards=workers, workers=workers, documents_per_part=512, progress=progress
+        )
         end = time.perf_counter()
-        self.ray[workers].append(end - begun)
-        self.index[workers].append(end - last[0])
-        self.workers[workers].extend(built.workers.values())
-        self.start[workers].append(first[0])
-        assert built.documents == self.documents
-
-    def overheads(self, count: int) -> list[float]:
-        return [100 * (ray / plain - 1) for ray, plain in zip(self.ray[count], self.plain[count])]
+        assert built.documents == size
+        self.ray[workers][size].append(end - begun)
+        self.index[workers][size].append(end - last[0])
+        if size == max(self.corpora):
+            self.workers[workers].extend(built.workers.values())
+            self.start[workers].append(first[0])
 
 
-def queries(folder: Path, corpus: Path, model: object, count: int, rounds: int) -> dict[int, list[tuple[list[float], list[float]]]]:
-    """Milliseconds of queries by vector, by the number of shards: (plain, Ray) of each round."""
+def train(folder: Path, count: int, encoder: str, rounds: int) -> dict[str, list[float]]:
+    """Seconds of training on so many texts, by the plain program with all threads and on Ray with one worker beside."""
     import micpq
     import micpq.ray
 
-    vectors = model.embeddings([document(10_000_000 + i)["text"] for i in range(count)])
-    found: dict[int, list[tuple[list[float], list[float]]]] = {}
-    plain = micpq.open(folder / "plain.micpq")
-    for shards in (1, 2):
-        out = folder / f"search-{shards}"
-        micpq.ray.build(corpus, out, folder / "model", shards=shards, workers=2)
-        with micpq.ray.Searcher(out) as searcher:
-            for number in range(rounds + 1):
-                times: tuple[list[float], list[float]] = ([], [])
-                for vector in vectors:
-                    answers = []
-                    for index, took in zip((plain, searcher), times):
-                        begun = time.perf_counter()
-                        answers.append(index.search(vector))
-                        took.append(1e3 * (time.perf_counter() - begun))
-                    assert answers[0] == answers[1]
-                # The first round warms up.
-                if number:
-                    found.setdefault(shards, []).append(times)
+    corpus = folder / "sample.jsonl"
+    corpus.write_text("".join(json.dumps(document(i)) + "\n" for i in range(count)))
+    options = {"bits": 64, "encoder": encoder, "epochs": 1, "views": "noise:12"}
+    found: dict[str, list[float]] = {"plain": [], "ray": []}
+    for number in range(rounds):
+        # Without the cache of an earlier round.
+        caches = [folder / f"cache-{number}-{who}" for who in found]
+        begun = time.perf_counter()
+        micpq.train(corpus, **options, cache=caches[0])
+        middle = time.perf_counter()
+        micpq.ray.train(corpus, **options, sample=count, cpus=1, workers=1, cache=caches[1])
+        found["plain"].append(middle - begun)
+        found["ray"].append(time.perf_counter() - middle)
+        print(f"training, round {number + 1} of {rounds}: {found}", flush=True)
     return found
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--documents", type=int, default=40_000)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--queries", type=int, default=200)
-    parser.add_argument("--encoder", default="all-MiniLM-L6-v2")
-    arguments = parser.parse_args()
+def starts(rounds: int) -> list[float]:
+    """Seconds to start Ray on this machine, in a process of its own, until it has run a task."""
+    program = (
+        "import os, time; begun = time.perf_counter(); import ray; "
+        "ray.init(address='local', num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level='ERROR', object_store_memory=100 << 20); "
+        "ray.get(ray.remote(os.getpid).remote()); print(time.perf_counter() - begun); ray.shutdown()"
+    )
+    # The cluster that is running here is not the one to be joined.
+    environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
+    run = [sys.executable, "-c", program]
+    return [float(subprocess.run(run, env=environment, check=True, capture_output=True, text=True).stdout.split()[-1]) for _ in range(rounds)]
+
+
+Times = dict[str, list[list[list[float]]]]
+
+
+def queries(folder: Path, corpus: Path, model: object, count: int, rounds: int) -> tuple[dict[int, Times], list[float]]:
+    """Milliseconds of queries by the number of shards and by what they are, "vector" or "text": for each round those of the plain program
+    and those of Ray. And milliseconds of an empty call to an actor, of which a search needs one at least."""
     import micpq
     import micpq.ray
     import ray
 
+    texts = [document(10_000_000 + i)["text"] for i in range(count)]
+    asked = {"vector": list(model.embeddings(texts)), "text": texts}
+    found: dict[int, Times] = {}
+    calls: list[float] = []
+    # Both encode a query with all threads.
+    plain = micpq.open(folder / "plain.micpq")
+    for shards in (1, 2, 4):
+        out = folder / f"search-{shards}"
+        micpq.ray.build(corpus, out, folder / "model", shards=shards, workers=2)
+        with micpq.ray.Searcher(out) as searcher:
+            actor = searcher._fleet.actors[0][0]
+            for number in range(rounds + 1):
+                for kind, of_kind in asked.items():
+                    times: list[list[float]] = [[], []]
+                    for position, query in enumerate(of_kind):
+                        answers = []
+                        contestants = [(plain, times[0]), (searcher, times[1])]
+                        for index, took in contestants if position % 2 == 0 else contestants[::-1]:
+                            begun = time.perf_counter()
+                            answers.append(index.search(query))
+                            took.append(1e3 * (time.perf_counter() - begun))
+                        assert answers[0] == answers[1]
+                    # The first round warms up.
+                    if number:
+                        found.setdefault(shards, {}).setdefault(kind, []).append(times)
+                for _ in range(count if number and shards == 1 else 0):
+                    begun = time.perf_counter()
+                    ray.get(actor.pid.remote())
+                    calls.append(1e3 * (time.perf_counter() - begun))
+        print(f"queries over {shards} shards: done", flush=True)
+    return found, calls
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--documents", type=int, default=40_000, help="8000 takes about a quarter of the time")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--queries", type=int, default=200)
+    parser.add_argument("--train", type=int, default=2000, help="texts to train on")
+    parser.add_argument("--encoder", default="all-MiniLM-L6-v2")
+    arguments = parser.parse_args()
+    import micpq
+    import ray
+
     load = os.getloadavg()[0]
+    ray_start = starts(arguments.rounds)
     cores = os.cpu_count() or 1
     # The tasks that read and index need a place beside the workers.
     ray.init(address="local", num_cpus=cores + 2, include_dashboard=False, log_to_driver=False, logging_level="ERROR", object_store_memory=200 << 20)
     ray.data.DataContext.get_current().enable_progress_bars = False
     folder = Path(tempfile.mkdtemp(prefix="micpq-bench-ray-"))
-    corpus = folder / "corpus.jsonl"
-    corpus.write_text("".join(json.dumps(document(i)) + "\n" for i in range(arguments.documents)))
-    model = micpq.train(
-        [document(i)["text"] for i in range(1000)], bits=64, encoder=arguments.encoder, epochs=1, views="noise:12", cache=folder / "cache"
-    )
-    model.save(folder / "model")
-
-    builds = Builds(folder, corpus, arguments.documents)
-    for number in range(arguments.rounds):
-        builds.round(number)
-        print(f"round {number + 1} of {arguments.rounds}: plain {builds.plain}, Ray {builds.ray}", flush=True)
-    latencies = queries(folder, corpus, model, arguments.queries, arguments.rounds)
-    shard = max((folder / "search-1").glob("shard-*"))
-    result = {
-        "machine": machine(),
-        "documents": arguments.documents,
-        "encoder": arguments.encoder,
-        "bits": 64,
-        "plain_build_seconds": builds.plain,
-        "ray_build_seconds": builds.ray,
-        "worker_documents_per_second": builds.workers,
-        "start_seconds": builds.start,
-        "index_seconds": builds.index,
-        "part_bytes_per_document": builds.parts / arguments.documents,
-        "query_milliseconds": {
-            shards: [[statistics.median(plain), statistics.median(ray)] for plain, ray in rounds] for shards, rounds in latencies.items()
-        },
-        # Every shard has a copy of the model, however many documents it has.
-        "bytes_per_document": (size_of(shard) - size_of(shard / "model")) / arguments.documents,
-        "code_bytes_per_document": size_of(shard / "codes") / arguments.documents,
-    }
-    (RESULTS / "ray.json").write_text(json.dumps(result, indent=1) + "\n")
-    report = table(arguments, result, builds, latencies, load)
-    (RESULTS / "ray.md").write_text(report)
-    print(report)
-    ray.shutdown()
-    shutil.rmtree(folder)
-
-
-def table(arguments: argparse.Namespace, result: dict, builds: Builds, latencies: dict, load: float) -> str:
-    import ray
-
-    now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
-    lines = [
-        "# Ray against the plain program", "",
-        f'`make bench-ray ARGS="--documents {arguments.documents} --rounds {arguments.rounds} --queries {arguments.queries}"`, {now}; '
-        f"{result['machine']}; micpq {revision()}, Ray {ray.__version__}; load average {load:.1f} at the start, {os.getloadavg()[0]:.1f} at the end.", "",
-        f"{arguments.documents:,} texts of 30 to 60 words, {arguments.encoder}, 64 bits, int8 rerank vectors. Medians (least to greatest) of interleaved rounds; an overhead",
-        "compares two runs of one round. Both load the encoder in every build. Ray itself is running; its workers are started by the build.", "",
-        "## Building", "",
-        "A worker has one thread, and there are as many shards as workers; the plain program has as many threads as Ray has workers.", "",
-        "| workers | plain, s | Ray, s | plain, documents/s | Ray, documents/s | overhead, % | a worker while it encodes, documents/s | until the first document, s | writing the shards, s |",
-        "|---|---|---|---|---|---|---|---|---|",
-    ]
-    for count in (1, 2):
-        plain, on_ray = builds.plain[count], builds.ray[count]
-        rates = [arguments.documents / statistics.median(seconds) for seconds in (plain, on_ray)]
-        lines.append(
-            f"| {count} | {spread(plain)} | {spread(on_ray)} | {rates[0]:.0f} | {rates[1]:.0f} | {spread(builds.overheads(count), 3)} "
-            f"| {spread(builds.workers[count])} | {spread(builds.start[count], 3)} | {spread(builds.index[count], 3)} |"
+    try:
+        corpora = {size: folder / f"corpus-{size}.jsonl" for size in (max(1, arguments.documents // SMALL), arguments.documents)}
+        for size, corpus in corpora.items():
+            corpus.write_text("".join(json.dumps(document(i)) + "\n" for i in range(size)))
+        model = micpq.train(
+            [document(i)["text"] for i in range(1000)], bits=64, encoder=arguments.encoder, epochs=1, views="noise:12", cache=folder / "cache"
         )
-    lines += [
-        "", "## Searching", "",
-        "A query by vector, k 10 with texts, re-ranked; one caller; the answers are compared. Milliseconds; the overhead is that of the medians of a round.", "",
-        "| shards | plain p50 | plain p99 | Ray p50 | Ray p99 | overhead of Ray, p50 |", "|---|---|---|---|---|---|",
-    ]
-    for shards, rounds in latencies.items():
-        columns = [spread([percentile(times[who], share) for times in rounds], 3) for who in (0, 1) for share in (0.5, 0.99)]
-        overhead = spread([statistics.median(on_ray) - statistics.median(plain) for plain, on_ray in rounds], 3)
-        lines.append(f"| {shards} | {' | '.join(columns)} | {overhead} |")
-    lines += [
-        "", f"A shard takes {result['bytes_per_document']:.0f} bytes per document on disk, texts and rerank vectors included; {result['code_bytes_per_document']:.1f} of them are packed codes. "
-        f"While it is built, the parts between encoding and indexing take {result['part_bytes_per_document']:.0f} bytes per document.",
-    ]
-    return "\n".join(lines) + "\n"
+        model.save(folder / "model")
+        builds = Builds(folder, corpora)
+        for number in range(arguments.rounds):
+            builds.round(number)
+            print(f"round {number + 1} of {arguments.rounds}: plain {builds.plain}, Ray {builds.ray}", flush=True)
+        training = train(folder, arguments.train, arguments.encoder, arguments.rounds)
+        # Of as many documents as the shards.
+        builds.build_plain(2, arguments.documents)
+        builds.plain[2][arguments.documents].pop()
+        latencies, calls = queries(folder, corpora[arguments.documents], model, arguments.queries, arguments.rounds)
+        shard = max((folder / "search-1").glob("shard-*"))
+        result = {
+            "machine": machine(),
+            "cores": cores,
+            "documents": arguments.documents,
+            "encoder": arguments.encoder,
+            "bits": 64,
+            "ray_start_seconds": ray_start,
+            "plain_build_seconds": builds.plain,
+            "ray_build_seconds": builds.ray,
+            "worker_documents_per_second": builds.workers,
+            "start_seconds": builds.start,
+            "index_seconds": builds.index,
+            "part_bytes_per_document": builds.parts / arguments.documents,
+            "train_documents": arguments.train,
+            "train_seconds": training,
+            "call_milliseconds": report.percentile(calls, 0.5),
+            "query_milliseconds": {
+                shards: {kind: [[report.percentile(t, share) for t in times for share in (0.5, 0.99)] for times in rounds] for kind, rounds in kinds.items()}
+                for shards, kinds in latencies.items()
+            },
+            # Every shard has a copy of the model, however many documents it has.
+            "bytes_per_document": (size_of(shard) - size_of(shard / "model")) / arguments.documents,
+            "code_bytes_per_document": size_of(shard / "codes") / arguments.documents,
+        }
+        result |= report.derived(result)
+        (RESULTS / "ray.json").write_text(json.dumps(result, indent=1) + "\n")
+        now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+        run = (
+            f'`make bench-ray ARGS="--documents {arguments.documents} --rounds {arguments.rounds} --queries {arguments.queries} --train {arguments.train}"`, {now}; '
+            f"{result['machine']}; micpq {revision()}, Ray {ray.__version__}; load average {load:.1f} at the start, {os.getloadavg()[0]:.1f} at the end."
+        )
+        # As the file has it: its keys are text.
+        text = report.text(run, json.loads(json.dumps(result)))
+        (RESULTS / "ray.md").write_text(text)
+        print(text)
+    finally:
+        ray.shutdown()
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 if __name__ == "__main__":
