@@ -9,6 +9,8 @@
 mod address;
 #[cfg(feature = "hub")]
 mod agent;
+#[cfg(feature = "hub")]
+mod cache;
 mod choice;
 mod config;
 mod convolution;
