@@ -156,7 +156,13 @@ impl Embedder {
             return Embedder::of_service(config, service, progress);
         }
         pull::locate_or_pull(&config.encoder, progress)?;
-        Embedder::load_local(config)?.on(config.device, progress)
+        let embedder = Embedder::load_local(config)?;
+        if config.pooling == PoolingChoice::Auto {
+            let recipe = embedder.loaded().recipe();
+            progress.note(&format!("encoder {}: {}", config.encoder, recipe.description()));
+            recipe.doubts().iter().for_each(|doubt| progress.warn(&format!("encoder {}: {doubt}", config.encoder)));
+        }
+        embedder.on(config.device, progress)
     }
 
     fn of_service(config: &EmbedderConfig, service: ServiceConfig, progress: &dyn Progress) -> Result<Self> {
