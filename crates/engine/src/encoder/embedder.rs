@@ -430,7 +430,7 @@ impl Embedder {
         }
         let mut out = match (&self.config.terms, &self.config.convolution) {
             (None, None) if self.service.is_some() => {
-                self.service.as_ref().expect("just seen").encode_views(tokens, views, progress)?
+                self.service.as_ref().expect("just seen").encode_views(role, tokens, views, progress)?
             }
             (None, None) => {
                 let pool = Pool { pooling: self.config.pooling, skip: self.skips[role as usize] };
