@@ -343,16 +343,21 @@ impl Embedder {
 
     /// Token ids of cleaned texts, with the prompt of their role in front.
     pub fn tokens_of(&self, role: Role, texts: &[impl AsRef<str> + Sync]) -> Result<Vec<Vec<u32>>> {
-        Ok(self.cut_tokens(role, texts)?.0)
+        Ok(self.tokens_and_cut_of(role, texts)?.0)
     }
 
     /// Token ids of the cleaned texts of documents, and which of them were cut at `max_tokens`. What a service cuts is not
     /// known here.
     pub fn tokens_and_cut(&self, texts: &[impl AsRef<str> + Sync]) -> Result<(Vec<Vec<u32>>, Vec<bool>)> {
-        self.cut_tokens(Role::Document, texts)
+        self.tokens_and_cut_of(Role::Document, texts)
     }
 
-    fn cut_tokens(&self, role: Role, texts: &[impl AsRef<str> + Sync]) -> Result<(Vec<Vec<u32>>, Vec<bool>)> {
+    /// The same of texts in either role.
+    pub fn tokens_and_cut_of(
+        &self,
+        role: Role,
+        texts: &[impl AsRef<str> + Sync],
+    ) -> Result<(Vec<Vec<u32>>, Vec<bool>)> {
         if let Some(terms) = &self.config.terms {
             let vocabulary = terms.vocabulary();
             let of = |text: &str| vocabulary.term_numbers(&self.config.clean.apply(text, None));
