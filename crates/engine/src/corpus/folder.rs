@@ -215,7 +215,7 @@ impl Documents {
 
     /// The document of the present file; `None` if it is a mailbox, which is open then.
     fn open(&mut self) -> Outcome<Option<Row>> {
-        let (parts, path, limit) = (self.parts()?, self.present.clone(), self.config.max_row_bytes);
+        let (parts, path) = (self.parts()?, self.present.clone());
         let about = self.about(&parts)?;
         let mut fields = match Kind::of(&path, &self.config.extract) {
             Kind::Mailbox => {
@@ -225,7 +225,7 @@ impl Documents {
                 return Ok(None);
             }
             Kind::Foreign => return Err(Fault::Row(foreign(&path))),
-            Kind::Command(command) => plain(utf8(&command.run(&path, limit).map_err(Fault::Row)?)?),
+            Kind::Command(command) => plain(utf8(&command.run(&path, &self.config).map_err(Fault::Row)?)?),
             Kind::Mail => mail::fields(&self.bytes()?).map_err(Fault::Row)?,
             Kind::Html => html_fields(utf8(&self.bytes()?)?),
             Kind::Markdown => {

@@ -410,11 +410,7 @@ fn refuse_address(path: &Path) -> Result<()> {
     let Some((scheme, rest)) = text.split_once("://").filter(|_| !path.exists()) else { return Ok(()) };
     let way = match scheme {
         "hf" => {
-            let name = rest.trim_start_matches("datasets/");
-            format!(
-                "download it first: huggingface-cli download {name} --repo-type dataset --local-dir data, then name its files, \
-                 for instance 'data/**/*.parquet'"
-            )
+            format!("download it first: {}, then name its files, for instance 'data/**/*.parquet'", hub_download(rest))
         }
         "s3" | "gs" | "az" => {
             "copy it first with the client of that store, or mount it, then name the files".to_owned()
@@ -425,6 +421,24 @@ fn refuse_address(path: &Path) -> Result<()> {
 }
 
 /// The files that a pattern like `data/**/*.parquet` matches, in the order of their names; `None` if it is no pattern.
+/// The command that downloads what an address of the Hugging Face hub names.
+fn hub_download(address: &str) -> String {
+    let (kind, rest) = match address.split_once('/') {
+        Some(("datasets", rest)) => (" --repo-type dataset", rest),
+        Some(("spaces", rest)) => (" --repo-type space", rest),
+        Some(("models", rest)) => ("", rest),
+        _ => ("", address),
+    };
+    let mut parts = rest.trim_end_matches('/').splitn(3, '/');
+    let name: Vec<&str> = parts.by_ref().take(2).collect();
+    let (name, revision) = match name.join("/").split_once('@') {
+        Some((name, revision)) => (name.to_owned(), format!(" --revision {revision}")),
+        None => (name.join("/"), String::new()),
+    };
+    let file = parts.next().map_or_else(String::new, |file| format!(" '{file}'"));
+    format!("hf download {name}{file}{kind}{revision} --local-dir data")
+}
+
 fn matching_paths(path: &Path) -> Result<Option<Vec<PathBuf>>> {
     let Some(text) = path.to_str().filter(|text| text.contains(['*', '?', '['])) else { return Ok(None) };
     // A name may hold these characters.
