@@ -44,6 +44,7 @@
 mod array;
 #[cfg(feature = "parquet")]
 mod batches;
+mod changes;
 mod config;
 mod document;
 mod extract;
@@ -70,10 +71,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+pub use changes::{FILE, FILE_HASH, FOLDER, FileHashes, FolderFile, files_below, folder_hash};
 pub use config::{CorpusConfig, Format, OnError};
 pub use document::{DocId, Document, Value};
 pub use extract::Extract;
-pub use folder::{FILE, FILE_HASH, FolderFile, files_below};
 #[doc(hidden)]
 pub use wire::{from_wire, to_wire};
 
@@ -420,7 +421,6 @@ fn refuse_address(path: &Path) -> Result<()> {
     Err(Error::input(&text, format!("is an address, and micpq reads files; {way}")))
 }
 
-/// The files that a pattern like `data/**/*.parquet` matches, in the order of their names; `None` if it is no pattern.
 /// The command that downloads what an address of the Hugging Face hub names.
 fn hub_download(address: &str) -> String {
     let (kind, rest) = match address.split_once('/') {
@@ -439,6 +439,7 @@ fn hub_download(address: &str) -> String {
     format!("hf download {name}{file}{kind}{revision} --local-dir data")
 }
 
+/// The files that a pattern like `data/**/*.parquet` matches, in the order of their names; `None` if it is no pattern.
 fn matching_paths(path: &Path) -> Result<Option<Vec<PathBuf>>> {
     let Some(text) = path.to_str().filter(|text| text.contains(['*', '?', '['])) else { return Ok(None) };
     // A name may hold these characters.
