@@ -22,6 +22,8 @@ pub struct Tokenizer {
     ends: bool,
     // Left out of every text.
     dropped: Option<u32>,
+    // Texts are cut after so many characters per token first, as model2vec does.
+    chars_per_token: Option<usize>,
     // Truncates to the length requested last. A copy with another length takes 5 ms, more than a query may.
     inner: Arc<RwLock<Arc<tokenizers::Tokenizer>>>,
     // Truncates nothing, to count tokens.
@@ -66,7 +68,14 @@ impl Tokenizer {
             .map_err(|e| Error::format(path, format!("its tokenizer refuses to go without truncation: {e}")))?;
         let whole = Arc::new(inner);
         let pieces = AsciiPieces::of(&whole).map(Arc::new);
-        Ok(Tokenizer { ends: true, dropped: None, inner: Arc::new(RwLock::new(whole.clone())), whole, pieces })
+        Ok(Tokenizer {
+            ends: true,
+            dropped: None,
+            chars_per_token: None,
+            inner: Arc::new(RwLock::new(whole.clone())),
+            whole,
+            pieces,
+        })
     }
 
     /// The token that is left out of every text.
@@ -91,7 +100,16 @@ impl Tokenizer {
         }
         let path = dir.join("tokenizer.json");
         let bytes = std::fs::read(&path).map_err(Error::io(&path))?;
-        self.of_known_words(&bytes, &path)
+        let chars_per_token = self.median_token_chars();
+        Ok(Tokenizer { chars_per_token, ..self.of_known_words(&bytes, &path)? })
+    }
+
+    /// The median length of a token in characters, rounded down.
+    fn median_token_chars(&self) -> Option<usize> {
+        let mut lengths: Vec<usize> = self.whole.get_vocab(true).keys().map(|token| token.chars().count()).collect();
+        lengths.sort_unstable();
+        let (low, high) = (lengths.get(lengths.len().saturating_sub(1) / 2)?, lengths.get(lengths.len() / 2)?);
+        Some((low + high) / 2)
     }
 
     /// Without the tokens that mark the ends of a text, and without unknown tokens. `bytes` are its `tokenizer.json`.
@@ -160,17 +178,20 @@ impl Tokenizer {
         }
         let cutting = self.truncating(max_tokens)?;
         let numbered: Vec<(usize, &str)> = texts.iter().map(AsRef::as_ref).enumerate().collect();
+        let max_chars = self.chars_per_token.map(|chars| chars.saturating_mul(max_tokens));
         let ids = |&(i, text): &(usize, &str)| {
+            let end = max_chars.and_then(|max| text.char_indices().nth(max)).map(|(end, _)| end);
+            let text = &text[..end.unwrap_or(text.len())];
             let read = |pieces: &Arc<AsciiPieces>| pieces.encode(text, max_tokens, self.ends);
             if let Some((mut ids, cut)) = self.pieces.as_ref().and_then(read) {
                 ids.retain(|id| Some(*id) != self.dropped);
-                return Ok((ids, cut));
+                return Ok((ids, end.is_some() || cut));
             }
             let encoding = cutting
                 .encode_fast(text, self.ends)
                 .map_err(|e| Error::input(format!("text {i}"), format!("cannot be tokenised: {e}")))?;
             let ids: Vec<u32> = encoding.get_ids().iter().copied().filter(|id| Some(*id) != self.dropped).collect();
-            Ok((ids, !encoding.get_overflowing().is_empty()))
+            Ok((ids, end.is_some() || !encoding.get_overflowing().is_empty()))
         };
         Ok(parallel::try_map(&numbered, ids)?.into_iter().unzip())
     }

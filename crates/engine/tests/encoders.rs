@@ -103,7 +103,7 @@ fn rounded_products_stay_near_and_rows_do_not_depend_on_their_batch() {
 fn dropout_gives_views_that_only_their_numbers_decide() {
     for name in KINDS {
         let golden = Golden::read(name);
-        for precision in [Precision::F32, Precision::Int8] {
+        for precision in [Precision::F32, Precision::Bf16, Precision::Int8] {
             let embedder = Embedder::load_local(&EmbedderConfig { precision, ..golden.config() }).unwrap();
             let tokens = embedder.tokens(&golden.texts).unwrap();
             let numbers: Vec<u64> = (0..tokens.len() as u64).collect();
@@ -117,6 +117,135 @@ fn dropout_gives_views_that_only_their_numbers_decide() {
             assert!(views[0].as_slice().iter().all(|v| v.is_finite()), "{name}");
             let clean = encode(&[None]);
             assert_eq!(views[2], clean[0], "{name}");
+        }
+    }
+}
+
+/// The architectures that have layers.
+fn transformers() -> impl Iterator<Item = &'static str> {
+    KINDS.into_iter().filter(|name| !["static", "model2vec"].contains(name))
+}
+
+#[test]
+fn dropout_of_the_last_layers_shares_the_lower_ones_in_every_architecture() {
+    for name in transformers() {
+        let golden = Golden::read(name);
+        for precision in [Precision::F32, Precision::Bf16, Precision::Int8] {
+            let encoder = Encoder::load_in(&folder().join(name), precision).unwrap();
+            let ids = encoder.tokenizer().encode(&golden.texts, encoder.default_length()).unwrap();
+            let numbers: Vec<u64> = (0..ids.len() as u64).collect();
+            let layers = encoder.config().num_hidden_layers;
+            let view = |number, last| Some(Dropout::new(0.3, 1, number, &numbers).in_last(last));
+            for pooling in [Pooling::Cls, Pooling::Mean] {
+                let encode = |views: &[_]| encoder.encode_views(&ids, pooling, views, &NoProgress).unwrap();
+                for last in 0..=layers {
+                    let together = encode(&[view(1, last), view(2, last), None]);
+                    for (i, own) in [view(1, last), view(2, last), None].into_iter().enumerate() {
+                        assert_eq!(together[i], encode(&[own])[0], "{name} in {precision}, view {i}, last {last}");
+                    }
+                    assert_eq!(together[0] == together[1], last == 0, "{name} in {precision}, last {last}");
+                    assert_eq!(together[0] == together[2], last == 0, "{name} in {precision}, last {last}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn the_shortcut_of_cls_pooling_gives_the_first_state_in_every_architecture() {
+    for name in transformers() {
+        let golden = Golden::read(name);
+        for precision in [Precision::F32, Precision::Bf16, Precision::Int8] {
+            let encoder = Encoder::load_in(&folder().join(name), precision).unwrap();
+            let ids = encoder.tokenizer().encode(&golden.texts, encoder.default_length()).unwrap();
+            let numbers: Vec<u64> = (0..ids.len() as u64).collect();
+            let view = Dropout::new(0.3, 1, 2, &numbers);
+            for dropout in [None, Some(view), Some(view.in_last(1))] {
+                let expected = encoder.encode(&ids, Pooling::Cls, dropout, &NoProgress).unwrap();
+                let mut found = Matrix::zeros(ids.len(), encoder.width());
+                let rows = found.as_mut_slice().chunks_exact_mut(encoder.width()).collect();
+                let take = |states: &[f32], row: &mut [f32]| row.copy_from_slice(&states[..row.len()]);
+                encoder.reduce(&ids, dropout, rows, take, &NoProgress).unwrap();
+                assert_eq!(found, expected, "{name} in {precision}");
+            }
+        }
+    }
+}
+
+/// How much wider than the small encoders those are on which rounding is measured.
+const WIDER: usize = 8;
+
+/// An encoder like that of `name`, with more values in every layer and random weights of the usual size: rounding errors of many
+/// values average out, as they do in encoders that people use.
+fn wider(name: &str) -> Copy {
+    use safetensors::tensor::{Dtype, SafeTensors, TensorView};
+    let copy = Copy::of(name);
+    let _ = std::fs::remove_file(copy.path("modules.json"));
+    let widths = ["hidden_size", "intermediate_size", "dim", "hidden_dim"];
+    copy.json("config.json", |config| {
+        for width in widths {
+            if let Some(size) = config[width].as_u64() {
+                config[width] = (size * WIDER as u64).into();
+            }
+        }
+        for heads in ["num_attention_heads", "n_heads"] {
+            if config[heads].is_u64() {
+                config[heads] = 8.into();
+            }
+        }
+    });
+    let bytes = std::fs::read(copy.path("model.safetensors")).unwrap();
+    let file = SafeTensors::deserialize(&bytes).unwrap();
+    let mut state = 7u64;
+    // Nearly normal: the sum of four uniform values.
+    let mut random = || {
+        let mut uniform = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 40) as f32 / (1u64 << 24) as f32 - 0.5
+        };
+        (0..4).map(|_| uniform()).sum::<f32>() * 1.73
+    };
+    let mut tensors = Vec::new();
+    for tensor in file.names() {
+        // The small encoders have 32 values in a state and 48 in between, or twice and three times as many side by side.
+        let widened = |size: &usize| if [32, 48, 96].contains(size) { size * WIDER } else { *size };
+        let shape: Vec<usize> = match file.tensor(tensor).unwrap().shape() {
+            // Buckets of distances by heads.
+            [buckets, _] if tensor.contains("relative_attention_bias") => vec![*buckets, 8],
+            shape => shape.iter().map(widened).collect(),
+        };
+        let is_norm = shape.len() == 1 && tensor.ends_with("weight");
+        let scale = match shape[..] {
+            [_, inputs] if !tensor.contains("embeddings") => 1.0 / (inputs as f32).sqrt(),
+            [_, _] => 0.5,
+            _ => 0.1,
+        };
+        let values = (0..shape.iter().product()).map(|_| f32::from(is_norm) + scale * random());
+        tensors.push((tensor.to_owned(), shape, values.flat_map(f32::to_le_bytes).collect::<Vec<u8>>()));
+    }
+    let views = tensors.iter().map(|(n, s, b)| (n, TensorView::new(Dtype::F32, s.clone(), b).unwrap()));
+    std::fs::write(copy.path("model.safetensors"), safetensors::serialize(views, None).unwrap()).unwrap();
+    copy
+}
+
+#[test]
+fn rounded_products_of_wide_encoders_stay_near() {
+    for name in transformers().filter(|name| *name != "bert-instructed") {
+        let copy = wider(name);
+        let texts = Golden::read(name).texts;
+        let load = |precision| Encoder::load_in(copy.0.path(), precision).unwrap();
+        let exact = load(Precision::F32);
+        let ids = exact.tokenizer().encode(&texts, exact.default_length()).unwrap();
+        let expected = exact.encode(&ids, Pooling::Mean, None, &NoProgress).unwrap();
+        for (precision, limit) in [(Precision::Bf16, 0.02), (Precision::Int8, 0.05)] {
+            let found = load(precision).encode(&ids, Pooling::Mean, None, &NoProgress).unwrap();
+            let norm = |values: &mut dyn Iterator<Item = f32>| values.map(|v| v * v).sum::<f32>().sqrt();
+            let error = |(a, b): (&[f32], &[f32])| {
+                norm(&mut a.iter().zip(b).map(|(a, b)| a - b)) / norm(&mut b.iter().copied())
+            };
+            let worst = found.iter().zip(expected.iter()).map(error).fold(0.0, f32::max);
+            println!("{name} in {precision}: {worst:.1e}");
+            assert!(worst < limit, "{name} in {precision}: {worst}");
         }
     }
 }
@@ -227,6 +356,80 @@ fn what_is_not_understood_is_refused_by_name() {
 }
 
 #[test]
+fn networks_that_are_no_encoders_of_texts_are_refused_by_name() {
+    // Without modules, its class alone tells a cross-encoder from an encoder.
+    for (class, parts) in [
+        ("BertForSequenceClassification", &["config.json", "BertForSequenceClassification", "cross-encoder"][..]),
+        ("HF_ColBERT", &["architectures is HF_ColBERT", "modules.json"]),
+    ] {
+        let copy = Copy::of("bert");
+        copy.json("config.json", |config| config["architectures"] = serde_json::json!([class]));
+        copy.load().unwrap();
+        std::fs::remove_file(copy.path("modules.json")).unwrap();
+        copy.refused(parts);
+    }
+    for class in ["BertModel", "BertForMaskedLM", "BertForPreTraining"] {
+        let copy = Copy::of("bert");
+        copy.json("config.json", |config| config["architectures"] = serde_json::json!([class]));
+        std::fs::remove_file(copy.path("modules.json")).unwrap();
+        copy.load().unwrap();
+    }
+    let copy = Copy::of("bert");
+    copy.json("config.json", |config| {
+        config["auto_map"] = serde_json::json!({ "AutoModel": "org/code--modeling_own.OwnModel" });
+    });
+    copy.refused(&["config.json", "auto_map", "org/code--modeling_own.OwnModel"]);
+
+    let described = |key: &str, value: &str| {
+        let copy = Copy::of("mpnet");
+        copy.json("config_sentence_transformers.json", |config| config[key] = value.into());
+        copy
+    };
+    described("model_type", "SparseEncoder").refused(&["model_type is SparseEncoder", "SentenceTransformer"]);
+    described("similarity_fn_name", "manhattan").refused(&["similarity_fn_name", "manhattan", "cosine, dot"]);
+    for name in ["dot", "euclidean", "cosine"] {
+        described("similarity_fn_name", name).load().unwrap();
+    }
+    // Vectors of different lengths.
+    let copy = Copy::of("bert-instructed");
+    copy.json("config_sentence_transformers.json", |config| config["similarity_fn_name"] = "euclidean".into());
+    copy.refused(&["similarity_fn_name", "euclidean"]);
+}
+
+/// Collects what a person is told.
+#[derive(Default)]
+struct Told(std::sync::Mutex<Vec<String>>);
+
+impl engine::Progress for Told {
+    fn note(&self, text: &str) {
+        self.0.lock().unwrap().push(text.to_owned());
+    }
+}
+
+#[test]
+fn the_recipe_of_an_encoder_is_told_and_a_missing_one_too() {
+    let told = |copy: &Copy, pooling: engine::encoder::PoolingChoice| {
+        let told = Told::default();
+        let encoder = copy.0.path().to_string_lossy().into_owned();
+        Embedder::load(&EmbedderConfig { encoder, pooling, ..EmbedderConfig::default() }, &told).unwrap();
+        told.0.into_inner().unwrap().join("\n")
+    };
+    let auto = EmbedderConfig::default().pooling;
+    let copy = Copy::of("bert");
+    let said = told(&copy, auto);
+    assert!(said.contains("cls of token states") && said.contains("queries begin with \"search: \""), "{said}");
+    assert!(!said.contains("modules.json"), "{said}");
+    copy.json("config_sentence_transformers.json", |config| config["similarity_fn_name"] = "dot".into());
+    assert!(!told(&copy, auto).contains("dot products"), "its vectors have unit length");
+    std::fs::remove_file(copy.path("modules.json")).unwrap();
+    let said = told(&copy, auto);
+    assert!(said.contains("has no modules.json") && said.contains("mean of token states"), "{said}");
+    assert!(said.contains("dot products"), "{said}");
+    // Who names a pooling has decided.
+    assert!(!told(&copy, Pooling::Cls.into()).contains("modules.json"));
+}
+
+#[test]
 fn missing_and_foreign_files_are_named() {
     for (name, file, parts) in [
         ("bert", "1_Pooling/config.json", &["1_Pooling/config.json", "is missing", "fetch the encoder again"][..]),
@@ -320,18 +523,46 @@ fn weights_in_parts_equal_weights_in_one_file() {
     copy.refused(&["model-00002-of-00002.safetensors"]);
 }
 
+/// An encoder in the folder `name` below a copy of another.
+fn below(copy: &Copy, name: &str) -> PathBuf {
+    let dir = copy.path(name);
+    std::fs::create_dir_all(&dir).unwrap();
+    for file in ["config.json", "model.safetensors", "tokenizer.json"] {
+        std::fs::copy(copy.path(file), dir.join(file)).unwrap();
+    }
+    dir
+}
+
+fn prompts(dir: &Path) -> (Option<String>, Option<String>) {
+    let config = EmbedderConfig { encoder: dir.to_string_lossy().into_owned(), ..EmbedderConfig::default() };
+    let recorded = Embedder::load_local(&config).unwrap().config().clone();
+    (recorded.query_prompt, recorded.document_prompt)
+}
+
 #[test]
 fn e5_encoders_have_their_prompts() {
     let copy = Copy::of("bert");
-    for (name, e5) in [("intfloat--e5-small-v2", true), ("multilingual-e5-base", true), ("e5-mistral", false)] {
-        let dir = copy.path(name);
-        std::fs::create_dir(&dir).unwrap();
-        for file in ["config.json", "model.safetensors", "tokenizer.json"] {
-            std::fs::copy(copy.path(file), dir.join(file)).unwrap();
+    let both = || (Some("query: ".to_owned()), Some("passage: ".to_owned()));
+    for (name, e5) in [
+        ("intfloat--e5-small-v2", true),
+        ("multilingual-e5-base", true),
+        ("e5-mistral", false),
+        ("multilingual-e5-large-instruct", false),
+        ("hub/models--intfloat--e5-base-v2/snapshots/0123456789abcdef", true),
+        ("hub/models--org--other/snapshots/0123456789abcdef", false),
+    ] {
+        let dir = below(&copy, name);
+        assert_eq!(prompts(&dir), if e5 { both() } else { (None, None) }, "{name}");
+        // Newer programs write that there are none.
+        for none in [r#"{"prompts": {}}"#, r#"{"prompts": {"query": "", "document": ""}}"#] {
+            std::fs::write(dir.join("config_sentence_transformers.json"), none).unwrap();
+            assert_eq!(prompts(&dir), if e5 { both() } else { (None, None) }, "{name}: {none}");
         }
-        let config = EmbedderConfig { encoder: dir.to_string_lossy().into_owned(), ..EmbedderConfig::default() };
-        let recorded = Embedder::load_local(&config).unwrap().config().clone();
-        assert_eq!(recorded.query_prompt.as_deref(), e5.then_some("query: "), "{name}");
-        assert_eq!(recorded.document_prompt.as_deref(), e5.then_some("passage: "), "{name}");
+        let own = r#"{"prompts": {"query": "q: ", "document": ""}}"#;
+        std::fs::write(dir.join("config_sentence_transformers.json"), own).unwrap();
+        assert_eq!(prompts(&dir), (Some("q: ".into()), None), "{name}: prompts of its makers come first");
     }
+    // A directory that was renamed.
+    copy.json("config.json", |config| config["_name_or_path"] = "intfloat/multilingual-e5-small".into());
+    assert_eq!(prompts(&below(&copy, "my-encoder")), both());
 }

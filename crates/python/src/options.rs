@@ -103,6 +103,7 @@ pub fn corpus(text: &str) -> Result<CorpusConfig> {
         infer_types: o.flag("infer_types")?.unwrap_or(defaults.infer_types),
         folder_labels: o.flag("folder_labels")?.unwrap_or(defaults.folder_labels),
         extract: o.texts("extract")?.iter().map(|text| text.parse()).collect::<Result<_>>()?,
+        max_extract_seconds: o.count("max_extract_seconds")?.map_or(defaults.max_extract_seconds, |v| v as u64),
         file_hashes: defaults.file_hashes,
         max_row_bytes: o.count("max_row_bytes")?.unwrap_or(defaults.max_row_bytes),
         max_unpacked_bytes: o.count("max_unpacked_bytes")?.map_or(defaults.max_unpacked_bytes, |v| v as u64),
@@ -111,7 +112,8 @@ pub fn corpus(text: &str) -> Result<CorpusConfig> {
     };
     o.end(
         "format, on_error, id_field, text_field, label_field, label_separator, ignore_fields, header, columns, delimiter, \
-         quoting, infer_types, folder_labels, extract, max_row_bytes, max_unpacked_bytes, allow_empty_text, unique_ids",
+         quoting, infer_types, folder_labels, extract, max_extract_seconds, max_row_bytes, max_unpacked_bytes, \
+         allow_empty_text, unique_ids",
     )?;
     config.validate()?;
     Ok(config)

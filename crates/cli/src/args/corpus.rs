@@ -17,6 +17,9 @@ pub struct CorpusArgs {
     /// --extract 'pdf=pdftotext {} -' --extract 'docx,odt=pandoc -t plain {}'
     #[arg(long, value_name = "ENDINGS=COMMAND")]
     pub extract: Vec<Extract>,
+    /// Stop a command of --extract that takes longer for one file, and skip the file. Default: 120
+    #[arg(long, value_name = "SECONDS")]
+    pub max_extract_seconds: Option<u64>,
     /// Field that holds the id. Default: id or _id
     #[arg(long, value_name = "NAME")]
     pub id_field: Option<String>,
@@ -68,6 +71,7 @@ impl CorpusArgs {
             format: self.format,
             on_error: self.on_error,
             extract: self.extract.clone(),
+            max_extract_seconds: self.max_extract_seconds.unwrap_or(defaults.max_extract_seconds),
             id_field: self.id_field.clone(),
             text_fields: self.text_field.clone(),
             label_field: self.label_field.clone(),

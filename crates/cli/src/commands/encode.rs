@@ -24,10 +24,13 @@ pub fn run(args: Encode, json: bool, progress: &TerminalProgress) -> Result<()> 
         None => NpyWriter::f32(&args.output, embedder.width())?,
     };
     let role = if args.queries { Role::Query } else { Role::Document };
+    let mut cut = 0;
     progress.stage("encoding", None);
     for chunk in chunks(&mut corpus) {
         let texts: Vec<String> = chunk?.into_iter().map(|d| d.text).collect();
-        let vectors = embedder.encode_as(role, &texts, progress)?;
+        let (tokens, were_cut) = embedder.tokens_and_cut_of(role, &texts)?;
+        cut += were_cut.iter().filter(|cut| **cut).count();
+        let vectors = embedder.encode_tokens_of(role, &tokens, progress)?;
         match &model {
             Some(model) => writer.rows_u8(&model.encode(&vectors)?)?,
             None => writer.rows_f32(&vectors)?,
@@ -37,10 +40,17 @@ pub fn run(args: Encode, json: bool, progress: &TerminalProgress) -> Result<()> 
     progress.finish();
     let columns = model.as_ref().map_or(embedder.width(), |m| m.shape().code_bytes());
     micpq::pipeline::report_skipped(&corpus, progress);
+    if cut > 0 {
+        let limit = embedder.config().max_tokens;
+        progress.warn(&format!(
+            "{cut} of {rows} texts are longer than {limit} tokens: only their beginnings are encoded; split them, or raise \
+             --max-tokens if the encoder takes more"
+        ));
+    }
     if json {
         return output::json(&serde_json::json!({
             "rows": rows, "columns": columns, "type": if model.is_some() { "u8" } else { "f32" },
-            "path": args.output, "skipped": corpus.skipped().count(),
+            "path": args.output, "skipped": corpus.skipped().count(), "cut": cut,
         }));
     }
     output::line(format!(

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use engine::index::Index;
 use engine::{Error, Progress};
-use micpq::pipeline::{SyncConfig, Synced, sync};
+use micpq::pipeline::{Looks, SyncConfig, Synced, sync_again};
 
 use super::embedder_of;
 use crate::args::Sync;
@@ -38,15 +38,28 @@ pub fn run(args: Sync, json: bool, progress: &TerminalProgress) -> Result<()> {
     let embedder = embedder_of(index.model(), args.computing, progress)?;
     let mut config = SyncConfig { corpus: args.source.config(), ..SyncConfig::default() };
     config.fill.commit_every = args.commit_every;
-    let mut first = true;
+    let (mut looks, mut first, mut problem) = (Looks::default(), true, None);
     loop {
-        let synced = sync(&index, &embedder, &args.folder, &config, progress)?;
-        progress.finish();
-        if first || synced.is_changed() || synced.filled.interrupted {
-            report(&index, &synced, json, progress)?;
-        }
-        if synced.filled.interrupted {
-            return Err(anyhow::Error::new(Error::Interrupted).context("run the same command to do the rest"));
+        match sync_again(&index, &embedder, &args.folder, &config, &mut looks, progress) {
+            Ok(synced) => {
+                progress.finish();
+                if first || problem.take().is_some() || synced.is_changed() || synced.filled.interrupted {
+                    report(&index, &synced, json, progress)?;
+                }
+                if synced.filled.interrupted {
+                    return Err(anyhow::Error::new(Error::Interrupted).context("run the same command to do the rest"));
+                }
+            }
+            Err(error) if first || matches!(error, Error::Interrupted) => return Err(error.into()),
+            // A disk that is away for a while does not end the watch. The same problem is told once.
+            Err(error) => {
+                progress.finish();
+                let now = error.to_string();
+                if problem.as_ref() != Some(&now) {
+                    progress.warn(&format!("sync failed, the next look tries again: {now}"));
+                }
+                problem = Some(now);
+            }
         }
         let Some(seconds) = args.watch else { return Ok(()) };
         first = false;

@@ -32,6 +32,23 @@ impl Bench {
         self.dir.path().join(name)
     }
 
+    /// Copies a small encoder of the engine's tests into the directory of encoders, under a name of its own.
+    pub fn add_encoder(&self, encoder: &str, name: &str) {
+        fn copy(from: &Path, to: &Path) {
+            std::fs::create_dir_all(to).unwrap();
+            for path in std::fs::read_dir(from).unwrap().map(|entry| entry.unwrap().path()) {
+                let target = to.join(path.file_name().unwrap());
+                if path.is_dir() {
+                    copy(&path, &target);
+                } else {
+                    std::fs::copy(&path, target).unwrap();
+                }
+            }
+        }
+        let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("../engine/tests/encoders").join(encoder);
+        copy(&from, &self.path("models").join(name));
+    }
+
     /// The binary, with the directory as its working directory.
     pub fn command(&self, line: &str) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_micpq"));

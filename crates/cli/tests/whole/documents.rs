@@ -37,6 +37,11 @@ fn texts_that_are_cut_are_counted_with_the_remedy() {
     let said = text(&output.stderr);
     assert!(output.status.success() && said.contains("40 of 40 texts are longer than the 32 tokens"), "{said}");
     assert!(said.contains("--chunk") && said.matches("are longer than").count() == 1, "{said}");
+    let output = bench.run("encode long.jsonl --encoder tiny -o long.npy");
+    let said = text(&output.stderr);
+    assert!(output.status.success() && said.contains("40 of 40 texts are longer than 32 tokens"), "{said}");
+    assert_eq!(bench.json("encode long.jsonl --encoder tiny -o long.npy")[0]["cut"], 40);
+    assert_eq!(bench.json("encode news.jsonl --encoder tiny -o news.npy")[0]["cut"], 0);
     let output = bench.run("index add long.micpq news.jsonl");
     assert!(!text(&output.stderr).contains("are longer than"), "short texts are not cut");
     let built = &bench.json(&format!("build long.jsonl {TINY} {QUICK} --chunk --force -o long.micpq"))[0];
@@ -147,6 +152,11 @@ fn folder(bench: &Bench) {
     write("mail.mbox", b"From a Thu Mar 19 10:00:00 1987\nFrom: a@b.c\nSubject: ship\nMessage-ID: <1@b>\n\nport strike\n\nFrom a Thu Mar 19 10:00:00 1987\nFrom: a@b.c\nSubject: cargo\nMessage-ID: <2@b>\n\ndock union\n");
     write("plain.txt", b"tanker price");
     write("latin.txt", b"caf\xe9");
+    write("latin.html", b"<title>Caf\xe9</title><p>coffee</p>");
+    write(
+        "wide.html",
+        &"\u{feff}<title>Wide</title><p>wheat</p>".encode_utf16().flat_map(u16::to_le_bytes).collect::<Vec<u8>>(),
+    );
     write("broken.pdf", b"this is no PDF");
 }
 
@@ -161,7 +171,11 @@ fn a_folder_of_files_is_read_and_what_fails_is_counted() {
         said.contains("latin.txt: not UTF-8: byte 0xe9") && said.contains("broken.pdf: \"false\" cannot read it"),
         "{said}"
     );
-    assert!(said.contains("2 rows skipped"), "{said}");
+    assert!(
+        said.contains("latin.html: not UTF-8: byte 0xe9") && said.contains("wide.html: this is UTF-16; convert it"),
+        "{said}"
+    );
+    assert!(said.contains("4 rows skipped"), "{said}");
     let hits = bench.json("search docs.micpq 'x' -k 100");
     let titles: BTreeMap<&str, &str> = hits
         .iter()
@@ -174,7 +188,16 @@ fn a_folder_of_files_is_read_and_what_fails_is_counted() {
 
     assert!(text(&bench.run(&format!("build docs {TINY} {QUICK} -o none.micpq")).stderr).contains("pdftotext {} -"));
     assert!(bench.fails(&format!("build docs {TINY} --on-error stop -o stop.micpq"), 1).contains("broken.pdf"));
-    assert!(bench.fails("build hf://datasets/org/name -o x.micpq", 1).contains("huggingface-cli download org/name"));
+    let said = bench.fails("build hf://datasets/org/name/data/a.parquet -o x.micpq", 1);
+    assert!(said.contains("hf download org/name 'data/a.parquet' --repo-type dataset --local-dir data"), "{said}");
+    assert!(
+        bench.fails("build hf://org/name@v1 -o x.micpq", 1).contains("hf download org/name --revision v1 --local-dir")
+    );
+    assert!(
+        bench
+            .fails(&format!("build docs {TINY} --max-extract-seconds 0 -o x.micpq"), 2)
+            .contains("max_extract_seconds is 0")
+    );
     assert!(bench.fails("build 'docs/*.xyz' -o x.micpq", 1).contains("matches no file"));
     assert!(bench.fails("build docs --extract pdf -o x.micpq", 2).contains("pdf=pdftotext {} -"));
     let hits = bench.ok(&format!("build 'docs/notes/1*.md' {TINY} {QUICK} -o some.micpq"));
@@ -246,7 +269,7 @@ fn sync_makes_an_index_like_its_folder() {
         (&first["added"], &first["replaced"], &first["deleted"], &first["unchanged"]),
         (&0.into(), &0.into(), &0.into(), &23.into())
     );
-    assert_eq!(first["skipped"], 2);
+    assert_eq!(first["skipped"], 4);
 
     std::fs::remove_file(bench.path("docs/notes/3.md")).unwrap();
     std::fs::write(bench.path("docs/notes/4.md"), "# Changed\n\nwheat\n").unwrap();
@@ -261,7 +284,7 @@ fn sync_makes_an_index_like_its_folder() {
     let second = &bench.json("sync docs docs.micpq")[0];
     assert_eq!(
         (&second["added"], &second["replaced"], &second["deleted"], &second["skipped"]),
-        (&1.into(), &2.into(), &1.into(), &3.into()),
+        (&1.into(), &2.into(), &1.into(), &5.into()),
         "{second}"
     );
     let now = contents(&bench, "docs.micpq");
@@ -271,6 +294,130 @@ fn sync_makes_an_index_like_its_folder() {
     assert_eq!(now["plain.txt"], "tanker price", "what cannot be read replaces nothing");
     assert_eq!(bench.json("index verify docs.micpq")[0]["sound"], true);
     assert!(bench.fails("sync docs nothing.micpq", 2).contains("micpq build docs"));
+}
+
+/// A message of an mbox file.
+fn message(id: &str, subject: &str) -> String {
+    format!("From a Thu Mar 19 10:00:00 1987\nFrom: a@b.c\nSubject: {subject}\nMessage-ID: <{id}>\n\nport strike\n\n")
+}
+
+#[cfg(unix)]
+#[test]
+fn files_below_a_folder_that_cannot_be_read_keep_their_documents() {
+    let bench = Bench::new();
+    folder(&bench);
+    bench.ok(&format!("build docs {TINY} {QUICK} -o docs.micpq"));
+    let before = contents(&bench, "docs.micpq");
+    // A folder that fails, for root too: its name leads in a circle. Another file is gone.
+    std::fs::rename(bench.path("docs/notes"), bench.path("away")).unwrap();
+    std::os::unix::fs::symlink("notes", bench.path("docs/notes")).unwrap();
+    std::fs::remove_file(bench.path("docs/plain.txt")).unwrap();
+    let output = bench.run("sync docs docs.micpq");
+    let said = text(&output.stderr);
+    assert!(output.status.success() && said.contains("docs/notes: "), "{said}");
+    let now = contents(&bench, "docs.micpq");
+    assert!(!now.contains_key("plain.txt") && now.len() == before.len() - 1, "{} of {}", now.len(), before.len());
+    // It is back, without one file.
+    std::fs::remove_file(bench.path("docs/notes")).unwrap();
+    std::fs::rename(bench.path("away"), bench.path("docs/notes")).unwrap();
+    std::fs::remove_file(bench.path("docs/notes/3.md")).unwrap();
+    let third = &bench.json("sync docs docs.micpq")[0];
+    assert_eq!((&third["deleted"], &third["unchanged"]), (&1.into(), &21.into()), "{third}");
+}
+
+#[test]
+fn a_message_that_cannot_be_read_any_more_keeps_its_document() {
+    let bench = Bench::new();
+    folder(&bench);
+    bench.ok(&format!("build docs {TINY} {QUICK} -o docs.micpq"));
+    let mailbox = bench.path("docs/mail.mbox");
+    let broken = "From a Thu Mar 19 10:00:00 1987\n\u{1}\u{2} no header\n\n";
+    std::fs::write(&mailbox, broken.to_owned() + &message("2@b", "cargo ship")).unwrap();
+    for round in 0..2 {
+        let synced = &bench.json("sync docs docs.micpq")[0];
+        assert_eq!((&synced["replaced"], &synced["deleted"]), (&1.into(), &0.into()), "{round}: {synced}");
+        let now = contents(&bench, "docs.micpq");
+        assert_eq!(now["mail.mbox#1@b"], "# ship\n\nport strike", "{round}");
+        assert_eq!(now["mail.mbox#2@b"], "# cargo ship\n\nport strike", "{round}");
+    }
+    // It is gone now, and all that is there can be read.
+    std::fs::write(&mailbox, message("2@b", "cargo ship")).unwrap();
+    bench.ok("sync docs docs.micpq");
+    assert!(!contents(&bench, "docs.micpq").contains_key("mail.mbox#1@b"));
+    assert_eq!(bench.json("sync docs docs.micpq")[0]["unchanged"], 23);
+}
+
+#[test]
+fn messages_with_the_same_id_are_all_kept() {
+    let bench = Bench::new();
+    folder(&bench);
+    let mailbox = |subjects: &[&str]| {
+        let messages: String = subjects.iter().map(|subject| message("same@b", subject)).collect();
+        std::fs::write(bench.path("docs/mail.mbox"), messages).unwrap();
+    };
+    let subjects = || {
+        let mail = contents(&bench, "docs.micpq").into_iter().filter(|(id, _)| id.starts_with("mail.mbox"));
+        mail.map(|(id, text)| format!("{id} {}", text.lines().next().unwrap())).collect::<Vec<_>>()
+    };
+    mailbox(&["one", "two"]);
+    bench.ok(&format!("build docs {TINY} {QUICK} -o docs.micpq"));
+    assert_eq!(subjects(), ["mail.mbox#same@b # one", "mail.mbox#same@b#2 # two"]);
+    mailbox(&["one", "two", "three"]);
+    bench.ok("sync docs docs.micpq");
+    assert_eq!(subjects(), ["mail.mbox#same@b # one", "mail.mbox#same@b#2 # two", "mail.mbox#same@b#3 # three"]);
+    mailbox(&["two"]);
+    bench.ok("sync docs docs.micpq");
+    assert_eq!(subjects(), ["mail.mbox#same@b # two"]);
+}
+
+#[test]
+fn an_index_is_kept_like_one_folder_which_may_move() {
+    let bench = Bench::new();
+    folder(&bench);
+    bench.ok(&format!("build docs {TINY} {QUICK} -o docs.micpq"));
+    let before = contents(&bench, "docs.micpq");
+    std::fs::create_dir(bench.path("other")).unwrap();
+    std::fs::write(bench.path("other/plain.txt"), "wheat harvest").unwrap();
+    let said = bench.fails("sync other docs.micpq", 2);
+    assert!(said.contains("another folder than") && said.contains("23 files, of which 0 are here"), "{said}");
+    assert_eq!(contents(&bench, "docs.micpq"), before);
+    std::fs::rename(bench.path("docs"), bench.path("moved")).unwrap();
+    std::fs::write(bench.path("moved/plain.txt"), "tanker").unwrap();
+    let synced = &bench.json("sync moved docs.micpq")[0];
+    assert_eq!((&synced["unchanged"], &synced["replaced"], &synced["deleted"]), (&22.into(), &1.into(), &0.into()));
+    // Where it is, everything may change.
+    std::fs::remove_dir_all(bench.path("moved")).unwrap();
+    std::fs::create_dir(bench.path("moved")).unwrap();
+    std::fs::write(bench.path("moved/plain.txt"), "tanker").unwrap();
+    assert!(bench.fails("sync moved docs.micpq", 2).contains("another folder"), "its files came from the old place");
+}
+
+#[test]
+fn a_watch_goes_on_after_an_error() {
+    let bench = Bench::new();
+    folder(&bench);
+    bench.ok(&format!("build docs {TINY} {QUICK} -o docs.micpq"));
+    let said = std::fs::File::create(bench.path("said")).unwrap();
+    let mut watch = bench.command("sync docs docs.micpq --watch 0.2");
+    let mut watch = watch.stdout(Stdio::null()).stderr(said).spawn().unwrap();
+    let mut wait = |what: &str, done: &dyn Fn() -> bool| {
+        let limit = std::time::Instant::now() + Duration::from_secs(60);
+        while !done() {
+            assert!(watch.try_wait().unwrap().is_none(), "it ended: {}", text(&bench.bytes("said")));
+            assert!(std::time::Instant::now() < limit, "{what}: {}", text(&bench.bytes("said")));
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    };
+    wait("skips are told", &|| text(&bench.bytes("said")).contains("skipped: "));
+    std::fs::rename(bench.path("docs"), bench.path("away")).unwrap();
+    wait("the error is told", &|| text(&bench.bytes("said")).contains("sync failed, the next look tries again"));
+    std::fs::write(bench.path("away/new.md"), "# New\n\nship\n").unwrap();
+    std::fs::rename(bench.path("away"), bench.path("docs")).unwrap();
+    wait("the new file is there", &|| contents(&bench, "docs.micpq").contains_key("new.md"));
+    watch.kill().unwrap();
+    watch.wait().unwrap();
+    let told = text(&bench.bytes("said")).matches("sync failed").count();
+    assert_eq!(told, 1, "the same error is told once");
 }
 
 #[test]

@@ -3,9 +3,11 @@
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use sha1::Sha1;
 use sha2::{Digest, Sha256};
 
 use crate::bench::{Bench, text};
@@ -111,12 +113,33 @@ fn sha256(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().map(|b| format!("{b:02x}")).collect()
 }
 
+/// The name that git gives to bytes.
+fn git_sha1(bytes: &[u8]) -> String {
+    let hash = Sha1::new().chain_update(format!("blob {}\0", bytes.len())).chain_update(bytes).finalize();
+    hash.iter().map(|b| format!("{b:02x}")).collect()
+}
+
+fn is_large(name: &str) -> bool {
+    name.ends_with(".safetensors")
+}
+
 /// What the hub says about a file.
 fn described(name: &str, bytes: &[u8]) -> Reply {
-    let etag = if name.ends_with(".safetensors") { sha256(bytes) } else { sha256(bytes)[..40].to_owned() };
+    let etag = if is_large(name) { sha256(bytes) } else { git_sha1(bytes) };
     Reply { body: bytes.to_vec(), ..Reply::status(200) }
         .with("ETag", format!("\"{etag}\""))
         .with("X-Repo-Commit", COMMIT)
+}
+
+/// The hub's answer to a question for a small file: it is in a cache on the same host. There is no size of the file, and the
+/// length is that of the answer's own text.
+fn in_cache(repository: &str, name: &str, bytes: &[u8]) -> Reply {
+    let to = format!("/api/resolve-cache/models/{repository}/{COMMIT}/{}?%2F{name}=", name.replace('/', "%2F"));
+    let text = format!("Temporary Redirect. Redirecting to {to}");
+    Reply { body: text.into_bytes(), ..Reply::status(307) }
+        .with("Location", to)
+        .with("X-Repo-Commit", COMMIT)
+        .with("X-Linked-ETag", format!("\"{}\"", git_sha1(bytes)))
 }
 
 fn missing() -> Reply {
@@ -137,6 +160,12 @@ fn name_of(path: &str) -> &str {
     path.split_once("/resolve/").and_then(|(_, rest)| rest.split_once('/')).map_or("", |(_, file)| file)
 }
 
+/// The file that a path in the hub's cache of small files names.
+fn cached_name(path: &str) -> Option<String> {
+    let (_, file) = path.strip_prefix("/api/resolve-cache/models/")?.split_once(COMMIT)?;
+    Some(file.split('?').next()?.trim_start_matches('/').replace("%2F", "/"))
+}
+
 /// A hub of `org/tiny`. `special` may answer first.
 fn hub(
     files: HashMap<String, Vec<u8>>,
@@ -146,9 +175,14 @@ fn hub(
         if let Some(reply) = special(request, before) {
             return reply;
         }
-        let name = name_of(&request.path);
-        files.get(name).map_or_else(missing, |bytes| match request.method.as_str() {
-            "HEAD" => described(name, bytes),
+        let (name, cached) = match cached_name(&request.path) {
+            Some(name) => (name, true),
+            None => (name_of(&request.path).to_owned(), false),
+        };
+        let repository = request.path.split("/resolve/").next().unwrap_or_default().trim_matches('/');
+        files.get(&name).map_or_else(missing, |bytes| match request.method.as_str() {
+            _ if !cached && !is_large(&name) => in_cache(repository, &name, bytes),
+            "HEAD" => described(&name, bytes),
             _ => ranged(request, bytes),
         })
     })
@@ -323,4 +357,89 @@ fn bytes_with_another_checksum_are_fetched_again_and_never_used() {
     let (code, out) = run(&bench, "encoder pull org/tiny", &hub(files, always), &[]);
     assert!(code == Some(1) && out.contains("has SHA-256") && out.contains("pull again"), "{out}");
     assert!(!bench.path("models/org--tiny").exists());
+}
+
+#[test]
+fn a_busy_hub_is_given_the_time_it_asks_for() {
+    let bench = Bench::new();
+    let busy = |request: &Seen, before: usize| {
+        let first = request.method == "HEAD" && name_of(&request.path) == "config.json" && before == 0;
+        first.then(|| Reply::status(429).with("Retry-After", 1))
+    };
+    let hub = hub(files(&bench), busy);
+    let (code, out) = run(&bench, "encoder pull org/tiny", &hub, &[]);
+    assert_eq!(code, Some(0), "{out}");
+    assert!(out.contains("the hub answers 429; trying again in 1 s"), "{out}");
+}
+
+#[test]
+fn a_small_file_with_other_bytes_than_its_name_in_git_is_refused() {
+    let bench = Bench::new();
+    let files = files(&bench);
+    let mut wrong = files["vocab.txt"].clone();
+    wrong[0] ^= 1;
+    let damaged = move |request: &Seen, _: usize| {
+        let vocabulary = request.method == "GET" && cached_name(&request.path).as_deref() == Some("vocab.txt");
+        vocabulary.then(|| Reply { body: wrong.clone(), ..Reply::status(200) })
+    };
+    let (code, out) = run(&bench, "encoder pull org/tiny", &hub(files, damaged), &[]);
+    assert!(code == Some(1) && out.contains("vocab.txt: has git's SHA-1") && out.contains("pull again"), "{out}");
+    assert!(!bench.path("models/org--tiny").exists());
+}
+
+/// The files of a small encoder of the engine's tests, by their names below it.
+fn files_of(encoder: &str) -> HashMap<String, Vec<u8>> {
+    fn collect(root: &Path, folder: &Path, files: &mut HashMap<String, Vec<u8>>) {
+        for path in std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+            if path.is_dir() {
+                collect(root, &path, files);
+            } else {
+                let name = path.strip_prefix(root).unwrap().to_str().unwrap().replace('\\', "/");
+                files.insert(name, std::fs::read(&path).unwrap());
+            }
+        }
+    }
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../engine/tests/encoders").join(encoder);
+    let mut files = HashMap::new();
+    collect(&root, &root, &mut files);
+    files.remove("golden.json");
+    files
+}
+
+/// The weights of an encoder in two files, and the list of them.
+fn in_parts(files: &mut HashMap<String, Vec<u8>>) {
+    let bytes = files.remove("model.safetensors").unwrap();
+    let whole = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+    let mut list = serde_json::Map::new();
+    for part in 0..2usize {
+        let name = format!("model-0000{}-of-00002.safetensors", part + 1);
+        let own = whole.iter().enumerate().filter(|(i, _)| i % 2 == part).map(|(_, tensor)| tensor);
+        let own: Vec<_> = own.map(|(tensor, view)| (tensor.to_owned(), view)).collect();
+        own.iter().for_each(|(tensor, _)| drop(list.insert(tensor.clone(), name.clone().into())));
+        files.insert(name, safetensors::serialize(own, None).unwrap());
+    }
+    let list = serde_json::json!({ "metadata": {}, "weight_map": list });
+    files.insert("model.safetensors.index.json".into(), list.to_string().into_bytes());
+}
+
+#[test]
+fn weights_in_parts_and_modules_in_folders_are_fetched_whole() {
+    let bench = Bench::new();
+    let mut files = files_of("distilbert");
+    for (name, bytes) in &files {
+        let path = bench.path("local").join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, bytes).unwrap();
+    }
+    bench.ok("encode news.jsonl --encoder ./local --precision f32 -o local.npy");
+    in_parts(&mut files);
+    let names: Vec<String> = files.keys().cloned().collect();
+    assert!(names.iter().any(|name| name == "2_Dense/model.safetensors") && names.len() > 8, "{names:?}");
+    let hub = hub(files, |_, _| None);
+    let (code, out) = run(&bench, "encode news.jsonl --encoder org/tiny --precision f32 -o pulled.npy", &hub, &[]);
+    assert_eq!(code, Some(0), "{out}");
+    assert_eq!(bench.bytes("pulled.npy"), bench.bytes("local.npy"));
+    for name in names.iter().filter(|name| name.contains("safetensors")) {
+        assert!(bench.path("models/org--tiny").join(name).exists(), "{name}");
+    }
 }

@@ -52,6 +52,49 @@ fn an_index_of_a_services_vectors_is_built_and_searched_like_any_other() {
 }
 
 #[test]
+fn queries_get_the_prompt_that_the_servers_encoder_has_for_them() {
+    let bench = Bench::new();
+    bench.add_encoder("bert", "org--bert");
+    let own = "--encoder org/bert --precision f32";
+    bench.ok(&format!("build news.jsonl {own} --bits 16 --epochs 2 --views noise:4 -o own.micpq"));
+    let server = Server::start(&bench, "own.micpq");
+    let encoder = format!("--encoder http://{} --encoder-model own", server.address());
+    let values = |name: &str| engine::npy::read_f32(&bench.path(name)).unwrap();
+    let mut rows = Vec::new();
+    for flags in ["", "--queries"] {
+        bench.ok(&format!("encode news.jsonl {own} {flags} -o here{flags}.npy"));
+        bench.ok(&format!("encode news.jsonl {encoder} {flags} -o there{flags}.npy"));
+        let (here, there) = (values(&format!("here{flags}.npy")), values(&format!("there{flags}.npy")));
+        assert!(here.as_slice().iter().zip(there.as_slice()).all(|(a, b)| (a - b).abs() < 1e-6), "{flags}");
+        rows.push(there);
+    }
+    assert_ne!(rows[0], rows[1], "the encoder has a prompt of its own for queries");
+}
+
+#[test]
+fn a_server_takes_an_encoder_by_its_name_on_the_hub_and_pools_as_it_says() {
+    let bench = Bench::new();
+    // Its vectors are those of [CLS].
+    bench.add_encoder("bert", "org--bert");
+    let server = Server::start(&bench, "--data served");
+    let created = server.ok("PUT", "/v1/indexes/own", json!({ "encoder": "org/bert", "bits": 32 }));
+    assert!(created.is_object(), "{created}");
+    let texts = ["oil prices rise", "a strike in the harbour"];
+    let rows: String = texts.iter().map(|text| format!("{}\n", json!({ "text": text }))).collect();
+    std::fs::write(bench.path("texts.jsonl"), rows).unwrap();
+    let reply = server.ok("POST", "/v1/embeddings", json!({ "model": "own", "input": texts }));
+    let apart = |flags: &str| {
+        bench.ok(&format!("encode texts.jsonl --encoder org/bert {flags} -o rows{}.npy", flags.len()));
+        let rows = engine::npy::read_f32(&bench.path(&format!("rows{}.npy", flags.len()))).unwrap();
+        let found = reply["data"].as_array().unwrap().iter().flat_map(|row| row["embedding"].as_array().unwrap());
+        found.zip(rows.as_slice()).map(|(a, b)| (a.as_f64().unwrap() - f64::from(*b)).abs()).fold(0.0, f64::max)
+    };
+    assert!(apart("") < 1e-6, "as its makers meant it");
+    assert!(apart("--pooling cls --unit-length --document-prompt 'text: '") < 1e-6);
+    assert!(apart("--pooling mean --unit-length --document-prompt 'text: '") > 1e-3);
+}
+
+#[test]
 fn a_busy_service_is_asked_again_and_a_refusal_is_an_error() {
     let bench = Bench::new();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

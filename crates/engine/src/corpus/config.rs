@@ -130,6 +130,8 @@ pub struct CorpusConfig {
     pub folder_labels: bool,
     /// Commands that turn files of a folder into text, by their endings.
     pub extract: Vec<Extract>,
+    /// A command that takes longer for a file is stopped, and the file is a bad document.
+    pub max_extract_seconds: u64,
     /// Whether the documents of a folder have the attributes that [`super::FILE`] and others name, by which a later look
     /// finds what changed.
     pub file_hashes: bool,
@@ -161,6 +163,7 @@ impl Default for CorpusConfig {
             infer_types: true,
             folder_labels: false,
             extract: Vec::new(),
+            max_extract_seconds: 120,
             file_hashes: false,
             max_row_bytes: 16 << 20,
             max_unpacked_bytes: 16 << 30,
@@ -175,6 +178,9 @@ impl CorpusConfig {
         let refuse = |problem: String| Err(Error::config(problem));
         if self.max_row_bytes == 0 {
             return refuse("max_row_bytes is 0, which no row fits; the default is 16777216".into());
+        }
+        if self.max_extract_seconds == 0 {
+            return refuse("max_extract_seconds is 0, in which no command finishes; the default is 120".into());
         }
         if let Some(delimiter) = self.delimiter
             && (!delimiter.is_ascii() || matches!(delimiter, '"' | '\n' | '\r'))

@@ -1,17 +1,18 @@
 //! Folders: files of documents, one document per file, or files of rows, read one after the other.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use serde_json::{Map, Value as Json};
-use sha2::{Digest, Sha256};
 
+use super::changes::{FILE, FILE_HASH, FOLDER, content_hash, folder_hash};
 use super::config::{CorpusConfig, Format};
-use super::extract::{Extract, Kind, foreign, heading};
+use super::extract::{Kind, foreign, heading};
 use super::fields::{Row, utf8};
 use super::html::{self, Page};
 use super::lines::too_long;
@@ -181,8 +182,21 @@ pub(super) struct Documents {
 struct Mailbox {
     messages: Box<dyn Iterator<Item = io::Result<Vec<u8>>> + Send>,
     number: usize,
+    /// How often a name was used, by its hash: a message can be there twice.
+    names: HashMap<u64, u32>,
     /// Attributes of each message, by which a later look knows the file.
     about: Map<String, Json>,
+}
+
+impl Mailbox {
+    /// The name of a message, with a number from the second message of that name on.
+    fn unused(&mut self, name: String) -> String {
+        let mut hash = DefaultHasher::new();
+        name.hash(&mut hash);
+        let count = self.names.entry(hash.finish()).or_default();
+        *count += 1;
+        if *count == 1 { name } else { format!("{name}#{count}") }
+    }
 }
 
 type Outcome<T> = std::result::Result<T, Fault>;
@@ -215,17 +229,17 @@ impl Documents {
 
     /// The document of the present file; `None` if it is a mailbox, which is open then.
     fn open(&mut self) -> Outcome<Option<Row>> {
-        let (parts, path, limit) = (self.parts()?, self.present.clone(), self.config.max_row_bytes);
+        let (parts, path) = (self.parts()?, self.present.clone());
         let about = self.about(&parts)?;
         let mut fields = match Kind::of(&path, &self.config.extract) {
             Kind::Mailbox => {
                 let file = Source::open(&path, self.read.clone()).map_err(one)?;
                 let messages = Box::new(mail::messages(file.into_reader()));
-                self.mailbox = Some(Mailbox { messages, number: 0, about });
+                self.mailbox = Some(Mailbox { messages, number: 0, names: HashMap::new(), about });
                 return Ok(None);
             }
             Kind::Foreign => return Err(Fault::Row(foreign(&path))),
-            Kind::Command(command) => plain(utf8(&command.run(&path, limit).map_err(Fault::Row)?)?),
+            Kind::Command(command) => plain(utf8(&command.run(&path, &self.config).map_err(Fault::Row)?)?),
             Kind::Mail => mail::fields(&self.bytes()?).map_err(Fault::Row)?,
             Kind::Html => html_fields(utf8(&self.bytes()?)?),
             Kind::Markdown => {
@@ -252,19 +266,21 @@ impl Documents {
                 .then(|| Err(Fault::Row("is no mailbox: no line begins with \"From \"; check the file".into())));
         };
         mailbox.number += 1;
-        let (number, about) = (mailbox.number, mailbox.about.clone());
-        Some(self.message_row(message, number, about))
+        Some(self.message_row(message))
     }
 
-    fn message_row(&self, message: io::Result<Vec<u8>>, number: usize, about: Map<String, Json>) -> Outcome<Row> {
+    fn message_row(&mut self, message: io::Result<Vec<u8>>) -> Outcome<Row> {
         let bytes = message.map_err(|error| Fault::Row(format!("cannot be read: {error}")))?;
         if bytes.len() > self.config.max_row_bytes {
             return Err(too_long(bytes.len(), self.config.max_row_bytes));
         }
-        let mut fields = mail::fields(&bytes).map_err(|problem| Fault::Row(format!("message {number} {problem}")))?;
         let parts = self.parts()?;
+        let mailbox = self.mailbox.as_mut().expect("its message is being read");
+        let number = mailbox.number;
+        let mut fields = mail::fields(&bytes).map_err(|problem| Fault::Row(format!("message {number} {problem}")))?;
         let name = fields.get("message_id").and_then(Json::as_str).map_or_else(|| number.to_string(), str::to_owned);
-        fields.extend(about);
+        let name = mailbox.unused(name);
+        fields.extend(mailbox.about.clone());
         Ok(Row::file(format!("{}#{name}", parts.join("/")), fields, self.label(&parts).as_deref()))
     }
 
@@ -281,6 +297,7 @@ impl Documents {
         let mut about = Map::new();
         if self.config.file_hashes {
             let hash = content_hash(&self.present, &self.config.extract).map_err(one)?;
+            about.insert(FOLDER.into(), Json::String(folder_hash(&self.root).map_err(one)?));
             about.insert(FILE.into(), Json::String(parts.join("/")));
             about.insert(FILE_HASH.into(), Json::String(hash));
         }
@@ -335,55 +352,5 @@ impl Rows for Documents {
 
     fn place(&self) -> String {
         self.present.display().to_string()
-    }
-}
-
-/// Attribute of a document: the file it was read from, below the folder.
-pub const FILE: &str = "file";
-/// Attribute of a document: a hash of that file's content, and of the command that extracted its text.
-pub const FILE_HASH: &str = "file_hash";
-
-/// A file below a folder, as it is now.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FolderFile {
-    pub path: PathBuf,
-    /// Its path below the folder, as in the attribute [`FILE`].
-    pub name: String,
-    /// As in the attribute [`FILE_HASH`].
-    pub hash: String,
-}
-
-/// The files below a folder in the order of their names, and those that cannot be read, with the reason.
-pub fn files_below(root: &Path, config: &CorpusConfig) -> Result<(Vec<FolderFile>, Vec<String>)> {
-    let (mut files, mut unread) = (Vec::new(), Vec::new());
-    for (path, metadata) in Walk::new(root)? {
-        let below = path.strip_prefix(root).unwrap_or(&path);
-        let parts: Option<Vec<&str>> = below.iter().map(|part| part.to_str()).collect();
-        let hash = metadata.map_err(Error::io(&path)).and_then(|_| content_hash(&path, &config.extract));
-        match (parts, hash) {
-            (Some(parts), Ok(hash)) => {
-                let name = parts.join("/");
-                files.push(FolderFile { path, name, hash });
-            }
-            (None, _) => unread.push(format!("{}: the name is not UTF-8; rename the file", path.display())),
-            (_, Err(error)) => unread.push(error.to_string()),
-        }
-    }
-    Ok((files, unread))
-}
-
-/// A hash of a file's content, and of the command that would extract its text.
-fn content_hash(path: &Path, commands: &[Extract]) -> Result<String> {
-    let mut file = fs::File::open(path).map_err(Error::io(path))?;
-    let mut hash = Sha256::new();
-    if let Kind::Command(command) = Kind::of(path, commands) {
-        hash.update(command.to_string());
-    }
-    let mut buffer = vec![0; 128 << 10];
-    loop {
-        match io::Read::read(&mut file, &mut buffer).map_err(Error::io(path))? {
-            0 => return Ok(hex::encode(&hash.finalize()[..16])),
-            count => hash.update(&buffer[..count]),
-        }
     }
 }

@@ -44,6 +44,7 @@
 mod array;
 #[cfg(feature = "parquet")]
 mod batches;
+mod changes;
 mod config;
 mod document;
 mod extract;
@@ -70,10 +71,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+pub use changes::{FILE, FILE_HASH, FOLDER, FileHashes, FolderFile, files_below, folder_hash};
 pub use config::{CorpusConfig, Format, OnError};
 pub use document::{DocId, Document, Value};
 pub use extract::Extract;
-pub use folder::{FILE, FILE_HASH, FolderFile, files_below};
 #[doc(hidden)]
 pub use wire::{from_wire, to_wire};
 
@@ -410,11 +411,7 @@ fn refuse_address(path: &Path) -> Result<()> {
     let Some((scheme, rest)) = text.split_once("://").filter(|_| !path.exists()) else { return Ok(()) };
     let way = match scheme {
         "hf" => {
-            let name = rest.trim_start_matches("datasets/");
-            format!(
-                "download it first: huggingface-cli download {name} --repo-type dataset --local-dir data, then name its files, \
-                 for instance 'data/**/*.parquet'"
-            )
+            format!("download it first: {}, then name its files, for instance 'data/**/*.parquet'", hub_download(rest))
         }
         "s3" | "gs" | "az" => {
             "copy it first with the client of that store, or mount it, then name the files".to_owned()
@@ -422,6 +419,24 @@ fn refuse_address(path: &Path) -> Result<()> {
         _ => "download it first, for instance with curl -O, then name the file".to_owned(),
     };
     Err(Error::input(&text, format!("is an address, and micpq reads files; {way}")))
+}
+
+/// The command that downloads what an address of the Hugging Face hub names.
+fn hub_download(address: &str) -> String {
+    let (kind, rest) = match address.split_once('/') {
+        Some(("datasets", rest)) => (" --repo-type dataset", rest),
+        Some(("spaces", rest)) => (" --repo-type space", rest),
+        Some(("models", rest)) => ("", rest),
+        _ => ("", address),
+    };
+    let mut parts = rest.trim_end_matches('/').splitn(3, '/');
+    let name: Vec<&str> = parts.by_ref().take(2).collect();
+    let (name, revision) = match name.join("/").split_once('@') {
+        Some((name, revision)) => (name.to_owned(), format!(" --revision {revision}")),
+        None => (name.join("/"), String::new()),
+    };
+    let file = parts.next().map_or_else(String::new, |file| format!(" '{file}'"));
+    format!("hf download {name}{file}{kind}{revision} --local-dir data")
 }
 
 /// The files that a pattern like `data/**/*.parquet` matches, in the order of their names; `None` if it is no pattern.

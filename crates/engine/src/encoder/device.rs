@@ -11,7 +11,7 @@ use cuda::{Activation, Precision, Shape};
 
 use super::config::EncoderConfig;
 use super::weights::Weights;
-use super::{Dropout, Pool, Pooling};
+use super::{Dropout, Pool, Pooling, gpu_tensors};
 use crate::progress::Progress;
 use crate::{Error, Matrix, Result};
 
@@ -150,9 +150,9 @@ impl Gpu {
     fn cuda(number: usize, dir: &Path, config: &EncoderConfig, progress: &dyn Progress) -> Result<Self> {
         progress.stage("preparing the GPU", None);
         let device = cuda::Device::open(number).map_err(failure)?;
-        let weights = Weights::open(dir)?.prefixed("bert.");
+        let weights = Weights::open(dir)?.prefixed(gpu_tensors::prefix(config.architecture));
         let read = |name: &str| -> std::result::Result<Vec<f32>, Box<dyn std::error::Error + Send + Sync>> {
-            Ok(weights.read(name, &tensor_shape(config, name))?)
+            Ok(gpu_tensors::read(config, &weights, name)?)
         };
         let bert = cuda::Bert::new(&device, shape(config), Precision::F16, &read).map_err(failure)?;
         let info = device.info();
@@ -249,34 +249,13 @@ fn shape(config: &EncoderConfig) -> Shape {
         layers: config.num_hidden_layers,
         intermediate: config.intermediate_size,
         vocab: config.vocab_size,
-        positions: config.max_position_embeddings,
+        positions: config.max_tokens(),
         epsilon: config.layer_norm_eps,
         activation: match config.hidden_act.as_str() {
             "gelu_new" => Activation::GeluTanh,
             "relu" => Activation::Relu,
             _ => Activation::Gelu,
         },
-    }
-}
-
-/// The shape that a tensor of a `BertModel` must have, by its name.
-fn tensor_shape(config: &EncoderConfig, name: &str) -> Vec<usize> {
-    let (hidden, inner) = (config.hidden_size, config.intermediate_size);
-    if let Some(table) = name.strip_prefix("embeddings.") {
-        match table {
-            "word_embeddings.weight" => return vec![config.vocab_size, hidden],
-            "position_embeddings.weight" => return vec![config.max_position_embeddings, hidden],
-            "token_type_embeddings.weight" => return vec![config.type_vocab_size, hidden],
-            _ => {}
-        }
-    }
-    let feed_in = name.contains("intermediate.dense");
-    let feed_out = name.contains("output.dense") && !name.contains("attention.output");
-    let outputs = if feed_in { inner } else { hidden };
-    if name.contains("LayerNorm") || name.ends_with(".bias") {
-        vec![outputs]
-    } else {
-        vec![outputs, if feed_out { inner } else { hidden }]
     }
 }
 

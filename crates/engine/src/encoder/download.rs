@@ -4,6 +4,7 @@ use std::path::Path;
 
 use sha2::{Digest, Sha256};
 
+use super::cache::link;
 use super::hub::{self, Hub};
 use super::package::{self, KnownFile, Package};
 use super::pull::{self, collect};
@@ -117,7 +118,7 @@ fn from_hub(name: &str, to: &Path, progress: &dyn Progress) -> Result<()> {
     let hub = Hub::open(name, progress)?;
     collect(to, &mut |file| {
         let Some(found) = hub.file(file)? else { return Ok(false) };
-        hub::link(&found, &found, &to.join(file))?;
+        link(&found, &found, &to.join(file))?;
         Ok(true)
     })
 }

@@ -156,7 +156,13 @@ impl Embedder {
             return Embedder::of_service(config, service, progress);
         }
         pull::locate_or_pull(&config.encoder, progress)?;
-        Embedder::load_local(config)?.on(config.device, progress)
+        let embedder = Embedder::load_local(config)?;
+        if config.pooling == PoolingChoice::Auto {
+            let recipe = embedder.loaded().recipe();
+            progress.note(&format!("encoder {}: {}", config.encoder, recipe.description()));
+            recipe.doubts().iter().for_each(|doubt| progress.warn(&format!("encoder {}: {doubt}", config.encoder)));
+        }
+        embedder.on(config.device, progress)
     }
 
     fn of_service(config: &EmbedderConfig, service: ServiceConfig, progress: &dyn Progress) -> Result<Self> {
@@ -337,16 +343,21 @@ impl Embedder {
 
     /// Token ids of cleaned texts, with the prompt of their role in front.
     pub fn tokens_of(&self, role: Role, texts: &[impl AsRef<str> + Sync]) -> Result<Vec<Vec<u32>>> {
-        Ok(self.cut_tokens(role, texts)?.0)
+        Ok(self.tokens_and_cut_of(role, texts)?.0)
     }
 
     /// Token ids of the cleaned texts of documents, and which of them were cut at `max_tokens`. What a service cuts is not
     /// known here.
     pub fn tokens_and_cut(&self, texts: &[impl AsRef<str> + Sync]) -> Result<(Vec<Vec<u32>>, Vec<bool>)> {
-        self.cut_tokens(Role::Document, texts)
+        self.tokens_and_cut_of(Role::Document, texts)
     }
 
-    fn cut_tokens(&self, role: Role, texts: &[impl AsRef<str> + Sync]) -> Result<(Vec<Vec<u32>>, Vec<bool>)> {
+    /// The same of texts in either role.
+    pub fn tokens_and_cut_of(
+        &self,
+        role: Role,
+        texts: &[impl AsRef<str> + Sync],
+    ) -> Result<(Vec<Vec<u32>>, Vec<bool>)> {
         if let Some(terms) = &self.config.terms {
             let vocabulary = terms.vocabulary();
             let of = |text: &str| vocabulary.term_numbers(&self.config.clean.apply(text, None));
@@ -424,7 +435,7 @@ impl Embedder {
         }
         let mut out = match (&self.config.terms, &self.config.convolution) {
             (None, None) if self.service.is_some() => {
-                self.service.as_ref().expect("just seen").encode_views(tokens, views, progress)?
+                self.service.as_ref().expect("just seen").encode_views(role, tokens, views, progress)?
             }
             (None, None) => {
                 let pool = Pool { pooling: self.config.pooling, skip: self.skips[role as usize] };

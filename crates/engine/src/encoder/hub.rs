@@ -7,20 +7,27 @@
 //! models--org--name/refs/main                  the commit that a revision is
 //! models--org--name/blobs/ETAG                 a file's bytes
 //! models--org--name/snapshots/COMMIT/FILE      a link to them
+//! .locks/models--org--name/ETAG.lock           locked while the bytes are fetched
 //! ```
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use sha1::Sha1;
 use sha2::{Digest, Sha256};
 use ureq::http::Response;
 use ureq::{Agent, Body};
 
 use super::agent::agent_config;
+use super::cache::{cache_dir, is_offline, link, make_parent, token, variable};
 use crate::progress::Progress;
 use crate::{Error, Result, disk};
+
+#[cfg(test)]
+#[path = "hub_tests.rs"]
+mod tests;
 
 const ENDPOINT: &str = "https://huggingface.co";
 /// Maximum time without data from a server.
@@ -28,7 +35,11 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 /// A failing server or a cut connection is tried again so often, after waits that double.
 const TRIES: u32 = 5;
 const FIRST_WAIT: Duration = Duration::from_millis(200);
-/// Relative redirects of a request: a repository that was renamed.
+/// A hub that says how long to wait is obeyed up to this time.
+const MAX_WAIT: Duration = Duration::from_secs(60);
+/// How often a wait looks for an interrupt.
+const LOOK: Duration = Duration::from_millis(100);
+/// Redirects of a request.
 const MAX_REDIRECTS: usize = 5;
 /// Bytes between two checks for an interrupt.
 const STEP: usize = 64 << 10;
@@ -56,13 +67,43 @@ struct Meta {
     address: String,
 }
 
+/// What the answers to one question say about a file, the last one first.
+#[derive(Default)]
+struct Said {
+    commit: Option<String>,
+    linked_etag: Option<String>,
+    etag: Option<String>,
+    bytes: Option<u64>,
+}
+
+impl Said {
+    fn hear(&mut self, response: &Response<Body>) {
+        let put = |place: &mut Option<String>, name: &str| {
+            *place = header(response, name).or_else(|| place.take());
+        };
+        put(&mut self.commit, "x-repo-commit");
+        put(&mut self.linked_etag, "x-linked-etag");
+        put(&mut self.etag, "etag");
+        // The length of a redirect is that of its own text.
+        let length = || header(response, "content-length").filter(|_| response.status().as_u16() == 200);
+        let bytes = header(response, "x-linked-size").or_else(length).and_then(|size| size.parse().ok());
+        self.bytes = bytes.or(self.bytes);
+    }
+}
+
 /// Why a request gave no file.
 enum Failure {
     /// There is no such file; other files may be there.
     NoFile,
-    /// Trying again may help.
-    Passing(String),
+    /// Trying again may help, after the time that the server asks for.
+    Passing(String, Option<Duration>),
     Final(Error),
+}
+
+impl Failure {
+    fn passing(problem: impl Into<String>) -> Self {
+        Failure::Passing(problem.into(), None)
+    }
 }
 
 /// Splits `org/name@revision`; the revision is `main` by default. None if it is not a name of the hub.
@@ -90,9 +131,7 @@ impl<'a> Hub<'a> {
             name: repository.to_owned(),
             revision: revision.to_owned(),
             cache: cache_dir()?.join(format!("models--{}", repository.replace('/', "--"))),
-            offline: ["HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"].iter().any(|name| {
-                variable(name).is_some_and(|value| matches!(&*value.to_ascii_lowercase(), "1" | "true" | "yes" | "on"))
-            }),
+            offline: is_offline(),
             token: token(),
             agent: Agent::new_with_config(config.build()),
             progress,
@@ -117,20 +156,38 @@ impl<'a> Hub<'a> {
                 Ok(path) => return Ok(Some(path)),
                 Err(Failure::NoFile) => return Ok(None),
                 Err(Failure::Final(error)) => return Err(error),
-                Err(Failure::Passing(problem)) if attempt == TRIES => {
+                Err(Failure::Passing(problem, _)) if attempt == TRIES => {
                     return Err(self.failed(format!(
                         "{file} could not be fetched from the hub ({}): {problem}; check the connection and pull again, what has arrived is kept",
                         self.endpoint
                     )));
                 }
-                Err(Failure::Passing(problem)) => {
-                    self.progress.note(&format!("{file}: {problem}; trying again"));
-                    std::thread::sleep(wait);
+                Err(Failure::Passing(problem, asked)) => {
+                    let time = waiting_time(wait, asked);
+                    let again = match asked {
+                        Some(_) => format!("trying again in {} s", time.as_secs_f64().ceil()),
+                        None => "trying again".to_owned(),
+                    };
+                    self.progress.note(&format!("{file}: {problem}; {again}"));
+                    self.sleep(time)?;
                     wait *= 2;
                 }
             }
         }
         unreachable!("the last attempt returns")
+    }
+
+    fn sleep(&self, time: Duration) -> Result<()> {
+        let until = Instant::now() + time;
+        loop {
+            if self.progress.interrupted() {
+                return Err(Error::Interrupted);
+            }
+            match until.saturating_duration_since(Instant::now()) {
+                Duration::ZERO => return Ok(()),
+                left => std::thread::sleep(left.min(LOOK)),
+            }
+        }
     }
 
     /// The path of a file that an earlier download left.
@@ -148,40 +205,42 @@ impl<'a> Hub<'a> {
         Ok(Some(snapshot.join(file)).filter(|path| path.exists()))
     }
 
-    /// Asks for a file's commit, checksum and address.
+    /// Asks for a file's commit, checksum and address. Redirects on the same host are the hub's own: to the new name of a
+    /// repository, or to where it has its small files. What an answer on the way says about the file counts where the last one
+    /// is silent.
     fn ask(&self, file: &str) -> std::result::Result<Meta, Failure> {
         let mut address = format!("{}/{}/resolve/{}/{file}", self.endpoint, self.name, self.revision);
+        let mut said = Said::default();
         for _ in 0..MAX_REDIRECTS {
             let mut request = self.agent.head(&address).header("Accept-Encoding", "identity");
             if let Some(token) = &self.token {
                 request = request.header("Authorization", format!("Bearer {token}"));
             }
-            let response = request.call().map_err(|e| Failure::Passing(e.to_string()))?;
-            let location = header(&response, "location");
-            match (response.status().as_u16(), &location) {
-                // The repository has moved: the hub itself answers there.
-                (301..=308, Some(to)) if !to.contains("://") && header(&response, "x-repo-commit").is_none() => {
-                    address = joined(&address, to).ok_or_else(|| Failure::Passing(format!("redirects to {to}")))?;
+            let response = request.call().map_err(|e| Failure::passing(e.to_string()))?;
+            let status = response.status().as_u16();
+            said.hear(&response);
+            match (status, header(&response, "location")) {
+                (301..=308, Some(to)) => {
+                    let to =
+                        joined(&address, &to).ok_or_else(|| Failure::passing(format!("the hub redirects to {to}")))?;
+                    if !same_host(&to, &address) {
+                        return self.meta(said, to);
+                    }
+                    address = to;
                 }
-                (200 | 301..=308, _) => return self.meta(&response, &address, location),
-                (status, _) => return Err(self.refusal(file, status, &header(&response, "x-error-code"))),
+                (200, _) => return self.meta(said, address),
+                _ => return Err(self.refusal(file, &response)),
             }
         }
         Err(Failure::Final(self.failed(format!("{file}: more than {MAX_REDIRECTS} redirects; check HF_ENDPOINT"))))
     }
 
-    fn meta(
-        &self,
-        response: &Response<Body>,
-        address: &str,
-        location: Option<String>,
-    ) -> std::result::Result<Meta, Failure> {
+    fn meta(&self, said: Said, address: String) -> std::result::Result<Meta, Failure> {
         let broken =
             |what: &str| Failure::Final(self.failed(format!("the hub's answer has no {what}; check HF_ENDPOINT")));
-        let etag =
-            header(response, "x-linked-etag").or_else(|| header(response, "etag")).ok_or_else(|| broken("ETag"))?;
+        let etag = said.linked_etag.or(said.etag).ok_or_else(|| broken("ETag"))?;
         let etag = etag.trim_start_matches("W/").trim_matches('"').to_owned();
-        let commit = header(response, "x-repo-commit").ok_or_else(|| broken("X-Repo-Commit"))?;
+        let commit = said.commit.ok_or_else(|| broken("X-Repo-Commit"))?;
         // They become names of files.
         if [&etag, &commit]
             .iter()
@@ -189,15 +248,11 @@ impl<'a> Hub<'a> {
         {
             return Err(broken("usable ETag and X-Repo-Commit"));
         }
-        let size = header(response, "x-linked-size").or_else(|| header(response, "content-length"));
-        let address = match location {
-            Some(to) => joined(address, &to).ok_or_else(|| broken("usable Location"))?,
-            None => address.to_owned(),
-        };
-        Ok(Meta { commit, etag, bytes: size.and_then(|size| size.parse().ok()), address })
+        Ok(Meta { commit, etag, bytes: said.bytes, address })
     }
 
-    fn refusal(&self, file: &str, status: u16, code: &Option<String>) -> Failure {
+    fn refusal(&self, file: &str, response: &Response<Body>) -> Failure {
+        let (status, code) = (response.status().as_u16(), header(response, "x-error-code"));
         let gated = || {
             let advice = match &self.token {
                 None => "set HF_TOKEN to a token that may read it, or write one to the token file (\"hf auth login\")",
@@ -217,7 +272,7 @@ impl<'a> Hub<'a> {
             }
             (401 | 403, _) | (404, Some("RepoNotFound" | "GatedRepo")) => gated(),
             (404, Some(code)) => Failure::Final(self.failed(format!("{file}: the hub answers 404, {code}"))),
-            (408 | 429 | 500.., _) => Failure::Passing(format!("the hub answers {status}")),
+            (408 | 429 | 500.., _) => Failure::Passing(format!("the hub answers {status}"), retry_after(response)),
             _ => {
                 Failure::Final(self.failed(format!("{file}: the hub answers {status}; check the name and HF_ENDPOINT")))
             }
@@ -230,7 +285,11 @@ impl<'a> Hub<'a> {
         let own = |error: Error| Failure::Final(error);
         if !blob.exists() {
             make_parent(&blob).map_err(own)?;
-            self.download(file, meta, &blob)?;
+            let _locked = self.lock(file, &meta.etag).map_err(own)?;
+            // Another process may have fetched it meanwhile.
+            if !blob.exists() {
+                self.download(file, meta, &blob)?;
+            }
         }
         let place = self.cache.join("snapshots").join(&meta.commit).join(file);
         // Relative, so that the cache can be moved as a whole.
@@ -243,6 +302,29 @@ impl<'a> Hub<'a> {
             disk::replace(&reference, meta.commit.as_bytes()).map_err(own)?;
         }
         Ok(place)
+    }
+
+    /// Waits until no other process fetches these bytes. The lock is that of Python programs too.
+    fn lock(&self, file: &str, etag: &str) -> Result<File> {
+        let (cache, name) = (self.cache.parent(), self.cache.file_name());
+        let locks = cache.zip(name).map(|(cache, name)| cache.join(".locks").join(name)).expect("it is in the cache");
+        let path = locks.join(format!("{etag}.lock"));
+        make_parent(&path)?;
+        let lock = OpenOptions::new().create(true).append(true).open(&path).map_err(Error::io(&path))?;
+        let mut told = false;
+        loop {
+            match lock.try_lock() {
+                // A file system without locks: the checksum still tells damage.
+                Ok(()) | Err(TryLockError::Error(_)) => return Ok(lock),
+                Err(TryLockError::WouldBlock) => {
+                    if !told {
+                        self.progress.note(&format!("{file}: another program fetches it; waiting"));
+                        told = true;
+                    }
+                    self.sleep(LOOK)?;
+                }
+            }
+        }
     }
 
     /// Downloads a file, from where an earlier attempt stopped.
@@ -259,18 +341,12 @@ impl<'a> Hub<'a> {
         }
         let found = std::fs::metadata(&part).map_err(io)?.len();
         if let Some(bytes) = meta.bytes.filter(|bytes| *bytes != found) {
-            return Err(Failure::Passing(format!("{found} of {bytes} bytes have arrived")));
+            return Err(Failure::passing(format!("{found} of {bytes} bytes have arrived")));
         }
-        // Large files are named by their SHA-256, small ones by a checksum of git.
-        if meta.etag.len() == 64 {
-            let hash = hex::encode(Sha256::digest(&crate::mmap::Map::open(&part).map_err(Failure::Final)?[..]));
-            if hash != meta.etag {
-                std::fs::remove_file(&part).map_err(io)?;
-                return Err(Failure::Passing(format!(
-                    "has SHA-256 {hash}, expected {}: damaged on the way",
-                    meta.etag
-                )));
-            }
+        let bytes = crate::mmap::Map::open(&part).map_err(Failure::Final)?;
+        if let Some((kind, hash)) = checksum(&meta.etag, &bytes).filter(|(_, hash)| *hash != meta.etag) {
+            std::fs::remove_file(&part).map_err(io)?;
+            return Err(Failure::passing(format!("has {kind} {hash}, expected {}: damaged on the way", meta.etag)));
         }
         std::fs::rename(&part, blob).map_err(io)
     }
@@ -288,11 +364,11 @@ impl<'a> Hub<'a> {
             if let Some(token) = self.token.as_ref().filter(|_| same_host(&address, &self.endpoint)) {
                 request = request.header("Authorization", format!("Bearer {token}"));
             }
-            let response = request.call().map_err(|e| Failure::Passing(e.to_string()))?;
+            let response = request.call().map_err(|e| Failure::passing(e.to_string()))?;
             match (response.status().as_u16(), header(&response, "location")) {
                 (301..=308, Some(to)) if redirects < MAX_REDIRECTS => {
                     redirects += 1;
-                    address = joined(&address, &to).ok_or_else(|| Failure::Passing(format!("redirects to {to}")))?;
+                    address = joined(&address, &to).ok_or_else(|| Failure::passing(format!("redirects to {to}")))?;
                 }
                 _ => break response,
             }
@@ -303,10 +379,12 @@ impl<'a> Hub<'a> {
             200 => (File::create(part).map_err(io)?, 0),
             416 => {
                 std::fs::remove_file(part).map_err(io)?;
-                return Err(Failure::Passing("the server does not continue the file".into()));
+                return Err(Failure::passing("the server does not continue the file"));
             }
-            status @ (401 | 403) => return Err(self.refusal(file, status, &None)),
-            status @ (408 | 429 | 500..) => return Err(Failure::Passing(format!("the server answers {status}"))),
+            401 | 403 => return Err(self.refusal(file, &response)),
+            status @ (408 | 429 | 500..) => {
+                return Err(Failure::Passing(format!("the server answers {status}"), retry_after(&response)));
+            }
             status => {
                 return Err(Failure::Final(self.failed(format!("{file}: the server of its bytes answers {status}"))));
             }
@@ -322,7 +400,7 @@ impl<'a> Hub<'a> {
             let count = match body.read(&mut step) {
                 Err(e) if e.kind() == std::io::ErrorKind::Interrupted => continue,
                 other => {
-                    other.map_err(|e| Failure::Passing(format!("the connection broke after {have} bytes: {e}")))?
+                    other.map_err(|e| Failure::passing(format!("the connection broke after {have} bytes: {e}")))?
                 }
             };
             if count == 0 {
@@ -332,7 +410,7 @@ impl<'a> Hub<'a> {
             if meta.bytes.is_some_and(|bytes| have > bytes) {
                 drop(out);
                 std::fs::remove_file(part).map_err(io)?;
-                return Err(Failure::Passing("is longer than the hub says".into()));
+                return Err(Failure::passing("is longer than the hub says"));
             }
             out.write_all(&step[..count]).map_err(io)?;
             self.progress.advance(count as u64);
@@ -345,6 +423,28 @@ fn header(response: &Response<Body>, name: &str) -> Option<String> {
     Some(response.headers().get(name)?.to_str().ok()?.to_owned())
 }
 
+/// The time that a busy server asks to wait, in seconds. A date is left aside.
+fn retry_after(response: &Response<Body>) -> Option<Duration> {
+    header(response, "retry-after")?.trim().parse().ok().map(Duration::from_secs)
+}
+
+/// How long to wait: `own`, or what a server asks for within bounds.
+fn waiting_time(own: Duration, asked: Option<Duration>) -> Duration {
+    asked.map_or(own, |asked| asked.min(MAX_WAIT).max(own))
+}
+
+/// The checksum that an ETag is, of `bytes`: SHA-256 of large files, git's name of small ones.
+fn checksum(etag: &str, bytes: &[u8]) -> Option<(&'static str, String)> {
+    match etag.len() {
+        64 => Some(("SHA-256", hex::encode(Sha256::digest(bytes)))),
+        40 => {
+            let hash = Sha1::new().chain_update(format!("blob {}\0", bytes.len())).chain_update(bytes);
+            Some(("git's SHA-1", hex::encode(hash.finalize())))
+        }
+        _ => None,
+    }
+}
+
 fn joined(base: &str, to: &str) -> Option<String> {
     url::Url::parse(base).ok()?.join(to).ok().map(Into::into)
 }
@@ -355,57 +455,4 @@ fn same_host(a: &str, b: &str) -> bool {
         Some((address.scheme().to_owned(), address.host_str()?.to_owned(), address.port_or_known_default()))
     };
     host(a).is_some() && host(a) == host(b)
-}
-
-fn variable(name: &str) -> Option<String> {
-    std::env::var(name).ok().filter(|value| !value.is_empty())
-}
-
-fn home() -> Result<PathBuf> {
-    if let Some(home) = variable("HF_HOME") {
-        return Ok(PathBuf::from(home));
-    }
-    let cache = variable("XDG_CACHE_HOME").map(PathBuf::from);
-    let own =
-        || Some(PathBuf::from(std::env::var_os("HOME").or_else(|| std::env::var_os("USERPROFILE"))?).join(".cache"));
-    let cache = cache.or_else(own).ok_or_else(|| {
-        Error::config("neither HF_HOME nor HOME is set; set HF_HOME to the directory for files of the hub")
-    })?;
-    Ok(cache.join("huggingface"))
-}
-
-/// The cache of the hub that all programs of this user share.
-fn cache_dir() -> Result<PathBuf> {
-    let named = variable("HF_HUB_CACHE").or_else(|| variable("HUGGINGFACE_HUB_CACHE"));
-    named.map_or_else(|| Ok(home()?.join("hub")), |dir| Ok(PathBuf::from(dir)))
-}
-
-fn token() -> Option<String> {
-    let given = variable("HF_TOKEN").or_else(|| variable("HUGGING_FACE_HUB_TOKEN"));
-    let file = || variable("HF_TOKEN_PATH").map(PathBuf::from).or_else(|| Some(home().ok()?.join("token")));
-    let token = given.or_else(|| std::fs::read_to_string(file()?).ok())?;
-    Some(token.trim().to_owned()).filter(|token| !token.is_empty())
-}
-
-fn make_parent(path: &Path) -> Result<()> {
-    let parent = path.parent().expect("it is below the cache");
-    std::fs::create_dir_all(parent).map_err(Error::io(parent))
-}
-
-/// Makes `place` a link to `file`, with the text `to`; a second name or a copy where there are no links.
-pub fn link(file: &Path, to: &Path, place: &Path) -> Result<()> {
-    make_parent(place)?;
-    if place.exists() {
-        return Ok(());
-    }
-    // A link whose file is gone.
-    let _ = std::fs::remove_file(place);
-    #[cfg(unix)]
-    let linked = std::os::unix::fs::symlink(to, place);
-    #[cfg(not(unix))]
-    let linked = std::io::Result::Err(std::io::ErrorKind::Unsupported.into());
-    linked
-        .or_else(|_: std::io::Error| std::fs::hard_link(file, place))
-        .or_else(|_| std::fs::copy(file, place).map(drop))
-        .map_err(Error::io(place))
 }

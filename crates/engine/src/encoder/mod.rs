@@ -9,6 +9,8 @@
 mod address;
 #[cfg(feature = "hub")]
 mod agent;
+#[cfg(feature = "hub")]
+mod cache;
 mod choice;
 mod config;
 mod convolution;
@@ -18,6 +20,7 @@ mod download;
 mod embedder;
 mod embedding;
 mod forward;
+mod gpu_tensors;
 mod head;
 #[cfg(feature = "hub")]
 mod hub;
@@ -87,6 +90,9 @@ enum Network {
     Static(statics::Static),
 }
 
+/// A GPU's vectors may be so far from the CPU's: more than rounding to 16 bits here and to bytes there, less than a wrong layer.
+const MAX_DISTANCE_TO_CPU: f32 = 0.25;
+
 pub struct Encoder {
     dir: PathBuf,
     config: EncoderConfig,
@@ -146,21 +152,48 @@ impl Encoder {
         })
     }
 
-    /// Moves it to `device`. [`Device::Auto`] takes a GPU that works, and notes why a GPU that is there does not. Only BERT runs on
-    /// a GPU: others stay on the CPU, and say so where a GPU was asked for.
+    /// Moves it to `device`. [`Device::Auto`] takes a GPU that works, and notes why a GPU that is there does not. Only BERT, and what
+    /// is BERT with other names, runs on a GPU: others stay on the CPU, and say so where a GPU was asked for.
     pub fn on(mut self, device: Device, progress: &dyn Progress) -> Result<Self> {
         let architecture = self.config.architecture;
-        if architecture != Architecture::Bert {
+        if !gpu_tensors::has_gpu(architecture) {
             if matches!(device, Device::Cuda(_)) {
                 progress.note(&format!(
-                    "encoding on the CPU: {} does not run on a GPU, only BERT does",
+                    "encoding on the CPU: {} does not run on a GPU, only BERT, RoBERTa and DistilBERT do",
                     architecture.name()
                 ));
             }
             return Ok(self);
         }
         self.gpu = device::Gpu::open(device, &self.recipe.network, &self.config, progress)?;
+        if let Some(gpu) = self.gpu.as_ref().filter(|_| architecture != Architecture::Bert) {
+            let distance = self.distance_to_cpu(gpu)?;
+            if distance.is_nan() || distance > MAX_DISTANCE_TO_CPU {
+                let problem = format!("{} gives other vectors there than on the CPU", architecture.name());
+                if matches!(device, Device::Cuda(_)) {
+                    return Err(Error::device(format!(
+                        "device {device}: {problem}; use the device cpu with this encoder"
+                    )));
+                }
+                progress.note(&format!("encoding on the CPU: {problem}"));
+                self.gpu = None;
+            }
+        }
         Ok(self)
+    }
+
+    /// How far a vector of the GPU is from the CPU's, relative to its length.
+    fn distance_to_cpu(&self, gpu: &device::Gpu) -> Result<f32> {
+        let ids = self.tokenizer.encode(
+            &["Oil prices rise again, and the strike in the harbour goes on."],
+            self.config.max_tokens().min(32),
+        )?;
+        let progress = crate::NoProgress;
+        let here = self.encode_on_cpu(&ids, Pooling::Mean.into(), &[None], &progress)?.remove(0);
+        let there = gpu.encode(&ids, cuda::Pooling::Mean, &[None], self.width(), &progress)?.remove(0);
+        let norm = |values: &mut dyn Iterator<Item = f32>| values.map(|v| v * v).sum::<f32>().sqrt();
+        let apart = norm(&mut here.as_slice().iter().zip(there.as_slice()).map(|(a, b)| a - b));
+        Ok(apart / norm(&mut here.as_slice().iter().copied()))
     }
 
     /// The GPU it computes on; `None` on the CPU.

@@ -24,6 +24,7 @@ pub(super) mod download {
 pub(super) mod service {
     use std::convert::Infallible;
 
+    use crate::encoder::Role;
     use crate::encoder::address::ServiceConfig;
     use crate::encoder::forward::Dropout;
     use crate::{Matrix, Progress, Result};
@@ -46,6 +47,7 @@ pub(super) mod service {
 
         pub fn encode_views(
             &self,
+            _: Role,
             _: &[impl AsRef<[u32]> + Sync],
             _: &[Option<Dropout>],
             _: &dyn Progress,

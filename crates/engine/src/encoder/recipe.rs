@@ -34,6 +34,10 @@ pub struct Recipe {
     pub query_prompt: Option<String>,
     /// Put in front of documents.
     pub document_prompt: Option<String>,
+    /// Whether its makers say how its vectors are made: it has a `modules.json`, or is one of model2vec.
+    pub is_described: bool,
+    /// Whether its makers compare vectors by their dot product, although they have different lengths.
+    pub is_for_dot_product: bool,
 }
 
 /// The first module.
@@ -60,10 +64,14 @@ impl Recipe {
             drop_unknown: false,
             query_prompt: None,
             document_prompt: None,
+            is_described: false,
+            is_for_dot_product: false,
         };
         if let Some(modules) = json(&dir.join("modules.json"))? {
             recipe.modules(dir, &modules)?;
+            recipe.is_described = true;
         }
+        recipe.check_network()?;
         recipe.lengths()?;
         // Newer files have no model_type, but say whether vectors are normalised.
         let model2vec = |config: &Value| {
@@ -72,7 +80,10 @@ impl Recipe {
         if let Some(config) = json(&dir.join("config.json"))?.filter(model2vec) {
             recipe.model2vec(&config);
         }
-        recipe.prompts(dir)?;
+        let file = dir.join("config_sentence_transformers.json");
+        let config = json(&file)?.unwrap_or_default();
+        recipe.comparison(&file, &config)?;
+        recipe.prompts(dir, &file, &config)?;
         Ok(recipe)
     }
 
@@ -93,6 +104,9 @@ impl Recipe {
                 Step::Normalize => text += ", unit length",
             }
         }
+        if let Some(max_tokens) = self.max_tokens {
+            text += &format!(", {max_tokens} tokens at most");
+        }
         for (name, prompt) in [("queries", &self.query_prompt), ("documents", &self.document_prompt)] {
             if let Some(prompt) = prompt {
                 text += &format!("; {name} begin with \"{prompt}\"");
@@ -101,10 +115,27 @@ impl Recipe {
         text
     }
 
+    /// What a person should check before relying on this encoder.
+    pub fn doubts(&self) -> Vec<&'static str> {
+        let mut doubts = Vec::new();
+        if !self.is_described {
+            doubts.push(
+                "has no modules.json, which says how its vectors are made: the mean of token states is taken. If its model card \
+                 asks for another pooling or for prompts, set pooling, query_prompt and document_prompt",
+            );
+        }
+        if self.is_for_dot_product {
+            doubts
+                .push("was made for dot products: here the directions of its vectors are compared, not their lengths");
+        }
+        doubts
+    }
+
     /// A directory of model2vec, with or without `modules.json`. Its makers leave unknown tokens out, cut texts at 512 tokens, and
     /// normalise as its `config.json` says.
     fn model2vec(&mut self, config: &Value) {
         self.kind = Kind::Static;
+        self.is_described = true;
         self.drop_unknown = true;
         let max_tokens = config["max_length"].as_u64().map_or(512, |length| length as usize);
         self.max_tokens = Some(max_tokens).filter(|_| config.get("max_length") != Some(&Value::Null));
@@ -163,6 +194,63 @@ impl Recipe {
         Ok(())
     }
 
+    /// Refuses a network that is more than the encoder of its kind: a head of its own, or code of its own.
+    fn check_network(&self) -> Result<()> {
+        let file = self.network.join("config.json");
+        let Some(config) = json(&file)? else { return Ok(()) };
+        if let Some(code) = config["auto_map"]["AutoModel"].as_str() {
+            return Err(Error::format(
+                &file,
+                format!(
+                    "auto_map says that the encoder needs code of its own ({code}), which is not run; use an encoder without, or \
+                     vectors that another program computed"
+                ),
+            ));
+        }
+        // The modules say what is taken from the network, whatever head it once had.
+        if self.is_described || self.kind == Kind::Static {
+            return Ok(());
+        }
+        let classes = config["architectures"].as_array().into_iter().flatten().filter_map(Value::as_str);
+        let is_known = |class: &&str| NETWORKS.iter().any(|end| class.ends_with(end));
+        let Some(class) = classes.into_iter().find(|class| !is_known(class)) else { return Ok(()) };
+        let kind = if class.ends_with("ForSequenceClassification") {
+            "a cross-encoder or classifier, which scores texts and has no vectors"
+        } else {
+            "a network whose vectors are not known here"
+        };
+        Err(Error::format(
+            &file,
+            format!(
+                "architectures is {class}: {kind}. Use an encoder of texts, or add a modules.json that says how its vectors are made"
+            ),
+        ))
+    }
+
+    /// How its makers compare vectors, and of which kind it is.
+    fn comparison(&mut self, file: &Path, config: &Value) -> Result<()> {
+        let bad = |problem: String| Error::format(file, problem);
+        if let Some(kind) = config["model_type"].as_str().filter(|kind| *kind != "SentenceTransformer") {
+            return Err(bad(format!(
+                "model_type is {kind}, expected SentenceTransformer; use an encoder that gives one vector per text"
+            )));
+        }
+        let is_unit = self.steps.last() == Some(&Step::Normalize);
+        match &config["similarity_fn_name"] {
+            Value::Null => {}
+            Value::String(name) if name == "cosine" => {}
+            Value::String(name) if name == "dot" => self.is_for_dot_product = !is_unit,
+            // Of vectors of unit length it gives the order of their cosines.
+            Value::String(name) if name == "euclidean" && is_unit => {}
+            other => {
+                return Err(bad(format!(
+                    "similarity_fn_name is {other}, which is not read; known: cosine, dot. Use an encoder that compares by one of them"
+                )));
+            }
+        }
+        Ok(())
+    }
+
     /// Maximum length and case of `sentence_bert_config.json`, which older programs named after the architecture.
     fn lengths(&mut self) -> Result<()> {
         let mut found = None;
@@ -185,16 +273,14 @@ impl Recipe {
     }
 
     /// The names are those that `encode_query` and `encode_document` of sentence-transformers look for.
-    fn prompts(&mut self, dir: &Path) -> Result<()> {
+    fn prompts(&mut self, dir: &Path, file: &Path, config: &Value) -> Result<()> {
         const QUERY: &str = "query";
         const DOCUMENT: [&str; 3] = ["document", "passage", "corpus"];
-        let file = dir.join("config_sentence_transformers.json");
-        let config = json(&file)?.unwrap_or_default();
         let prompt = |name: &str| -> Result<Option<String>> {
             match &config["prompts"][name] {
                 Value::Null => Ok(None),
                 Value::String(text) => Ok(Some(text.clone())),
-                other => Err(Error::format(&file, format!("prompt \"{name}\" is {other}, expected a text"))),
+                other => Err(Error::format(file, format!("prompt \"{name}\" is {other}, expected a text"))),
             }
         };
         // Of a name, an empty text counts as none: newer versions write empty prompts for "query" and "document".
@@ -213,23 +299,44 @@ impl Recipe {
             config["default_prompt_name"].as_str().filter(|name| *name != QUERY && !DOCUMENT.contains(name))
         {
             let default = prompt(name)?.ok_or_else(|| {
-                Error::format(&file, format!("default_prompt_name is \"{name}\", which is not among its prompts"))
+                Error::format(file, format!("default_prompt_name is \"{name}\", which is not among its prompts"))
             })?;
             let default = Some(default).filter(|text| !text.is_empty());
             self.query_prompt = self.query_prompt.take().or_else(|| default.clone());
             self.document_prompt = self.document_prompt.take().or(default);
         }
-        if config["prompts"].is_null() && is_e5(dir) {
+        let is_empty = |prompt: &Value| prompt.as_str().is_some_and(str::is_empty);
+        let none = config["prompts"].as_object().is_none_or(|prompts| prompts.values().all(is_empty));
+        if none && self.is_e5(dir)? {
             (self.query_prompt, self.document_prompt) = (Some("query: ".into()), Some("passage: ".into()));
         }
         Ok(())
     }
+
+    /// The E5 encoders need "query: " and "passage: " in front of every text, which only their model cards say
+    /// (<https://huggingface.co/intfloat/e5-base-v2>). They are known by their names: of the directory, of one above it, as the
+    /// hub's cache has it (`models--org--name/snapshots/COMMIT`), or in `config.json`, for a directory that was renamed.
+    fn is_e5(&self, dir: &Path) -> Result<bool> {
+        let whole = std::fs::canonicalize(dir).unwrap_or_else(|_| dir.to_path_buf());
+        let cached = |path: &Path| {
+            let names = path.iter().filter_map(|part| part.to_str());
+            names.filter(|name| name.starts_with("models--")).any(is_e5_name)
+        };
+        let own = |path: &Path| path.file_name().and_then(|name| name.to_str()).is_some_and(is_e5_name);
+        if [dir, whole.as_path()].into_iter().any(|path| own(path) || cached(path)) {
+            return Ok(true);
+        }
+        let config = json(&self.network.join("config.json"))?.unwrap_or_default();
+        Ok(config["_name_or_path"].as_str().is_some_and(is_e5_name))
+    }
 }
 
-/// The E5 encoders need "query: " and "passage: " in front of every text, which only their model cards say
-/// (<https://huggingface.co/intfloat/e5-base-v2>). They are known by their names.
-fn is_e5(dir: &Path) -> bool {
-    let Some(name) = dir.file_name().and_then(|name| name.to_str()) else { return false };
+/// Ends of the classes of networks that are read. A head for masked tokens is left aside.
+const NETWORKS: [&str; 3] = ["Model", "ForMaskedLM", "ForPreTraining"];
+
+/// Whether a folder, or a name of the hub, is that of an E5 encoder.
+fn is_e5_name(name: &str) -> bool {
+    let name = name.rsplit(['/', '\\']).next().unwrap_or(name);
     let name = name.rsplit("--").next().unwrap_or(name);
     let name = name.split('@').next().unwrap_or(name);
     let name = name.strip_prefix("multilingual-").unwrap_or(name);

@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use kernels::Backend;
@@ -19,7 +20,7 @@ use ureq::Agent;
 use super::address::{MAX_TEXT_BYTES, ServiceConfig};
 use super::agent::agent_config;
 use super::forward::Dropout;
-use super::pull;
+use super::{Role, pull};
 use crate::progress::Progress;
 use crate::{Error, Matrix, Result};
 
@@ -31,6 +32,7 @@ const TIMEOUT: Duration = Duration::from_secs(120);
 const TRIES: u32 = 6;
 const FIRST_WAIT: Duration = Duration::from_millis(250);
 const MAX_ANSWER_BYTES: u64 = 256 << 20;
+const MAX_MODELS_BYTES: u64 = 4 << 20;
 /// A service that answered once.
 pub struct Service {
     address: String,
@@ -39,6 +41,8 @@ pub struct Service {
     agent: Agent,
     width: usize,
     cache: Mutex<Cache>,
+    // Whether it wants to know which texts are queries. Asked before the first query.
+    takes_roles: OnceLock<bool>,
 }
 
 impl Service {
@@ -80,9 +84,10 @@ impl Service {
             agent: Agent::new_with_config(agent.build()),
             width: cache.width,
             cache: Mutex::new(cache),
+            takes_roles: OnceLock::new(),
         };
         if service.width == 0 {
-            let row = service.request(&["width"], progress)?.remove(0);
+            let row = service.request(&["width"], Role::Document, progress)?.remove(0);
             service.width = row.len();
             service.cache.get_mut().begin(row.len())?;
         }
@@ -105,11 +110,12 @@ impl Service {
     /// Views of texts, given by their bytes. A service has no dropout: a view has it in the finished vector.
     pub fn encode_views(
         &self,
+        role: Role,
         tokens: &[impl AsRef<[u32]> + Sync],
         views: &[Option<Dropout>],
         progress: &dyn Progress,
     ) -> Result<Vec<Matrix>> {
-        let clean = self.encode(tokens, progress)?;
+        let clean = self.encode(self.role(role), tokens, progress)?;
         let dropped = |view: &Option<Dropout>| {
             let mut rows = clean.clone();
             for (i, row) in rows.as_mut_slice().chunks_exact_mut(self.width).enumerate() {
@@ -124,9 +130,32 @@ impl Service {
         Ok(out)
     }
 
-    fn encode(&self, tokens: &[impl AsRef<[u32]> + Sync], progress: &dyn Progress) -> Result<Matrix> {
+    /// The role that the service is told. One that takes no roles gets all texts alike.
+    fn role(&self, role: Role) -> Role {
+        match role {
+            Role::Query if *self.takes_roles.get_or_init(|| self.is_micpq()) => Role::Query,
+            _ => Role::Document,
+        }
+    }
+
+    /// Whether the service is a micpq server, which puts the prompt of its encoder in front of a query if it is told. Others may
+    /// refuse what they do not know.
+    fn is_micpq(&self) -> bool {
+        let Some(base) = self.address.strip_suffix("/embeddings") else { return false };
+        let mut request = self.agent.get(format!("{base}/models"));
+        if let Some(key) = &self.key {
+            request = request.header("Authorization", format!("Bearer {key}"));
+        }
+        let Some(mut response) = request.call().ok().filter(|response| response.status() == 200) else { return false };
+        let text = response.body_mut().with_config().limit(MAX_MODELS_BYTES).read_to_string();
+        let models: Option<serde_json::Value> = text.ok().and_then(|text| serde_json::from_str(&text).ok());
+        let models = models.as_ref().and_then(|list| list["data"].as_array());
+        models.into_iter().flatten().any(|model| model["id"] == *self.config.model && model["owned_by"] == "micpq")
+    }
+
+    fn encode(&self, role: Role, tokens: &[impl AsRef<[u32]> + Sync], progress: &dyn Progress) -> Result<Matrix> {
         let texts: Vec<String> = tokens.iter().map(|ids| from_tokens(ids.as_ref())).collect();
-        let keys: Vec<Key> = texts.iter().map(|text| key(text)).collect();
+        let keys: Vec<Key> = texts.iter().map(|text| key(role, text)).collect();
         let mut missing: Vec<usize> = {
             let cache = self.cache.lock();
             (0..texts.len()).filter(|&i| !cache.rows.contains_key(&keys[i])).collect()
@@ -147,7 +176,7 @@ impl Service {
             });
             let (batch, after) = rest.split_at(1 + more.count());
             rest = after;
-            let rows = self.request(&batch.iter().map(|&i| &*texts[i]).collect::<Vec<_>>(), progress)?;
+            let rows = self.request(&batch.iter().map(|&i| &*texts[i]).collect::<Vec<_>>(), role, progress)?;
             if let Some(row) = rows.iter().find(|row| row.len() != self.width) {
                 return Err(self.failed(format!(
                     "gave a vector of {} values, before it gave {}",
@@ -168,12 +197,15 @@ impl Service {
     }
 
     /// Vectors of texts, in one request that is repeated while the service is busy or out of reach.
-    fn request(&self, texts: &[&str], progress: &dyn Progress) -> Result<Vec<Vec<f32>>> {
+    fn request(&self, texts: &[&str], role: Role, progress: &dyn Progress) -> Result<Vec<Vec<f32>>> {
         // A service refuses empty texts.
         let texts: Vec<&str> = texts.iter().map(|text| if text.is_empty() { " " } else { text }).collect();
         let mut body = serde_json::json!({ "model": self.config.model, "input": texts, "encoding_format": "float" });
         if let Some(dimensions) = self.config.dimensions {
             body["dimensions"] = dimensions.into();
+        }
+        if role == Role::Query {
+            body["input_type"] = "query".into();
         }
         let body = body.to_string();
         let mut wait = FIRST_WAIT;
@@ -264,11 +296,12 @@ fn shortened(answer: &[u8]) -> String {
         .collect()
 }
 
-/// Half of the SHA-256 of a text.
+/// Half of the SHA-256 of a text, or of a query with a mark in front that no text begins with.
 type Key = [u8; 16];
 
-fn key(text: &str) -> Key {
-    let hash = Sha256::digest(text);
+fn key(role: Role, text: &str) -> Key {
+    let mark: &[u8] = if role == Role::Query { b"\xffquery" } else { b"" };
+    let hash = Sha256::new().chain_update(mark).chain_update(text).finalize();
     hash[..16].try_into().expect("a SHA-256 has 32 bytes")
 }
 
@@ -280,7 +313,7 @@ fn cache_file(address: &str, config: &ServiceConfig) -> Result<PathBuf> {
 }
 
 /// Vectors that a service gave. The file has the width (8 bytes), then a key and a vector each, little-endian. What a killed
-/// process left behind the last whole vector is cut off.
+/// process left behind the last whole vector is cut off. Whoever changes the file has it locked.
 struct Cache {
     path: PathBuf,
     width: usize,
@@ -290,35 +323,58 @@ struct Cache {
 impl Cache {
     fn open(path: &Path) -> Result<Self> {
         let mut cache = Cache { path: path.to_path_buf(), width: 0, rows: HashMap::new() };
-        let bytes = match std::fs::read(path) {
-            Ok(bytes) => bytes,
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(cache),
-            Err(e) => return Err(Error::io(path)(e)),
-        };
-        let Some((width, records)) = bytes.split_first_chunk::<8>() else { return Ok(cache) };
-        let width = u64::from_le_bytes(*width);
-        if !(1..=1 << 20).contains(&width) {
-            return Err(Error::format(path, "is not a cache of vectors; remove it"));
+        if !path.exists() {
+            return Ok(cache);
         }
-        cache.width = width as usize;
-        for record in records.chunks_exact(16 + 4 * cache.width) {
+        let file = cache.locked()?;
+        let bytes = std::fs::read(path).map_err(Error::io(path))?;
+        let Some((width, records)) = bytes.split_first_chunk::<WIDTH_BYTES>() else { return Ok(cache) };
+        cache.width = read_width(*width, path)?;
+        for record in records.chunks_exact(record_bytes(cache.width)) {
             let (key, values) = record.split_first_chunk::<16>().expect("a record begins with its key");
             let row = values.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect();
             cache.rows.insert(*key, row);
         }
-        let whole = 8 + records.len() / (16 + 4 * cache.width) * (16 + 4 * cache.width);
-        if whole < bytes.len() {
-            let file = OpenOptions::new().write(true).open(path).map_err(Error::io(path))?;
-            file.set_len(whole as u64).map_err(Error::io(path))?;
-        }
+        cache.cut_to_whole_records(&file)?;
         Ok(cache)
     }
 
-    fn begin(&mut self, width: usize) -> Result<()> {
+    /// The file, locked until it is closed.
+    fn locked(&self) -> Result<File> {
         let folder = self.path.parent().expect("it is in a folder");
         std::fs::create_dir_all(folder).map_err(Error::io(folder))?;
-        let mut file = File::create(&self.path).map_err(Error::io(&self.path))?;
-        file.write_all(&(width as u64).to_le_bytes()).map_err(Error::io(&self.path))?;
+        let open = OpenOptions::new().read(true).append(true).create(true).open(&self.path);
+        let file = open.map_err(Error::io(&self.path))?;
+        match file.lock() {
+            // A file system without locks: one process at a time can use it, as before.
+            Err(e) if e.kind() != std::io::ErrorKind::Unsupported => Err(Error::io(&self.path)(e)),
+            _ => Ok(file),
+        }
+    }
+
+    fn cut_to_whole_records(&self, file: &File) -> Result<()> {
+        let bytes = file.metadata().map_err(Error::io(&self.path))?.len();
+        let part = bytes.saturating_sub(WIDTH_BYTES as u64) % record_bytes(self.width) as u64;
+        if part > 0 { file.set_len(bytes - part).map_err(Error::io(&self.path)) } else { Ok(()) }
+    }
+
+    /// Writes the width of the vectors, unless another process has done so.
+    fn begin(&mut self, width: usize) -> Result<()> {
+        let mut file = self.locked()?;
+        let io = Error::io(&self.path);
+        if file.metadata().map_err(Error::io(&self.path))?.len() < WIDTH_BYTES as u64 {
+            file.set_len(0).and_then(|()| file.write_all(&(width as u64).to_le_bytes())).map_err(io)?;
+        } else {
+            let mut found = [0; WIDTH_BYTES];
+            file.read_exact(&mut found).map_err(io)?;
+            let found = read_width(found, &self.path)?;
+            if found != width {
+                return Err(Error::format(
+                    &self.path,
+                    format!("is a cache of vectors of {found} values, the service gives {width}; remove it"),
+                ));
+            }
+        }
         self.width = width;
         Ok(())
     }
@@ -330,8 +386,78 @@ impl Cache {
             bytes.extend(row.iter().flat_map(|v| v.to_le_bytes()));
             self.rows.insert(key, row);
         }
-        // One write: two processes append whole records.
-        let mut file = OpenOptions::new().append(true).open(&self.path).map_err(Error::io(&self.path))?;
+        let mut file = self.locked()?;
+        self.cut_to_whole_records(&file)?;
         file.write_all(&bytes).map_err(Error::io(&self.path))
+    }
+}
+
+const WIDTH_BYTES: usize = 8;
+
+fn read_width(bytes: [u8; WIDTH_BYTES], path: &Path) -> Result<usize> {
+    let width = u64::from_le_bytes(bytes);
+    if (1..=1 << 20).contains(&width) {
+        Ok(width as usize)
+    } else {
+        Err(Error::format(path, "is not a cache of vectors; remove it"))
+    }
+}
+
+/// A key and a vector.
+fn record_bytes(width: usize) -> usize {
+    size_of::<Key>() + 4 * width
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WIDTH: usize = 3;
+
+    fn row(i: usize) -> (Key, Vec<f32>) {
+        (key(Role::Document, &i.to_string()), vec![i as f32; WIDTH])
+    }
+
+    #[test]
+    fn what_a_killed_process_left_does_not_shift_later_vectors() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("services/one.vectors");
+        let mut first = Cache::open(&path).unwrap();
+        first.begin(WIDTH).unwrap();
+        first.add([row(1)].into_iter()).unwrap();
+        // Another process is killed within a record, while the first one goes on.
+        OpenOptions::new().append(true).open(&path).unwrap().write_all(&[7; 9]).unwrap();
+        first.add([row(2)].into_iter()).unwrap();
+        let read = Cache::open(&path).unwrap();
+        assert_eq!(read.rows, HashMap::from([row(1), row(2)]));
+    }
+
+    #[test]
+    fn processes_that_open_and_append_together_lose_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("services/one.vectors");
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                let path = &path;
+                scope.spawn(move || {
+                    for i in 0..50 {
+                        let mut cache = Cache::open(path).unwrap();
+                        cache.begin(WIDTH).unwrap();
+                        // Several writes of the system: a process that opens meanwhile sees a part of them.
+                        cache.add((0..40).map(|j| row(thread * 10_000 + i * 100 + j))).unwrap();
+                    }
+                });
+            }
+        });
+        assert_eq!(Cache::open(&path).unwrap().rows.len(), 4 * 50 * 40);
+    }
+
+    #[test]
+    fn a_cache_of_other_vectors_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("one.vectors");
+        Cache::open(&path).unwrap().begin(WIDTH).unwrap();
+        let message = Cache::open(&path).unwrap().begin(WIDTH + 1).err().unwrap().to_string();
+        assert!(message.contains("of 3 values, the service gives 4"), "{message}");
     }
 }

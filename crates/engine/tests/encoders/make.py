@@ -197,10 +197,12 @@ def main(root):
     from model2vec import StaticModel
 
     model = StaticModel(weights.astype(np.float32), tokenizer.backend_tokenizer, normalize=True)
-    rows = model.encode(TEXTS).tolist()
+    # Longer than it takes: it cuts characters first, then tokens, and leaves unknown tokens out at last.
+    texts = TEXTS + ["oil price " * 400, "a I b c " * 400, "unusual words 🦀 " * 200 + "oil " * 900]
+    rows = model.encode(texts).tolist()
     model.save_pretrained(folder)
     (folder / "README.md").unlink(missing_ok=True)
-    golden = {"texts": TEXTS, "documents": rows, "queries": rows}
+    golden = {"texts": texts, "documents": rows, "queries": rows}
     (folder / "golden.json").write_text(json.dumps(golden, ensure_ascii=False) + "\n")
 
 

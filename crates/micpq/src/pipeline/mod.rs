@@ -32,7 +32,7 @@ pub use distill::{DistillTarget, distill_corpus, distill_index};
 pub use fill::{Embeddings, FillConfig, Filled, Sampled, cut_note, fill};
 use source::Reader;
 pub use source::{Source, report_skipped};
-pub use sync::{SyncConfig, Synced, sync};
+pub use sync::{Looks, SyncConfig, Synced, sync, sync_again};
 pub use texts::{TrainingSources, TrainingTexts, chunks};
 
 /// Neighbours that `target_recall` counts.

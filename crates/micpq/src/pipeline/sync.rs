@@ -2,12 +2,17 @@
 //!
 //! Every document of a folder has its file and a hash of the file's content as attributes. They are committed with it, so the
 //! index itself knows what it has: there is no other state that a crash could leave behind. The documents of a file are
-//! always part of one commit.
+//! always part of one commit. An index is kept like one folder; another one is refused, because its files would replace those
+//! of the first.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::path::Path;
 
-use engine::corpus::{Corpus, CorpusConfig, DocId, Document, FILE, FILE_HASH, FolderFile, OnError, files_below};
+use engine::corpus::{
+    Corpus, CorpusConfig, DocId, Document, FILE, FILE_HASH, FOLDER, FileHashes, FolderFile, OnError, files_below,
+    folder_hash,
+};
 use engine::duplicates::OnDuplicate;
 use engine::encoder::Embedder;
 use engine::index::{Index, IndexWriter};
@@ -55,8 +60,24 @@ impl Synced {
 /// A file as the index has it.
 #[derive(Default)]
 struct Known {
-    hash: Option<String>,
+    /// Several if a later version of the file could be read in part only.
+    hashes: BTreeSet<Option<String>>,
+    folder: Option<String>,
     ids: BTreeSet<DocId>,
+}
+
+impl Known {
+    fn is(&self, hash: &str) -> bool {
+        self.hashes.iter().all(|own| own.as_deref() == Some(hash))
+    }
+}
+
+/// What one look at a folder knows from those before: it spares the reading of files that are as they were.
+#[derive(Clone, Debug, Default)]
+pub struct Looks {
+    hashes: FileHashes,
+    /// Files that could not be read whole, with the hash of their content and the reasons.
+    failed: BTreeMap<String, (String, Vec<String>)>,
 }
 
 /// Makes the index hold the documents of the files below `folder` as they are now. Documents that came from elsewhere stay.
@@ -66,6 +87,34 @@ pub fn sync(
     embedder: &Embedder,
     folder: &Path,
     config: &SyncConfig,
+    progress: &dyn Progress,
+) -> Result<Synced> {
+    sync_again(index, embedder, folder, config, &mut Looks::default(), progress)
+}
+
+/// [`sync`] for a folder that is looked at again and again.
+pub fn sync_again(
+    index: &Index,
+    embedder: &Embedder,
+    folder: &Path,
+    config: &SyncConfig,
+    looks: &mut Looks,
+    progress: &dyn Progress,
+) -> Result<Synced> {
+    let synced = look(index, embedder, folder, config, looks, progress);
+    // What was not committed is not done.
+    if synced.as_ref().map_or(true, |synced| synced.filled.interrupted) {
+        looks.failed.clear();
+    }
+    synced
+}
+
+fn look(
+    index: &Index,
+    embedder: &Embedder,
+    folder: &Path,
+    config: &SyncConfig,
+    looks: &mut Looks,
     progress: &dyn Progress,
 ) -> Result<Synced> {
     config.fill.validate()?;
@@ -78,10 +127,11 @@ pub fn sync(
     let config =
         CorpusConfig { file_hashes: true, on_error: OnError::Skip, unique_ids: false, ..config.corpus.clone() };
     progress.stage("looking at files", None);
-    let (files, skipped) = files_below(folder, &config)?;
+    let (files, skipped) = files_below(folder, &config, &mut looks.hashes)?;
     // The writer follows the last commit, which nobody else changes from here on.
     let writer = index.writer()?;
     let mut known = known(index)?;
+    check_folder(&known, folder, &files)?;
     let mut work = Work {
         writer,
         chunker: fill::chunker(index, Some(embedder))?,
@@ -89,6 +139,7 @@ pub fn sync(
         folder,
         config,
         synced: Synced { skipped, ..Synced::default() },
+        looks,
         waiting: Vec::new(),
         pending: 0,
         fill,
@@ -99,7 +150,7 @@ pub fn sync(
     let unreadable = !work.synced.skipped.is_empty();
     for file in files {
         match known.remove(&file.name) {
-            Some(had) if had.hash.as_deref() == Some(&file.hash) => work.synced.unchanged += 1,
+            Some(had) if had.is(&file.hash) => work.synced.unchanged += 1,
             had => match work.file(&file, had) {
                 Err(Error::Interrupted) => return work.interrupted(),
                 other => other?,
@@ -107,21 +158,48 @@ pub fn sync(
         }
     }
     for (name, had) in known {
-        if !unreadable || !folder.join(&name).exists() {
+        if !unreadable || is_gone(&folder.join(&name)) {
             work.delete(&had)?;
         }
     }
     work.finish()
 }
 
+/// Whether there is no such file. A folder that cannot be read, or a disk that fails, is no proof of it.
+fn is_gone(path: &Path) -> bool {
+    matches!(std::fs::metadata(path), Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory))
+}
+
+/// Refuses a folder that the index is not of: at least half of the files that the index has are from this folder, or are here
+/// under the same name with the same content, as they are if the folder was moved.
+fn check_folder(known: &BTreeMap<String, Known>, folder: &Path, files: &[FolderFile]) -> Result<()> {
+    let here: BTreeMap<&str, &str> = files.iter().map(|file| (&*file.name, &*file.hash)).collect();
+    let name = folder_hash(folder)?;
+    let is_own = |(file, had): (&String, &Known)| {
+        let same = here.get(&**file).is_some_and(|hash| had.is(hash));
+        same || had.folder.as_ref().is_none_or(|folder| *folder == name)
+    };
+    let own = known.iter().filter(|entry| is_own(*entry)).count();
+    if 2 * own >= known.len() {
+        return Ok(());
+    }
+    Err(Error::config(format!(
+        "the index is kept like another folder than {}: it has {} files, of which {own} are here. Name that folder, or build an \
+         index of this one",
+        folder.display(),
+        known.len()
+    )))
+}
+
 /// The files that the index has documents of.
 fn known(index: &Index) -> Result<BTreeMap<String, Known>> {
     let mut known: BTreeMap<String, Known> = BTreeMap::new();
-    for (id, mut values) in index.text_attributes(&[FILE, FILE_HASH])? {
-        let hash = values.pop().flatten();
-        let Some(file) = values.pop().flatten() else { continue };
+    for (id, values) in index.text_attributes(&[FILE, FILE_HASH, FOLDER])? {
+        let [file, hash, folder] = <[_; 3]>::try_from(values).expect("a value per name");
+        let Some(file) = file else { continue };
         let entry = known.entry(file).or_default();
-        entry.hash = hash;
+        entry.hashes.insert(hash);
+        entry.folder = folder;
         entry.ids.insert(id);
     }
     Ok(known)
@@ -134,6 +212,7 @@ struct Work<'a> {
     folder: &'a Path,
     config: CorpusConfig,
     synced: Synced,
+    looks: &'a mut Looks,
     /// Documents of whole files that are not embedded yet, and the ids that go with them.
     waiting: Vec<Document>,
     /// Documents since the last commit.
@@ -145,12 +224,23 @@ struct Work<'a> {
 impl Work<'_> {
     /// Reads a file that is new or changed.
     fn file(&mut self, file: &FolderFile, had: Option<Known>) -> Result<()> {
+        // It is as it was when it could not be read.
+        if let Some((_, reasons)) = self.looks.failed.get(&file.name).filter(|(hash, _)| *hash == file.hash) {
+            self.synced.skipped.extend(reasons.iter().cloned());
+            return Ok(());
+        }
         let mut corpus = Corpus::open_documents(self.folder, vec![file.path.clone()], &self.config)?;
+        corpus.keep_all_reasons();
         let documents: Vec<Document> = corpus.by_ref().collect::<Result<_>>()?;
-        self.synced.skipped.extend(corpus.skipped().reasons().iter().cloned());
-        let whole = corpus.skipped().count() == 0 || !documents.is_empty();
-        // What cannot be read replaces nothing.
+        let reasons = corpus.take_reasons();
+        self.looks.failed.remove(&file.name);
+        let whole = reasons.is_empty();
         if !whole {
+            self.looks.failed.insert(file.name.clone(), (file.hash.clone(), reasons.clone()));
+            self.synced.skipped.extend(reasons);
+        }
+        // What cannot be read replaces nothing.
+        if !whole && documents.is_empty() {
             return Ok(());
         }
         match &had {
@@ -158,8 +248,9 @@ impl Work<'_> {
             Some(_) => self.synced.replaced += 1,
         }
         let new: BTreeSet<&DocId> = documents.iter().map(|document| &document.id).collect();
-        let gone: Vec<DocId> =
-            had.map_or_else(BTreeSet::new, |had| had.ids).into_iter().filter(|id| !new.contains(id)).collect();
+        // A message that cannot be read any more is not gone, and may be any of them.
+        let had = had.filter(|_| whole).map_or_else(BTreeSet::new, |had| had.ids);
+        let gone: Vec<DocId> = had.into_iter().filter(|id| !new.contains(id)).collect();
         self.waiting.extend(documents);
         if self.waiting.len() >= self.fill.at_once.min(self.fill.commit_every) || !gone.is_empty() {
             self.flush()?;

@@ -23,7 +23,7 @@ Id = Union[str, int]
 
 CORPUS_OPTIONS = frozenset(
     "format on_error id_field text_field label_field label_separator ignore_fields header columns delimiter quoting "
-    "infer_types folder_labels extract max_row_bytes max_unpacked_bytes allow_empty_text unique_ids".split()
+    "infer_types folder_labels extract max_extract_seconds max_row_bytes max_unpacked_bytes allow_empty_text unique_ids".split()
 )
 
 
