@@ -38,7 +38,8 @@ impl Key {
         Access {
             name: Some(self.config.name.clone()),
             indexes: self.config.indexes.clone(),
-            filter: self.config.filter.as_deref().map(Arc::from),
+            // Joined with nothing: no document may have the attribute yet, and an error would name those of foreign documents.
+            filter: self.config.filter.as_deref().map(|filter| filter_within(None, filter).into()),
             limits: Some(self.limits.clone()),
         }
     }

@@ -102,6 +102,8 @@ fn failed(error: engine::Error) -> Problem {
 
 fn outside(id: &DocId, filter: &str) -> Problem {
     let shown: String = id.to_string().chars().take(80).collect();
+    // As the config has it, without what it is joined with.
+    let filter = filter.rsplit(char::is_control).next().unwrap_or_default();
     let text = format!(
         "document {shown} cannot be written with your key, which has the filter {filter}; give it what the filter asks for, or \
          another id if this one is taken"

@@ -62,9 +62,10 @@ const BOTH: char = '\u{1e}';
 /// Filters that one text may join.
 const MAX_JOINED: usize = 4;
 
-/// A filter for the documents that match `within` and, if it is given, `filter`.
+/// A filter for the documents that match `within` and, if it is given, `filter`. No document must have the attributes that they
+/// name.
 pub fn filter_within(filter: Option<&str>, within: &str) -> String {
-    filter.map_or_else(|| within.to_owned(), |filter| format!("{filter}{BOTH}{within}"))
+    format!("{}{BOTH}{within}", filter.unwrap_or(ALL))
 }
 
 /// Refuses a text that is a filter of no index. Which attributes there are is not looked at.
@@ -521,6 +522,7 @@ mod tests {
         assert_eq!(ask(&index, &filter_within(Some("*"), within)).unwrap(), own);
         assert_eq!(ask(&index, &filter_within(Some("NOT places:japan"), within)).unwrap(), 0);
         assert_eq!(ask(&index, &filter_within(None, within)).unwrap(), own);
+        assert_eq!(ask(&index, &filter_within(None, "nowhere:x")).unwrap(), 0);
         // Text that would close the other part if both were one text.
         for sly in
             ["*) OR (*", "a) OR (NOT b", "\"", "'", "places:usa OR \"", "\\", "(", "text:it's OR *) OR (", "places:["]

@@ -221,6 +221,39 @@ async fn the_documents_inside_the_filter_are_there_on_every_route() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_tenant_without_documents_is_told_no_names_of_others() {
+    // No document has this attribute.
+    let shared = Shared::with(|key| {
+        key.filter = Some("customer:new".into());
+        key.max_documents = Some(1);
+    })
+    .await;
+    let writer = shared.writer();
+    assert_eq!(shared.count(writer).await, 0);
+    for (method, path, body) in [
+        ("GET", "/v1/indexes/news", json!({})),
+        ("GET", "/v1/indexes/news/facets", json!({})),
+        ("GET", "/v1/indexes/news/matches?all=true", json!({})),
+        ("POST", "/v1/indexes/news/query", json!({ "vector": vector(1) })),
+        ("POST", "/v1/indexes/news/query", json!({ "vector": vector(1), "filter": "nowhere:x" })),
+        ("POST", "/v1/indexes/news/documents/get", json!({ "ids": [1] })),
+        ("POST", "/v1/indexes/news/documents/delete", json!({ "filter": "*" })),
+        ("POST", "/v1/indexes/news/documents/delete", json!({ "ids": [1] })),
+    ] {
+        let reply = shared.ask(writer, method, path, &body).await;
+        assert_eq!(reply.status, 200, "{path}: {}", reply.text);
+        assert!(!reply.text.contains("secret"), "{path}: {}", reply.text);
+    }
+    let refused = shared.ask(writer, "PUT", "/v1/indexes/news/documents", &json!({ "documents": [own(300)] })).await;
+    assert!(refused.status == 403 && refused.text.contains("the filter customer:new;"), "{}", refused.text);
+    let mine =
+        |id: usize| json!({ "documents": [{ "id": id, "vector": vector(id), "attributes": { "customer": "new" } }] });
+    let stored = shared.ok(writer, "PUT", "/v1/indexes/news/documents", &mine(300)).await;
+    assert_eq!(stored["documents"], 1);
+    assert_eq!(shared.ask(writer, "PUT", "/v1/indexes/news/documents", &mine(301)).await.code(), "quota_exceeded");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_write_stores_and_deletes_only_documents_inside_the_filter() {
     let shared = Shared::new().await;
     let (writer, path) = (shared.writer(), "/v1/indexes/news/documents");
