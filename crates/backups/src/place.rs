@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use engine::{Error, Result};
 use futures_util::TryStreamExt;
@@ -21,6 +22,8 @@ pub struct Place {
     url: String,
     pub store: Arc<dyn ObjectStore>,
     prefix: Key,
+    /// The folder of a place on this machine.
+    folder: Option<PathBuf>,
     runtime: Runtime,
 }
 
@@ -30,6 +33,7 @@ impl Place {
         let wrong =
             |problem: &str| Error::config(format!("{url} {problem}; write s3://BUCKET/PREFIX or file:///FOLDER"));
         let parsed = Url::parse(url).map_err(|e| wrong(&format!("is not a URL ({e})")))?;
+        let mut on_disk = None;
         let (store, prefix): (Arc<dyn ObjectStore>, Key) = match parsed.scheme() {
             "s3" => {
                 let bucket = parsed.host_str().filter(|bucket| !bucket.is_empty());
@@ -43,6 +47,7 @@ impl Place {
                 let folder: PathBuf = parsed.to_file_path().map_err(|()| wrong("names no folder of this machine"))?;
                 engine::disk::create_directories(&folder)?;
                 let store = LocalFileSystem::new_with_prefix(&folder).map_err(|e| failed(url, e))?;
+                on_disk = Some(folder);
                 (Arc::new(store.with_fsync(true)), Key::default())
             }
             scheme => return Err(wrong(&format!("has the scheme {scheme}, which is not known"))),
@@ -52,7 +57,7 @@ impl Place {
             .enable_all()
             .build()
             .map_err(|e| Error::config(format!("cannot start threads: {e}")))?;
-        Ok(Place { url: url.trim_end_matches('/').to_owned(), store, prefix, runtime })
+        Ok(Place { url: url.trim_end_matches('/').to_owned(), store, prefix, folder: on_disk, runtime })
     }
 
     pub fn url(&self) -> &str {
@@ -106,6 +111,26 @@ impl Place {
         }
         let result = self.store.get(key).await.map_err(|e| failed(&name, e))?;
         Ok(result.bytes().await.map_err(|e| failed(&name, e))?.to_vec())
+    }
+
+    /// Removes files whose upload ended early, before a time. A folder has them beside the others; the store does not list
+    /// them. In a bucket they are parts of multipart uploads, which a rule of the bucket removes.
+    pub fn remove_unfinished(&self, before: SystemTime) -> Result<()> {
+        let Some(folder) = &self.folder else { return Ok(()) };
+        for folder in ["files", "backups"].map(|name| folder.join(name)) {
+            for entry in std::fs::read_dir(&folder).into_iter().flatten() {
+                let entry = entry.map_err(Error::io(&folder))?;
+                let name = entry.file_name();
+                // As the store names them: the name of the file, and a number.
+                let number = name.to_str().and_then(|name| name.rsplit_once('#')).map(|(_, number)| number);
+                let unfinished = number.is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()));
+                let changed = entry.metadata().and_then(|about| about.modified());
+                if unfinished && changed.is_ok_and(|changed| changed < before) {
+                    std::fs::remove_file(entry.path()).map_err(Error::io(entry.path()))?;
+                }
+            }
+        }
+        Ok(())
     }
 
     pub async fn remove(&self, key: &Key) -> Result<()> {

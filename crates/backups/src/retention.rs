@@ -37,5 +37,6 @@ pub async fn keep(place: &Place, index: &str, keep: usize, progress: &dyn Progre
         }
         progress.advance(1);
     }
+    place.remove_unfinished((now - ABANDONED).into())?;
     Ok(old.iter().map(|manifest| manifest.name.clone()).collect())
 }

@@ -23,6 +23,12 @@ pub fn catch_interrupts() {
     }
 }
 
+/// SIGHUP sets a flag instead of ending the program.
+#[cfg(unix)]
+pub fn on_hangup(set: Arc<AtomicBool>) {
+    let _ = flag::register(signal_hook::consts::SIGHUP, set);
+}
+
 pub fn interrupted() -> bool {
     INTERRUPTED.load(Ordering::SeqCst)
 }

@@ -123,9 +123,12 @@ pub fn clear_temporary(path: &Path) -> Result<()> {
     }
 }
 
-/// The path with `suffix` after its whole name: `news.micpq` and `.partial` give `news.micpq.partial`.
+/// The path with `suffix` after its whole name: `news.micpq` and `.partial` give `news.micpq.partial`. So do `news.micpq/`,
+/// as a shell completes it, and `.` in that directory.
 pub fn beside(path: &Path, suffix: &str) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
+    let named = path.file_name().map(|name| path.with_file_name(name));
+    let named = named.or_else(|| std::fs::canonicalize(path).ok()).unwrap_or_else(|| path.to_path_buf());
+    let mut name = named.into_os_string();
     name.push(suffix);
     PathBuf::from(name)
 }
@@ -197,5 +200,28 @@ pub(crate) mod failing {
             true => Err(std::io::Error::other("no sync of this directory succeeds")),
             false => Ok(()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_beside_a_directory_is_never_inside_it() {
+        for (path, expected) in [
+            ("news.micpq", "news.micpq-backup"),
+            ("news.micpq/", "news.micpq-backup"),
+            ("news.micpq//", "news.micpq-backup"),
+            ("news.micpq/.", "news.micpq-backup"),
+            ("./news.micpq/", "./news.micpq-backup"),
+            ("/data/news.micpq/", "/data/news.micpq-backup"),
+            ("../x", "../x-backup"),
+        ] {
+            assert_eq!(beside(Path::new(path), "-backup"), Path::new(expected), "{path}");
+        }
+        let here = std::env::current_dir().unwrap();
+        assert_eq!(beside(Path::new("."), "-x").parent(), here.parent());
+        assert_eq!(beside(Path::new(".."), "-x").parent(), here.parent().and_then(Path::parent));
     }
 }

@@ -84,6 +84,7 @@ pub mod topics;
 
 pub mod error;
 pub mod matrix;
+pub mod memory;
 pub mod progress;
 
 // Hidden: internals that other crates of this workspace share. They may change in any release.

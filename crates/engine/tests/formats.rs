@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use engine::chunk::ChunkSizes;
 use engine::corpus::{DocId, Document, Value};
-use engine::index::{FORMAT, Index, IndexConfig, OLDEST_FORMAT, RerankVectors, verify};
+use engine::index::{FORMAT, Index, IndexConfig, OLDEST_FORMAT, RerankVectors, upgrade, verify};
 use engine::query::{Group, Query, SearchConfig, Searcher};
 use engine::{Matrix, NoProgress, npy};
 
@@ -50,7 +50,7 @@ fn every_format_that_is_claimed_readable_answers_as_the_program_that_wrote_it() 
     let queries = npy::read_f32(&data().join("queries.npy")).unwrap();
     let queries: Vec<Query> = queries.iter().map(|row| Query::vector(row.to_vec())).collect();
     assert_eq!(FORMAT, 4, "a new format needs a directory of its own here");
-    for format in OLDEST_FORMAT.max(2)..=3 {
+    for format in OLDEST_FORMAT..=3 {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("index");
         copy(&data().join(format!("index-{format}")), &path);
@@ -76,6 +76,65 @@ fn every_format_that_is_claimed_readable_answers_as_the_program_that_wrote_it() 
         writer.close(&NoProgress).unwrap();
         assert!(verify(&path, &NoProgress).unwrap().is_empty(), "format {format} after a change");
     }
+}
+
+#[test]
+fn an_index_of_an_earlier_format_becomes_one_of_todays_in_its_place() {
+    let queries = npy::read_f32(&data().join("queries.npy")).unwrap();
+    let queries: Vec<Query> = queries.iter().map(|row| Query::vector(row.to_vec())).collect();
+    for format in OLDEST_FORMAT..FORMAT {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("index");
+        copy(&data().join(format!("index-{format}")), &path);
+        // It is opened and written first, and a reader stays open meanwhile.
+        let before = Searcher::open(&path, &NoProgress).unwrap();
+        let mut writer = before.index().writer().unwrap();
+        assert!(writer.delete(&3.into()).unwrap());
+        writer.commit(&NoProgress).unwrap();
+        let busy = upgrade(&path, &NoProgress).unwrap_err();
+        assert!(matches!(busy, engine::Error::Busy(_)), "{busy}");
+        writer.close(&NoProgress).unwrap();
+        before.index().reload(&NoProgress).unwrap();
+        let config = SearchConfig { k: 50, filter: Some("year:[1980 TO 1982]".into()), ..SearchConfig::default() };
+        let answer = |searcher: &Searcher| -> Vec<(DocId, f32, f32, Option<String>)> {
+            let answers = searcher.search(&queries, &config, &NoProgress).unwrap();
+            let hits = answers.into_iter().flat_map(|answer| answer.hits);
+            hits.map(|hit| (hit.id, hit.distance, hit.score, hit.text)).collect()
+        };
+        let expected = answer(&before);
+        assert!(expected.len() > 20);
+        let done = upgrade(&path, &NoProgress).unwrap();
+        assert_eq!((done.documents, done.from, done.to), (57, format, FORMAT));
+        assert_eq!(answer(&before), expected, "the old index still answers");
+        let after = Searcher::open(&path, &NoProgress).unwrap();
+        assert_eq!((after.index().info().unwrap().format, answer(&after)), (FORMAT, expected));
+        assert_eq!(after.index().model().fingerprint(), before.index().model().fingerprint());
+        assert!(verify(&path, &NoProgress).unwrap().is_empty());
+        // It is written to as any other, and there is nothing left to do.
+        let mut writer = after.index().writer().unwrap();
+        assert!(writer.delete(&5.into()).unwrap());
+        assert_eq!(writer.commit(&NoProgress).unwrap(), 56);
+        writer.close(&NoProgress).unwrap();
+        let again = upgrade(&path, &NoProgress).unwrap_err().to_string();
+        assert!(again.contains("nothing to upgrade"), "{again}");
+        let left: Vec<_> = std::fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
+        assert_eq!(left, ["index"]);
+    }
+}
+
+#[test]
+fn an_index_older_than_the_oldest_that_is_tested_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("index");
+    copy(&data().join(format!("index-{OLDEST_FORMAT}")), &path);
+    let file = path.join("index.json");
+    let text = std::fs::read_to_string(&file).unwrap();
+    std::fs::write(&file, text.replace("\"format\": 2", "\"format\": 1")).unwrap();
+    let said = Searcher::open(&path, &NoProgress).map(drop).unwrap_err().to_string();
+    assert!(
+        said.contains("has format 1, this program reads 2 to 4") && said.contains("build the index again"),
+        "{said}"
+    );
 }
 
 #[test]

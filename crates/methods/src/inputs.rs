@@ -70,18 +70,16 @@ impl Scales {
 
 /// Refuses token states that do not fit into memory: the kernel would kill the process without a message.
 fn check_memory(texts: usize, passes: usize, needed: usize) -> Result<()> {
-    let Some(free) = free_memory().filter(|free| needed > *free) else { return Ok(()) };
+    let Some(free) = engine::memory::available()
+        .map(|free| usize::try_from(free).unwrap_or(usize::MAX))
+        .filter(|free| needed > *free)
+    else {
+        return Ok(());
+    };
     let [needed, free] = [needed, free].map(|bytes| bytes as f64 / (1u64 << 30) as f64);
     Err(Error::config(format!(
         "token states of {texts} texts, read {passes} times, need {needed:.1} GiB of memory and {free:.1} GiB are free; lower sample or passes"
     )))
-}
-
-/// Bytes of available memory, where the operating system tells.
-fn free_memory() -> Option<usize> {
-    let info = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = info.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    line.trim().strip_suffix("kB")?.trim().parse::<usize>().ok().map(|kib| kib << 10)
 }
 
 /// Texts by their terms.

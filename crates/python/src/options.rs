@@ -334,7 +334,7 @@ pub fn matches(text: &str) -> Result<MatchRequest> {
         (None, false) => Start::Saved,
     };
     let limit = o.count("limit")?.unwrap_or(MatchRequest::default().limit);
-    let request = MatchRequest { start, limit, name: o.text("name")? };
+    let request = MatchRequest { start, limit, name: o.text("name")?, ..MatchRequest::default() };
     o.end("after, all, limit, name")?;
     Ok(request)
 }

@@ -26,7 +26,7 @@ def test_every_block_of_the_page_runs(encoder, documents, tmp_path):
     assert done.returncode == 0 and code.count("import") >= 3, f"{done.stdout}\n{done.stderr}"
 
 
-@pytest.mark.parametrize("name", ["micpq.langchain", "micpq.llama_index", "micpq.haystack"])
+@pytest.mark.parametrize("name", ["micpq.langchain", "micpq.llama_index", "micpq.haystack", "micpq.dspy", "micpq.frames"])
 def test_examples_print_what_they_show(name, documents, encoder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     runner, report = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS), []

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from langchain_core.documents import Document
 from langchain_core.embeddings import DeterministicFakeEmbedding
-from langchain_tests.integration_tests import VectorStoreIntegrationTests
-from micpq.langchain import MicpqVectorStore
+from langchain_tests.integration_tests import RetrieversIntegrationTests, VectorStoreIntegrationTests
+from micpq.langchain import MicpqRetriever, MicpqVectorStore
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +46,34 @@ class TestStandardWithOwnEncoder(VectorStoreIntegrationTests):
         finally:
             bench.COMMON = words
         return micpq.train(bench.news(), bits=16, encoder=str(encoder), epochs=2, hidden=32)
+
+
+class TestRetriever(RetrieversIntegrationTests):
+    """The retriever of an index of news."""
+
+    @pytest.fixture(autouse=True)
+    def with_index(self, news_index):
+        self.index = news_index
+
+    @property
+    def retriever_constructor(self):
+        return MicpqRetriever
+
+    @property
+    def retriever_constructor_params(self):
+        return {"index": self.index}
+
+    @property
+    def retriever_query_example(self):
+        return "crude oil barrel"
+
+
+def test_options_of_a_call_go_before_those_of_the_retriever(news_index):
+    retriever = MicpqRetriever(index=news_index, k=5, filter="year:1987", options={"rerank": False})
+    assert {d.metadata["year"] for d in retriever.invoke("oil")} == {1987}
+    found = retriever.invoke("oil", filter="year:1988", k=3, hybrid=1.0)
+    assert [d.metadata["id"] for d in found] == news_index.search("oil", 3, filter="year:1988", rerank=False, hybrid=1.0).ids
+    assert asyncio.run(retriever.ainvoke("oil", k=2, filter=None)) == retriever.invoke("oil", k=2, filter=None)
 
 
 FILTERS = [
@@ -115,6 +143,16 @@ def test_scores_diversity_retrievers_and_deletion(filled):
     assert store.delete(filter={"topic": "oil price"}) and len(store.index) == 320
     with pytest.raises(micpq.ConfigError):
         store.delete()
+
+
+@pytest.mark.parametrize("filter", [{}, "", {"year": {}}, {"$and": [{}]}, {"$or": [{"year": 1988}, {"topic": {}}]}])
+def test_a_filter_that_asks_for_nothing_deletes_nothing(filled, filter):
+    store, _ = filled
+    with pytest.raises(micpq.Error):
+        store.delete(filter=filter)
+    with pytest.raises(micpq.Error):
+        store.delete(["doc 1"], filter=filter)
+    assert len(store.index) == 400
 
 
 def test_from_texts_trains_and_an_index_built_elsewhere_is_searched(encoder, documents, news_index, tmp_path):

@@ -101,6 +101,21 @@ def test_nodes_are_deleted_by_document_id_filter_and_altogether(store):
     assert len(store.client) == 0 and store.get_nodes() == []
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        MetadataFilters(filters=[]),
+        MetadataFilters(filters=[MetadataFilters(filters=[])]),
+        MetadataFilters(filters=[MetadataFilter(key="label", value="oil"), MetadataFilters(filters=[])], condition="or"),
+    ],
+)
+def test_filters_that_ask_for_nothing_delete_nothing(store, given):
+    for node_ids in (None, ["node-0"]):
+        with pytest.raises(micpq.ConfigError, match="clear"):
+            store.delete_nodes(node_ids, filters=given)
+    assert len(store.client) == 400
+
+
 def test_an_index_of_llama_index_adds_retrieves_and_deletes(store, documents):
     index = VectorStoreIndex.from_vector_store(store, embed_model=MockEmbedding(embed_dim=1))
     index.insert_nodes([TextNode(id_="new", text="crude oil barrel", metadata={"year": 1999})])

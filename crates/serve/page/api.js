@@ -130,10 +130,10 @@ export const api = {
       await Promise.all([get(at(index)), get("v1/version"), get("metrics"), get(at(index, "/recall"))]);
     const resident = /^process_resident_memory_bytes ([\d.e+]+)/m.exec(measured);
     return [
-      { name: "Documents", rows: [["searchable", count(about.documents)], ["deleted, still on disk", count(about.deleted)],
-        ["segments", count(about.segments)], ["bits per document", String(about.bits)]] },
+      { name: "Documents", rows: [["searchable", count(about.documents)], ...(about.bytes ? [["deleted, still on disk", count(about.deleted)], ["segments", count(about.segments)]] : []),
+        ["bits per document", String(about.bits)]] },
       { name: "Recall", rows: recallRows(report) },
-      { name: "Disk", rows: Object.entries(about.bytes).map(([part, size]) => [part, bytes(size)]) },
+      { name: "Disk", rows: Object.entries(about.bytes ?? {}).map(([part, size]) => [part, bytes(size)]) },
       { name: "Model", rows: [["method", about.method], ["encoder", about.encoder ?? "user vectors"],
         ["fingerprint", about.model.slice(0, 16)], ["rerank vectors", about.rerank_vectors]] },
       { name: "Server", rows: [["version", version.version], ["resident memory", resident ? bytes(Number(resident[1])) : "unknown"],

@@ -1,13 +1,14 @@
 //! The options of the server, their defaults, and their three sources: file, environment, flags.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use engine::{Error, Result};
 use serde::{Deserialize, Serialize};
-use strum::{EnumString, VariantNames};
+
+pub use crate::key_config::{KeyConfig, Role, check_keys};
 
 /// The options of the server. A TOML file has these names, the environment has `MICPQ_SERVE_NAME`. Flags override the
 /// environment, and the environment overrides the file.
@@ -22,9 +23,12 @@ pub struct ServeConfig {
     pub data: Option<PathBuf>,
     /// API keys. Without keys everybody who reaches the address may do everything.
     pub keys: Vec<KeyConfig>,
-    /// The file that the options came from. Its keys are read again when it changes.
+    /// The file that the options came from. It is read again when it changes.
     #[serde(skip)]
     pub file: Option<PathBuf>,
+    /// What overrides the file, also when it is read again.
+    #[serde(skip)]
+    pub overrides: Overrides,
     /// Allows an address that other machines can reach without keys. Default: false.
     pub open: bool,
     /// PEM file with the certificate chain. With `tls_key` it enables TLS.
@@ -67,6 +71,9 @@ pub struct ServeConfig {
     pub answer_timeout_seconds: f64,
     /// Time that a stop waits for accepted requests, in seconds. Default: 30.
     pub shutdown_seconds: f64,
+    /// Time before that in which new requests are still accepted while `/readyz` answers 503, in seconds, so that a load
+    /// balancer sends them elsewhere first. Default: 0.
+    pub drain_seconds: f64,
 
     /// Maximum number of queries in one encoder pass and one scan. Default: 64.
     pub batch: usize,
@@ -104,6 +111,7 @@ impl Default for ServeConfig {
             data: None,
             keys: Vec::new(),
             file: None,
+            overrides: Overrides::default(),
             open: false,
             tls_certificate: None,
             tls_key: None,
@@ -123,6 +131,7 @@ impl Default for ServeConfig {
             timeout_seconds: 30.0,
             answer_timeout_seconds: 30.0,
             shutdown_seconds: 30.0,
+            drain_seconds: 0.0,
             batch: 64,
             batch_window_ms: 2.0,
             commit_documents: 4096,
@@ -147,69 +156,12 @@ pub enum LogFormat {
     Json,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct KeyConfig {
-    /// Shown in the log.
-    pub name: String,
-    /// SHA-256 of the key in hex. The key itself is never stored.
-    pub sha256: String,
-    pub role: Role,
-    /// The only indexes that the key reaches, whatever its role; the others do not exist for it. Default: all.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub indexes: Option<BTreeSet<String>>,
-    /// First day on which the key is refused, as 2027-01-31 (UTC). Default: never.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub expires: Option<String>,
-    /// Requests per minute that the key may send; further ones get 429. Default: no limit.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub requests_per_minute: Option<u32>,
-}
-
-impl KeyConfig {
-    fn validate(&self) -> Result<()> {
-        let refuse = |problem: String| Err(Error::config(format!("key \"{}\": {problem}", self.name)));
-        if self.sha256.len() != 64 || !self.sha256.bytes().all(|b| b.is_ascii_hexdigit()) {
-            return refuse("sha256 is not 64 hex digits; it is the hash of the key, which --new-key prints".into());
-        }
-        if let Some(day) = &self.expires
-            && chrono::NaiveDate::parse_from_str(day, "%Y-%m-%d").is_err()
-        {
-            return refuse(format!("expires = \"{day}\" is not a day; write it like \"2027-01-31\""));
-        }
-        if self.requests_per_minute == Some(0) {
-            return refuse("requests_per_minute is 0; give at least 1, or leave it out for no limit".into());
-        }
-        self.indexes.iter().flatten().try_for_each(|name| check_name(name))
-    }
-}
-
-/// Refuses keys that are not usable, and two of one name.
-pub fn check_keys(keys: &[KeyConfig]) -> Result<()> {
-    let mut names = BTreeSet::new();
-    for key in keys {
-        key.validate()?;
-        if !names.insert(&key.name) {
-            return Err(Error::config(format!("two keys are named \"{}\"; give each key its own name", key.name)));
-        }
-    }
-    Ok(())
-}
-
-/// The permissions of a key. Each role includes the ones before it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, EnumString, VariantNames)]
-#[serde(rename_all = "lowercase")]
-#[strum(serialize_all = "lowercase", parse_err_ty = Error, parse_err_fn = unknown_role)]
-pub enum Role {
-    Read,
-    /// Add and delete documents.
-    Write,
-    /// Create and drop indexes, back up, train.
-    Admin,
-}
-
-fn unknown_role(name: &str) -> Error {
-    Error::unknown("role", name, Role::VARIANTS)
+/// Options that override those of the file.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Overrides {
+    environment: toml::Table,
+    /// They override the environment too.
+    flags: toml::Table,
 }
 
 /// Prefix of the options in the environment.
@@ -223,6 +175,17 @@ impl ServeConfig {
         environment: impl Iterator<Item = (String, String)>,
         flags: toml::Table,
     ) -> Result<ServeConfig> {
+        let named = environment
+            .filter_map(|(name, value)| Some((name.strip_prefix(ENVIRONMENT)?.to_ascii_lowercase(), value_of(&value))));
+        Self::read(file, Overrides { environment: named.collect(), flags })
+    }
+
+    /// The options that the file gives now, under the same overrides. `None` without a file.
+    pub fn read_again(&self) -> Option<Result<ServeConfig>> {
+        self.file.as_deref().map(|file| Self::read(Some(file), self.overrides.clone()))
+    }
+
+    fn read(file: Option<&Path>, overrides: Overrides) -> Result<ServeConfig> {
         let mut table = match file {
             None => toml::Table::new(),
             Some(path) => {
@@ -230,11 +193,8 @@ impl ServeConfig {
                 text.parse().map_err(|e: toml::de::Error| Error::config(format!("{}: {e}", path.display())))?
             }
         };
-        for (name, value) in environment {
-            let Some(name) = name.strip_prefix(ENVIRONMENT) else { continue };
-            table.insert(name.to_ascii_lowercase(), value_of(&value));
-        }
-        for (name, value) in flags {
+        table.extend(overrides.environment.clone());
+        for (name, value) in overrides.flags.clone() {
             match (table.get_mut(&name), value) {
                 // Indexes of flags are added to those of the file.
                 (Some(toml::Value::Table(old)), toml::Value::Table(new)) => old.extend(new),
@@ -245,22 +205,9 @@ impl ServeConfig {
             let from = file.map_or(String::new(), |path| format!(" (file {})", path.display()));
             Error::config(format!("options of the server{from}: {}", e.to_string().trim_end()))
         })?;
-        config.file = file.map(Path::to_owned);
+        (config.file, config.overrides) = (file.map(Path::to_owned), overrides);
         config.validate()?;
         Ok(config)
-    }
-
-    /// The keys that a config file has now.
-    pub fn keys_of(file: &Path) -> Result<Vec<KeyConfig>> {
-        #[derive(Deserialize)]
-        struct OnlyKeys {
-            #[serde(default)]
-            keys: Vec<KeyConfig>,
-        }
-        let text = std::fs::read_to_string(file).map_err(Error::io(file))?;
-        let OnlyKeys { keys } = toml::from_str(&text).map_err(|e| Error::config(format!("{}: {e}", file.display())))?;
-        check_keys(&keys)?;
-        Ok(keys)
     }
 
     /// Refuses options that are out of range or contradict each other.
@@ -319,6 +266,7 @@ impl ServeConfig {
             ("timeout_seconds", self.timeout_seconds, 0.001, 86_400.0),
             ("answer_timeout_seconds", self.answer_timeout_seconds, 0.001, 86_400.0),
             ("shutdown_seconds", self.shutdown_seconds, 0.0, 86_400.0),
+            ("drain_seconds", self.drain_seconds, 0.0, 86_400.0),
             ("batch_window_ms", self.batch_window_ms, 0.0, 1000.0),
             ("writer_idle_seconds", self.writer_idle_seconds, 0.0, 1e9),
             ("reload_seconds", self.reload_seconds, 0.01, 1e9),

@@ -11,6 +11,7 @@ use serde::de::value::MapAccessDeserializer;
 use serde::de::{DeserializeOwned, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
+use crate::audit::AuditEntry;
 use crate::bounds::BodyBytes;
 use crate::config::Role;
 use crate::hosted::Hosted;
@@ -109,7 +110,7 @@ fn is_json(headers: &HeaderMap) -> bool {
 }
 
 async fn read(request: Request, server: &Server) -> Result<Bytes, Problem> {
-    let max_bytes = server.config.max_body_bytes;
+    let max_bytes = server.settings.config().max_body_bytes;
     let counted = request.extensions().get::<BodyBytes>().cloned().unwrap_or_else(|| BodyBytes::of(&server.bodies));
     let mut body = Limited::new(request.into_body(), max_bytes);
     // A small body is one frame and is not copied.
@@ -243,6 +244,19 @@ impl FromRequestParts<Arc<Server>> for NamedIndex {
     }
 }
 
+/// The index that the path names, for what tells of all its documents or changes them: a key with a filter is refused.
+pub struct WholeIndex(pub Arc<Hosted>);
+
+impl FromRequestParts<Arc<Server>> for WholeIndex {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, server: &Arc<Server>) -> Result<Self, Problem> {
+        let NamedIndex(hosted) = NamedIndex::from_request_parts(parts, server).await?;
+        Access::from_request_parts(parts, server).await?.expect_whole()?;
+        Ok(WholeIndex(hosted))
+    }
+}
+
 /// The indexes that the key of the request reaches. It stands behind the extractor of a role.
 impl FromRequestParts<Arc<Server>> for Access {
     type Rejection = Problem;
@@ -250,6 +264,26 @@ impl FromRequestParts<Arc<Server>> for Access {
     async fn from_request_parts(parts: &mut Parts, _: &Arc<Server>) -> Result<Self, Problem> {
         Ok(parts.extensions.get::<Access>().expect("the extractor of a role comes first").clone())
     }
+}
+
+/// Checks the key of a request, and leaves what it reaches with the request.
+fn admit(parts: &mut Parts, server: &Server, role: Role) -> Result<(), Problem> {
+    let keys = server.settings.keys();
+    if role == Role::Admin
+        && let Some(entry) = parts.extensions.get::<AuditEntry>()
+    {
+        entry.open(keys.name(&parts.headers));
+    }
+    let access = keys.check(&parts.headers, role).inspect_err(|problem| {
+        if problem.status == StatusCode::TOO_MANY_REQUESTS {
+            server.metrics.rejected("rate");
+        }
+    })?;
+    if let Some(name) = &access.name {
+        tracing::Span::current().record("key", name);
+    }
+    parts.extensions.insert(access);
+    Ok(())
 }
 
 macro_rules! may {
@@ -261,15 +295,7 @@ macro_rules! may {
             type Rejection = Problem;
 
             async fn from_request_parts(parts: &mut Parts, server: &Arc<Server>) -> Result<Self, Problem> {
-                let access = server.keys.get().check(&parts.headers, $role)?;
-                if let Some(name) = &access.name {
-                    tracing::Span::current().record("key", name);
-                    if $role == Role::Admin {
-                        tracing::info!(target: "audit", key = name, method = %parts.method, path = parts.uri.path());
-                    }
-                }
-                parts.extensions.insert(access);
-                Ok($name)
+                admit(parts, server, $role).map(|()| $name)
             }
         }
     };

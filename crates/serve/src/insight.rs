@@ -3,19 +3,31 @@
 use std::collections::{HashMap, HashSet};
 
 use engine::Result;
-use engine::index::Index;
+use engine::index::{Index, Walk};
 use engine::model::DistanceTable;
 use engine::query::Rerank;
 use engine::query::{Hit, SearchConfig};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-/// Documents whose code has `codeword` in `codebook`, the most typical first: those nearest to the mean of them all, by code.
-pub fn members(index: &Index, codebook: usize, codeword: usize, max_documents: usize) -> Result<Vec<Hit>> {
+/// The documents that match a filter; all without one.
+pub fn walk(index: &Index, filter: Option<&str>) -> Result<Walk> {
+    filter.map_or_else(|| index.walk(), |filter| index.walk_within(filter))
+}
+
+/// Documents that match a filter and whose code has `codeword` in `codebook`, the most typical first: those nearest to the mean of
+/// them all, by code.
+pub fn members(
+    index: &Index,
+    codebook: usize,
+    codeword: usize,
+    filter: Option<&str>,
+    max_documents: usize,
+) -> Result<Vec<Hit>> {
     let (shape, codebooks) = (index.model().shape(), index.model().codebooks());
     let size = shape.codebook_size();
     let mut counts = vec![0u64; shape.num_codebooks() * size];
-    for code in index.walk()?.codes()?.chunks_exact(shape.code_bytes()) {
+    for code in walk(index, filter)?.codes()?.chunks_exact(shape.code_bytes()) {
         if shape.codeword(code, codebook) == codeword {
             (0..shape.num_codebooks()).for_each(|m| counts[m * size + shape.codeword(code, m)] += 1);
         }
@@ -32,7 +44,8 @@ pub fn members(index: &Index, codebook: usize, codeword: usize, max_documents: u
     let row = &mut values[codebook * size..][..size];
     row.iter_mut().enumerate().for_each(|(k, value)| *value = if k == codeword { 0.0 } else { 4.0 * farthest + 1.0 });
     let radius = Some(2.0 * farthest);
-    let config = SearchConfig { k: max_documents, radius, rerank: Rerank::Off, ..SearchConfig::default() };
+    let filter = filter.map(str::to_owned);
+    let config = SearchConfig { k: max_documents, filter, radius, rerank: Rerank::Off, ..SearchConfig::default() };
     Ok(index.search(&[DistanceTable::new(shape, values)?], &config)?.pop().unwrap_or_default())
 }
 

@@ -1,13 +1,13 @@
 //! Background jobs, with progress and cancellation.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use engine::{Error, Progress};
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -37,6 +37,7 @@ pub struct JobView {
     pub index: String,
     /// Status of the job.
     pub status: Status,
+    /// What it does now; `waiting for other jobs` before its turn.
     pub stage: String,
     /// Finished units of the stage.
     pub done: u64,
@@ -64,6 +65,9 @@ pub struct Job {
     view: Mutex<JobView>,
 }
 
+/// Stage of a job before its turn.
+const WAITING: &str = "waiting for other jobs";
+
 /// Notes stored per job.
 const MAX_NOTES: usize = 50;
 
@@ -86,6 +90,15 @@ impl Job {
     }
 }
 
+/// The text with the names of files instead of their paths, which are only for the log of the server.
+fn without_folders(text: &str) -> String {
+    let name = |word: &str| match word.strip_prefix('/') {
+        Some(path) => path.rsplit('/').next().unwrap_or_default().to_owned(),
+        None => word.to_owned(),
+    };
+    text.split(' ').map(name).collect::<Vec<_>>().join(" ")
+}
+
 impl Progress for Job {
     fn stage(&self, name: &str, total: Option<u64>) {
         self.with(|view| (view.stage, view.done, view.total) = (name.to_owned(), 0, total));
@@ -104,7 +117,7 @@ impl Progress for Job {
             if view.notes.len() == MAX_NOTES {
                 view.notes.remove(0);
             }
-            view.notes.push(text.to_owned());
+            view.notes.push(without_folders(text));
         });
     }
 
@@ -119,13 +132,54 @@ pub struct Jobs {
     next: AtomicU64,
     jobs: Mutex<BTreeMap<u64, Arc<Job>>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
+    line: Arc<Line>,
+}
+
+/// The jobs in the order of their requests. The first one works.
+#[derive(Default)]
+struct Line {
+    jobs: Mutex<VecDeque<u64>>,
+    moved: Condvar,
+}
+
+/// Time between two looks of a waiting job at whether it is cancelled.
+const LOOK: Duration = Duration::from_millis(100);
+
+impl Line {
+    /// Waits until the job is the first. The job leaves the line when the result is dropped.
+    fn wait(&self, id: u64, job: &Job) -> engine::Result<Turn<'_>> {
+        let turn = Turn { line: self, id };
+        let mut jobs = self.jobs.lock();
+        while jobs.front() != Some(&id) {
+            if job.interrupted() {
+                drop(jobs);
+                return Err(Error::Interrupted);
+            }
+            self.moved.wait_for(&mut jobs, LOOK);
+        }
+        Ok(turn)
+    }
+}
+
+/// A place in the line.
+struct Turn<'a> {
+    line: &'a Line,
+    id: u64,
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.line.jobs.lock().retain(|id| *id != self.id);
+        self.line.moved.notify_all();
+    }
 }
 
 /// Jobs stored; older ones are forgotten.
 const MAX_JOBS: usize = 1000;
 
 impl Jobs {
-    /// Starts work on its own thread. One job runs at a time: training uses every core.
+    /// Starts work on its own thread. One job works at a time, because training uses every core; the others wait in the order
+    /// of their requests. An index has one job at a time.
     pub fn start(
         &self,
         kind: &str,
@@ -133,10 +187,11 @@ impl Jobs {
         work: impl FnOnce(&Job) -> engine::Result<serde_json::Value> + Send + 'static,
     ) -> Answer<JobView> {
         let mut jobs = self.jobs.lock();
-        if let Some((id, _)) = jobs.iter().find(|(_, job)| job.with(|view| view.status == Status::Running)) {
+        let busy = |job: &Job| job.with(|view| view.status == Status::Running && view.index == index);
+        if let Some((id, _)) = jobs.iter().find(|(_, job)| busy(job)) {
             return Err(Problem::conflict(
                 Code::IndexBusy,
-                format!("job {id} is running; wait for it, or cancel it with DELETE /v1/jobs/{id}"),
+                format!("job {id} is running on this index; wait for it, or cancel it with DELETE /v1/jobs/{id}"),
             ));
         }
         let id = self.next.fetch_add(1, Ordering::Relaxed) + 1;
@@ -145,7 +200,7 @@ impl Jobs {
             kind: kind.to_owned(),
             index: index.to_owned(),
             status: Status::Running,
-            stage: String::new(),
+            stage: if self.line.jobs.lock().is_empty() { String::new() } else { WAITING.into() },
             done: 0,
             total: None,
             detail: String::new(),
@@ -156,16 +211,27 @@ impl Jobs {
             seconds: 0.0,
         };
         let job = Arc::new(Job { stop: AtomicBool::new(false), started_at: Instant::now(), view: Mutex::new(view) });
-        let own = job.clone();
+        let (own, line) = (job.clone(), self.line.clone());
+        line.jobs.lock().push_back(id);
+        let queued = self.line.clone();
         let thread = std::thread::Builder::new().name(format!("job {id}")).spawn(move || {
-            let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| work(&own)));
+            let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                let _turn = line.wait(id, &own)?;
+                own.stage("", None);
+                work(&own)
+            }));
             let seconds = own.started_at.elapsed().as_secs_f64();
             own.with(|view| {
                 view.seconds = seconds;
                 match result {
                     Ok(Ok(value)) => (view.status, view.result) = (Status::Succeeded, Some(value)),
                     Ok(Err(Error::Interrupted)) => view.status = Status::Cancelled,
-                    Ok(Err(error)) => (view.status, view.error) = (Status::Failed, Some(error.to_string())),
+                    Ok(Err(error)) => {
+                        tracing::warn!(job = view.id, index = view.index, %error, "a job failed");
+                        // Without paths of the server.
+                        let told = Problem::of(Code::BadQuery)(error).details.message;
+                        (view.status, view.error) = (Status::Failed, Some(told));
+                    }
                     Err(_) => {
                         let text = "the server failed on this job; its log says why";
                         (view.status, view.error) = (Status::Failed, Some(text.into()));
@@ -174,7 +240,10 @@ impl Jobs {
                 tracing::info!(job = view.id, index = view.index, status = ?view.status, seconds, error = view.error, "job ended");
             });
         });
-        let thread = thread.map_err(|e| Problem::internal(format!("cannot start a thread: {e}")))?;
+        let thread = thread.map_err(|e| {
+            queued.jobs.lock().retain(|other| *other != id);
+            Problem::internal(format!("cannot start a thread: {e}"))
+        })?;
         self.threads.lock().push(thread);
         let view = job.view();
         jobs.insert(id, job);
@@ -192,6 +261,7 @@ impl Jobs {
 
     /// A job of an index that the caller reaches.
     pub fn get_for(&self, access: &Access, id: u64) -> Answer<Arc<Job>> {
+        access.expect_whole()?;
         let jobs = self.jobs.lock();
         jobs.get(&id).filter(|job| access.reaches(&job.view().index)).cloned().ok_or_else(|| {
             Problem::not_found(Code::UnknownJob, format!("there is no job {id}; GET /v1/jobs lists all jobs"))

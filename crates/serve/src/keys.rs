@@ -1,18 +1,19 @@
 //! API keys, their roles, and the indexes they reach.
 
 use std::collections::BTreeSet;
-use std::path::Path;
 use std::sync::Arc;
-use std::time::{Instant, SystemTime};
+use std::time::Instant;
 
 use axum::http::{HeaderMap, StatusCode, header};
+use chrono::{NaiveDate, Utc};
+use engine::index::filter_within;
 use engine::{Error, Result};
-use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
 use subtle::{Choice, ConditionallySelectable, ConstantTimeEq};
 
-use crate::config::{KeyConfig, Role, ServeConfig};
-use crate::problem::{Code, Problem};
+use crate::config::{KeyConfig, Role};
+use crate::limits::Limits;
+use crate::problem::{Answer, Code, Problem};
 
 #[derive(Debug, Default)]
 pub struct Keys {
@@ -23,41 +24,38 @@ pub struct Keys {
 struct Key {
     hash: [u8; 32],
     config: KeyConfig,
-    /// `None`: as many requests as it likes.
-    allowance: Option<Allowance>,
+    /// First day on which it is refused.
+    expires: Option<NaiveDate>,
+    limits: Arc<Limits>,
 }
 
-/// How many requests a key may send now. It grows evenly, up to those of a minute.
-#[derive(Debug)]
-struct Allowance {
-    per_minute: f64,
-    /// What was left at a time.
-    left: Mutex<(f64, Instant)>,
-}
-
-impl Allowance {
-    fn new(per_minute: u32, now: Instant) -> Allowance {
-        Allowance { per_minute: per_minute.into(), left: Mutex::new((per_minute.into(), now)) }
+impl Key {
+    fn is_expired(&self, today: NaiveDate) -> bool {
+        self.expires.is_some_and(|day| day <= today)
     }
 
-    /// Whether one more request is allowed now.
-    fn take(&self, now: Instant) -> bool {
-        let mut left = self.left.lock();
-        let grown = now.saturating_duration_since(left.1).as_secs_f64() * self.per_minute / 60.0;
-        let requests = (left.0 + grown).min(self.per_minute);
-        let allowed = requests >= 1.0;
-        *left = (if allowed { requests - 1.0 } else { requests }, now);
-        allowed
+    fn access(&self) -> Access {
+        Access {
+            name: Some(self.config.name.clone()),
+            indexes: self.config.indexes.clone(),
+            // Joined with nothing: no document may have the attribute yet, and an error would name those of foreign documents.
+            filter: self.config.filter.as_deref().map(|filter| filter_within(None, filter).into()),
+            limits: Some(self.limits.clone()),
+        }
     }
 }
 
 /// The permissions of a request, by its key.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default)]
 pub struct Access {
     /// Name of the key; `None` on a server without keys.
     pub name: Option<String>,
     /// `None`: all.
     indexes: Option<BTreeSet<String>>,
+    /// `None`: all documents.
+    filter: Option<Arc<str>>,
+    /// `None` on a server without keys.
+    pub limits: Option<Arc<Limits>>,
 }
 
 impl Access {
@@ -66,81 +64,81 @@ impl Access {
         self.indexes.as_ref().is_none_or(|indexes| indexes.contains(index))
     }
 
+    /// Whether the caller may write less than everything to the indexes it reaches.
+    pub fn is_bounded(&self) -> bool {
+        let bounds = |limits: &Arc<Limits>| limits.max_documents.is_some() || limits.max_bytes.is_some();
+        self.filter.is_some() || self.limits.as_ref().is_some_and(bounds)
+    }
+
+    /// The filter of the documents that exist for the caller.
+    pub fn filter(&self) -> Option<&str> {
+        self.filter.as_deref()
+    }
+
+    /// The caller's own filter, if any, together with that of the key.
+    pub fn narrowed(&self, own: Option<String>) -> Option<String> {
+        match &self.filter {
+            Some(within) => Some(filter_within(own.as_deref(), within)),
+            None => own,
+        }
+    }
+
     /// Refuses a caller who does not reach every index, for what tells of all of them.
-    pub fn expect_all(&self) -> std::result::Result<(), Problem> {
+    pub fn expect_all(&self) -> Answer<()> {
+        self.expect_whole()?;
         match &self.indexes {
             None => Ok(()),
-            Some(_) => Err(Problem::new(
-                StatusCode::FORBIDDEN,
-                Code::NotAllowed,
-                "this tells of all indexes, and your key reaches only some; use a key without indexes",
+            Some(_) => {
+                Err(not_allowed("this tells of all indexes, and your key reaches only some; use a key without indexes"))
+            }
+        }
+    }
+
+    /// Refuses a caller for whom only some documents exist, for what tells of all documents of an index or changes them.
+    pub fn expect_whole(&self) -> Answer<()> {
+        match &self.filter {
+            None => Ok(()),
+            Some(_) => Err(not_allowed(
+                "this is about all documents of an index, and your key has a filter; use a key without one",
             )),
         }
     }
+
+    /// Counts queries, or refuses them.
+    pub fn take_queries(&self, queries: usize) -> Answer<()> {
+        self.limits.as_ref().map_or(Ok(()), |limits| limits.take_queries(queries as u64, Utc::now()))
+    }
 }
 
-/// The keys in use, and the state of the file they came from.
-pub struct CurrentKeys {
-    keys: Mutex<Arc<Keys>>,
-    stamp: Mutex<Option<(SystemTime, u64)>>,
-}
-
-fn stamp(file: &Path) -> Option<(SystemTime, u64)> {
-    let about = std::fs::metadata(file).ok()?;
-    Some((about.modified().ok()?, about.len()))
-}
-
-impl CurrentKeys {
-    pub fn new(config: &ServeConfig) -> CurrentKeys {
-        CurrentKeys {
-            keys: Mutex::new(Arc::new(Keys::new(&config.keys))),
-            stamp: Mutex::new(config.file.as_deref().and_then(stamp)),
-        }
-    }
-
-    pub fn get(&self) -> Arc<Keys> {
-        self.keys.lock().clone()
-    }
-
-    /// Uses the keys that the file has now. Keys that cannot be used are logged once, and the old ones stay in use. The last
-    /// key cannot be taken away: without keys the server would be open to everybody.
-    pub fn follow(&self, file: &Path) {
-        let now = stamp(file);
-        let mut known = self.stamp.lock();
-        if now.is_none() || *known == now {
-            return;
-        }
-        *known = now;
-        match ServeConfig::keys_of(file) {
-            Ok(keys) if keys.is_empty() != self.get().keys.is_empty() => {
-                tracing::warn!("the config file has its first key, or none any more; restart the server for that");
-            }
-            Ok(keys) => {
-                *self.keys.lock() = Arc::new(Keys::new(&keys));
-                tracing::info!(keys = keys.len(), "using the keys that the config file has now");
-            }
-            Err(error) => tracing::warn!(%error, "the new keys cannot be used; the old ones stay in use"),
-        }
-    }
+fn not_allowed(text: &str) -> Problem {
+    Problem::new(StatusCode::FORBIDDEN, Code::NotAllowed, text)
 }
 
 impl Keys {
-    /// `keys` are validated: a hash has 64 hex digits.
-    pub fn new(keys: &[KeyConfig]) -> Keys {
+    /// `keys` are validated: a hash has 64 hex digits. A key that was there `before` keeps what it has used of its limits.
+    pub fn new(keys: &[KeyConfig], before: Option<&Keys>) -> Keys {
         let bytes = |hex: &str| std::array::from_fn(|i| u8::from_str_radix(&hex[2 * i..2 * i + 2], 16).unwrap_or(0));
-        let key = |config: &KeyConfig| Key {
-            hash: bytes(&config.sha256),
-            config: config.clone(),
-            allowance: config.requests_per_minute.map(|limit| Allowance::new(limit, Instant::now())),
+        let key = |config: &KeyConfig| {
+            let hash: [u8; 32] = bytes(&config.sha256);
+            let earlier = before.and_then(|before| before.keys.iter().find(|key| key.hash == hash));
+            let limits = Arc::new(Limits::new(config, earlier.map(|key| &*key.limits)));
+            // A day that is none was refused; without this, a mistake here would let the key live for ever.
+            let expires = config.expiry().unwrap_or(Some(NaiveDate::MIN));
+            Key { hash, config: config.clone(), expires, limits }
         };
         Keys { keys: keys.iter().map(key).collect() }
     }
 
-    /// Checks that a request may do `role`. Returns what its key reaches.
-    pub fn check(&self, headers: &HeaderMap, role: Role) -> std::result::Result<Access, Problem> {
-        if self.keys.is_empty() {
-            return Ok(Access::default());
-        }
+    fn is_empty(&self) -> bool {
+        self.keys.is_empty()
+    }
+
+    pub fn len(&self) -> usize {
+        self.keys.len()
+    }
+
+    /// The key that a request has, expired or not.
+    fn find(&self, headers: &HeaderMap) -> Answer<&Key> {
         let unauthorized = |code, text: &str| Problem::new(StatusCode::UNAUTHORIZED, code, text);
         let Some(given) = given(headers) else {
             return Err(unauthorized(
@@ -155,27 +153,44 @@ impl Keys {
             let same: Choice = key.hash.ct_eq(&hash);
             found = u32::conditional_select(&found, &(number as u32), same);
         }
-        let Some(Key { config: key, allowance, .. }) = self.keys.get(found as usize) else {
-            return Err(unauthorized(Code::UnknownKey, "the server does not know this key; ask its owner for one"));
-        };
-        // Days compare as text.
-        if key.expires.as_ref().is_some_and(|day| *day <= chrono::Utc::now().format("%Y-%m-%d").to_string()) {
-            return Err(unauthorized(Code::UnknownKey, "this key has expired; ask the server's owner for a new one"));
+        self.keys
+            .get(found as usize)
+            .ok_or_else(|| unauthorized(Code::UnknownKey, "the server does not know this key; ask its owner for one"))
+    }
+
+    /// The name of the key that a request has, for the log.
+    pub fn name(&self, headers: &HeaderMap) -> Option<&str> {
+        self.find(headers).ok().map(|key| key.config.name.as_str())
+    }
+
+    /// What a request may see without counting as one; nothing without a valid key.
+    pub fn peek(&self, headers: &HeaderMap) -> Option<Access> {
+        if self.is_empty() {
+            return Some(Access::default());
         }
-        if allowance.as_ref().is_some_and(|allowance| !allowance.take(Instant::now())) {
-            let limit = key.requests_per_minute.unwrap_or_default();
-            return Err(Problem::overloaded(&format!(
-                "your key may send {limit} requests per minute, and this is one more"
-            )));
+        let key = self.find(headers).ok()?;
+        (!key.is_expired(Utc::now().date_naive())).then(|| key.access())
+    }
+
+    /// Checks that a request may do `role`. Returns what its key reaches.
+    pub fn check(&self, headers: &HeaderMap, role: Role) -> Answer<Access> {
+        if self.is_empty() {
+            return Ok(Access::default());
         }
-        if key.role < role {
+        let key = self.find(headers)?;
+        if key.is_expired(Utc::now().date_naive()) {
             return Err(Problem::new(
-                StatusCode::FORBIDDEN,
-                Code::NotAllowed,
-                format!("this needs a key with the role {role:?}, yours has {:?}", key.role).to_lowercase(),
+                StatusCode::UNAUTHORIZED,
+                Code::UnknownKey,
+                "this key has expired; ask the server's owner for a new one",
             ));
         }
-        Ok(Access { name: Some(key.name.clone()), indexes: key.indexes.clone() })
+        key.limits.take_request(Instant::now())?;
+        if key.config.role < role {
+            let text = format!("this needs a key with the role {role:?}, yours has {:?}", key.config.role);
+            return Err(not_allowed(&text.to_lowercase()));
+        }
+        Ok(key.access())
     }
 }
 
@@ -211,12 +226,18 @@ mod tests {
     }
 
     #[test]
-    fn an_allowance_grows_evenly_up_to_that_of_a_minute() {
-        use std::time::Duration;
-        let begin = Instant::now();
-        let allowance = Allowance::new(60, begin);
-        let taken = |seconds| (0..100).filter(|_| allowance.take(begin + Duration::from_secs(seconds))).count();
-        assert_eq!([taken(0), taken(0), taken(5), taken(3600)], [60, 0, 5, 60]);
+    fn days_are_compared_as_days_and_not_as_text() {
+        let (_, lines) = new_key(Role::Read).unwrap();
+        let expires = |day: &str| {
+            let text = format!("{lines}expires = \"{day}\"\n");
+            let config = ServeConfig::load(None, std::iter::empty(), text.parse().unwrap()).unwrap();
+            let keys = Keys::new(&config.keys, None);
+            move |today: &str| keys.keys[0].is_expired(today.parse().unwrap())
+        };
+        for day in ["2027-01-31", "2027-1-31"] {
+            let is_expired = expires(day);
+            assert!(!is_expired("2027-01-30") && is_expired("2027-01-31") && is_expired("2027-09-01"), "{day}");
+        }
     }
 
     #[test]
@@ -225,7 +246,7 @@ mod tests {
         let (admin, more) = new_key(Role::Admin).unwrap();
         assert!(!lines.contains(&reader));
         let config = ServeConfig::load(None, std::iter::empty(), format!("{lines}{more}").parse().unwrap()).unwrap();
-        let keys = Keys::new(&config.keys);
+        let keys = Keys::new(&config.keys, None);
         let check = |name, value: &str, role| keys.check(&headers(name, value), role).map(|access| access.name);
         assert!(check("api-key", &reader, Role::Read).unwrap().unwrap().starts_with("read-"));
         assert_eq!(check("api-key", &reader, Role::Write).unwrap_err().status, 403);

@@ -58,17 +58,23 @@ mod id;
 mod whole;
 
 mod listen;
+mod audit;
+mod log;
 mod telemetry;
+mod key_config;
 mod keys;
+mod limits;
 mod bounds;
 mod extract;
 mod routes;
 
 mod mapped;
+mod settings;
 mod server;
 mod hosted;
 mod queries;
 mod writes;
+mod scope;
 mod jobs;
 mod retrain;
 
@@ -81,6 +87,7 @@ mod tests;
 use std::io::IsTerminal;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use engine::{Error, Progress, Result};
@@ -88,10 +95,10 @@ use tokio::net::TcpListener;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::prelude::*;
 
-use config::LogFormat;
 pub use config::ServeConfig;
 pub use keys::new_key;
 use server::{Phase, Server};
+pub use settings::RELOAD;
 use telemetry::Telemetry;
 
 /// The OpenAPI 3.1 description of the API, as JSON.
@@ -106,22 +113,18 @@ pub struct Observation {
 
 /// Starts the log on standard error, and traces to a collector if one is configured. Only the first call has an effect.
 pub fn observe(config: &ServeConfig) -> Result<Observation> {
-    let filter = tracing_subscriber::EnvFilter::try_new(&config.log)
-        .map_err(|e| Error::config(format!("log = {:?}: {e}; write it like info or warn,serve=debug", config.log)))?;
+    // Colours only on a terminal, never in files.
+    let colours = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+    let (log, filter) = log::layers(config, std::io::stderr, colours)?;
     let telemetry = config.telemetry.as_deref().map(Telemetry::start).transpose()?;
     // The log filter does not apply to traces: a quiet log does not empty them.
     let traces = telemetry.as_ref().map(|telemetry| {
         let ours = Targets::new().with_target(module_path!(), tracing::Level::INFO);
         tracing_opentelemetry::layer().with_tracer(telemetry.tracer()).with_filter(ours)
     });
-    // Colours only on a terminal, never in files.
-    let colours = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(colours);
-    let lines = match config.log_format {
-        LogFormat::Text => lines.boxed(),
-        LogFormat::Json => lines.json().boxed(),
-    };
-    let _ = tracing_subscriber::registry().with(traces).with(lines.with_filter(filter)).try_init();
+    if tracing_subscriber::registry().with(log).with(traces).try_init().is_ok() {
+        filter.keep();
+    }
     Ok(Observation { _telemetry: telemetry })
 }
 
@@ -137,7 +140,8 @@ pub fn router(config: ServeConfig) -> Result<axum::Router> {
 
 /// Serves until `progress` is interrupted. `on_bound` gets the bound address when the indexes are open. Health is answered before.
 ///
-/// A stop closes the listener, answers accepted requests, commits waiting writes, and cancels jobs.
+/// A stop first lets `/readyz` answer 503 for `drain_seconds`. Then it closes the listener, answers accepted requests,
+/// commits waiting writes, and cancels jobs.
 pub fn run(config: ServeConfig, progress: &dyn Progress, on_bound: impl FnOnce(SocketAddr)) -> Result<()> {
     config.validate()?;
     let tls = listen::Tls::new(&config)?;
@@ -167,6 +171,11 @@ pub fn run(config: ServeConfig, progress: &dyn Progress, on_bound: impl FnOnce(S
                 tokio::time::sleep(Duration::from_millis(25)).await;
             }
             server.set_phase(Phase::Stopping);
+            let drain = server.settings.config().drain_seconds;
+            if drain > 0.0 {
+                tracing::info!(drain_seconds = drain, "draining: /readyz answers 503, requests are still accepted");
+                tokio::time::sleep(Duration::from_secs_f64(drain)).await;
+            }
             tracing::info!("stopping: accepted requests are finished first");
         });
         let mut serving = std::pin::pin!(serving);
@@ -196,16 +205,24 @@ pub fn run(config: ServeConfig, progress: &dyn Progress, on_bound: impl FnOnce(S
     result
 }
 
-/// Follows commits of other programs, and retries unavailable indexes.
+/// Returns when somebody asks to read the config file again.
+async fn asked() {
+    while !RELOAD.load(Ordering::SeqCst) {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+/// Follows the config file and commits of other programs, and retries unavailable indexes.
 async fn follow(server: Arc<Server>) {
     let mut ticks = tokio::time::interval(Duration::from_secs_f64(server.config.reload_seconds));
     loop {
-        ticks.tick().await;
+        tokio::select! {
+            _ = ticks.tick() => {}
+            () = asked() => {}
+        }
         let own = server.clone();
         let _ = tokio::task::spawn_blocking(move || {
-            if let Some(file) = &own.config.file {
-                own.keys.follow(file);
-            }
+            own.settings.follow();
             own.indexes().iter().for_each(|hosted| hosted.follow());
             own.retry_unavailable();
         })

@@ -269,6 +269,22 @@ mod tests {
         }
     }
 
+    /// Prometheus' own check. Debian's package prometheus has it.
+    #[test]
+    fn promtool_accepts_the_alert_rules() {
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../operations/alerts.yml");
+        let program = std::env::var_os("MICPQ_PROMTOOL").unwrap_or_else(|| "promtool".into());
+        match std::process::Command::new(program).args(["check", "rules"]).arg(path).output() {
+            Ok(done) => {
+                let said = String::from_utf8_lossy(&done.stdout);
+                assert!(done.status.success() && said.contains("6 rules found"), "{done:?}");
+            }
+            Err(error) => {
+                eprintln!("skipped: promtool is not installed ({error}), so the alert rules were not checked by it")
+            }
+        }
+    }
+
     #[test]
     fn the_text_has_counts_times_and_depths() {
         let metrics = Metrics::new();

@@ -28,7 +28,7 @@ pub enum Code {
     NoKey,
     /// The server does not know the key.
     UnknownKey,
-    /// The key's role does not allow this.
+    /// The key's role, indexes or filter do not allow this.
     NotAllowed,
     /// No index has this name.
     UnknownIndex,
@@ -60,7 +60,9 @@ pub enum Code {
     IndexBusy,
     /// The index or the server is not configured for this.
     Unsupported,
-    /// Too many requests are waiting.
+    /// The key has used what it may: queries of a day, documents, or bytes.
+    QuotaExceeded,
+    /// Too many requests are waiting, or the key sends too many.
     Overloaded,
     /// The request took too long.
     Timeout,
@@ -106,6 +108,8 @@ pub struct Details {
 pub struct Problem {
     pub status: StatusCode,
     pub details: Box<Details>,
+    /// Seconds until the same request may succeed. `None`: as long as is usual for the code.
+    pub retry_after: Option<u64>,
 }
 
 /// Result of a handler.
@@ -128,7 +132,12 @@ impl Problem {
             line: None,
             committed: None,
         };
-        Problem { status, details: Box::new(details) }
+        Problem { status, details: Box::new(details), retry_after: None }
+    }
+
+    /// The same with the seconds of its Retry-After.
+    pub fn retry_after(self, seconds: u64) -> Problem {
+        Problem { retry_after: Some(seconds), ..self }
     }
 
     /// 400: the request does not have the documented form.
@@ -225,15 +234,15 @@ impl Problem {
 
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
-        let seconds = match self.details.code {
-            Code::Overloaded | Code::IndexBusy => Some("1"),
-            Code::Stopping => Some("5"),
-            Code::IndexUnavailable => Some("10"),
+        let seconds = self.retry_after.or(match self.details.code {
+            Code::Overloaded | Code::IndexBusy => Some(1),
+            Code::Stopping => Some(5),
+            Code::IndexUnavailable => Some(10),
             _ => None,
-        };
+        });
         let mut response = (self.status, axum::Json(Refusal { error: *self.details })).into_response();
         if let Some(seconds) = seconds {
-            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static(seconds));
+            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
         if self.status == StatusCode::UNAUTHORIZED {
             response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));

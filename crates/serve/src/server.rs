@@ -20,13 +20,15 @@ use crate::bounds::{Budget, Turns};
 use crate::config::{ServeConfig, check_name};
 use crate::hosted::Hosted;
 use crate::jobs::Jobs;
-use crate::keys::{Access, CurrentKeys};
+use crate::keys::Access;
 use crate::metrics::Metrics;
 use crate::problem::{Answer, Code, Problem};
+use crate::settings::Settings;
 
 pub struct Server {
+    /// The options of the start. Those that may change meanwhile are in `settings`.
     pub config: ServeConfig,
-    pub keys: CurrentKeys,
+    pub settings: Settings,
     pub metrics: Arc<Metrics>,
     pub encoders: Encoders,
     pub jobs: Jobs,
@@ -103,7 +105,7 @@ impl Server {
         // More would not be faster: they share the cores.
         let reads = 2 * std::thread::available_parallelism().map_or(1, usize::from);
         Server {
-            keys: CurrentKeys::new(&config),
+            settings: Settings::new(&config),
             metrics: Arc::new(Metrics::new()),
             encoders: Encoders::default(),
             jobs: Jobs::default(),

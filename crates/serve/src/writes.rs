@@ -24,6 +24,7 @@ use crate::config::ServeConfig;
 use crate::id::Id;
 use crate::metrics::Metrics;
 use crate::problem::{self, Code, Problem};
+use crate::scope::Scope;
 
 /// A document to store, with its embedding if the caller computed it.
 pub type DocumentWithVector = (Document, Option<Vec<f32>>);
@@ -56,7 +57,7 @@ impl Change {
     }
 
     /// Approximate size in memory.
-    fn bytes(&self) -> usize {
+    pub fn bytes(&self) -> usize {
         let attribute = |(name, value): &(String, Value)| name.len() + value_bytes(value);
         match self {
             Change::Upsert(new, _) => new
@@ -153,7 +154,7 @@ impl Duplicated {
 type Exclusive = Box<dyn FnOnce(&mut WriterThread) + Send>;
 
 enum Message {
-    Write { change: Change, reply: oneshot::Sender<Result<Done>>, bytes: QueuedBytes },
+    Write(Request),
     Exclusive(Exclusive),
 }
 
@@ -218,6 +219,14 @@ impl WriterThread {
     fn discard_writer(&mut self) {
         let writer = self.writer.take();
         catch_panic(|| drop(writer));
+    }
+
+    /// Narrows a change to its scope, by the last commit.
+    fn apply(&mut self, scope: &Scope, change: &mut Change) -> problem::Answer<()> {
+        let failed = Problem::of(Code::BadDocument);
+        // Another program may have committed before the writer was opened.
+        self.writer().and_then(|writer| writer.next_sequence()).map_err(failed)?;
+        scope.apply(&self.index(), change)
     }
 
     /// Applies changes in one commit.
@@ -423,7 +432,7 @@ impl WriteQueue {
     }
 
     /// Executes a change and returns when it is on disk. Refuses immediately if the queue is full.
-    pub async fn change(&self, change: Change) -> problem::Answer<Done> {
+    pub async fn change(&self, change: Change, scope: Option<Scope>) -> problem::Answer<Done> {
         let (reply, done) = oneshot::channel();
         let bytes = self.count(&change);
         // A single write always fits: the limit of a body bounds its size.
@@ -434,16 +443,16 @@ impl WriteQueue {
                 self.index
             )));
         }
-        self.try_send(Message::Write { change, reply, bytes })?;
+        self.try_send(Message::Write(Request { change, scope, reply, _bytes: bytes }))?;
         self.result(done.await)
     }
 
     /// Like [`WriteQueue::change`], for a thread that may block: a full queue blocks it. The result comes later;
     /// [`WriteQueue::result`] converts it.
-    pub fn push(&self, change: Change) -> problem::Answer<Pending> {
+    pub fn push(&self, change: Change, scope: Option<Scope>) -> problem::Answer<Pending> {
         let (reply, done) = oneshot::channel();
         let bytes = self.count(&change);
-        self.send(Message::Write { change, reply, bytes })?;
+        self.send(Message::Write(Request { change, scope, reply, _bytes: bytes }))?;
         Ok(done)
     }
 
@@ -454,11 +463,14 @@ impl WriteQueue {
     }
 
     /// Converts the result of a write for its caller.
-    pub fn result(&self, done: std::result::Result<Result<Done>, oneshot::error::RecvError>) -> problem::Answer<Done> {
+    pub fn result(
+        &self,
+        done: std::result::Result<problem::Answer<Done>, oneshot::error::RecvError>,
+    ) -> problem::Answer<Done> {
         match done {
             Ok(Ok(done)) => Ok(done),
             _ if self.dropped.load(Ordering::SeqCst) => Err(self.closed()),
-            Ok(Err(error)) => Err(Problem::of(Code::BadDocument)(error)),
+            Ok(Err(problem)) => Err(problem),
             Err(_) => Err(Problem::internal("the write was lost; the server's log says why")),
         }
     }
@@ -559,9 +571,22 @@ struct Thread {
 }
 
 /// The result of an accepted write, when it comes.
-pub type Pending = oneshot::Receiver<Result<Done>>;
+pub type Pending = oneshot::Receiver<problem::Answer<Done>>;
 
-type Request = (Change, oneshot::Sender<Result<Done>>, QueuedBytes);
+struct Request {
+    change: Change,
+    /// What its caller may write; `None` for everything.
+    scope: Option<Scope>,
+    reply: oneshot::Sender<problem::Answer<Done>>,
+    _bytes: QueuedBytes,
+}
+
+impl Request {
+    /// Whether it is a commit of its own: a scope is compared with committed documents.
+    fn is_alone(&self) -> bool {
+        self.scope.is_some() || self.change.is_alone()
+    }
+}
 
 impl Thread {
     fn run(&mut self) {
@@ -587,13 +612,13 @@ impl Thread {
                     break;
                 }
                 match message {
-                    Message::Write { change, reply, bytes } => {
-                        let alone = change.is_alone();
+                    Message::Write(request) => {
+                        let alone = request.is_alone();
                         if alone {
                             self.commit(std::mem::take(&mut group));
                         }
-                        count += change.len();
-                        group.push((change, reply, bytes));
+                        count += request.change.len();
+                        group.push(request);
                         if alone || count >= self.max_documents {
                             break;
                         }
@@ -612,12 +637,17 @@ impl Thread {
     }
 
     /// Commits a group together. If one write fails, commits each write alone.
-    fn commit(&mut self, group: Vec<Request>) {
+    fn commit(&mut self, mut group: Vec<Request>) {
         if group.is_empty() || self.dropped.load(Ordering::SeqCst) {
             return;
         }
         let started = Instant::now();
-        let changes: Vec<&Change> = group.iter().map(|(change, ..)| change).collect();
+        if let [Request { change, scope: Some(scope), .. }] = &mut group[..]
+            && let Err(problem) = self.writer.apply(scope, change)
+        {
+            return group.into_iter().for_each(|request| drop(request.reply.send(Err(problem.clone()))));
+        }
+        let changes: Vec<&Change> = group.iter().map(|request| &request.change).collect();
         let count = changes.iter().map(|change| change.len()).sum();
         // A panic in a commit must not end the queue: nothing of it is stored, and its callers get an error.
         let committed = catch_panic(|| self.writer.commit(&changes)).unwrap_or_else(|| {
@@ -627,18 +657,21 @@ impl Thread {
         match committed {
             Ok(done) => {
                 self.metrics.commit(&self.index, count, started.elapsed());
-                for ((_, reply, _), done) in group.into_iter().zip(done) {
-                    let _ = reply.send(Ok(done));
+                for (Request { scope, reply, .. }, done) in group.into_iter().zip(done) {
+                    let told = match scope {
+                        Some(scope) => scope.tell(&self.writer.index(), done),
+                        None => Ok(done),
+                    };
+                    let _ = reply.send(told);
                 }
             }
             Err(error) => {
                 self.writer.rollback();
                 let concerns_all = matches!(error, Error::Busy(_) | Error::Interrupted);
                 if group.len() == 1 || concerns_all {
-                    let text = error.to_string();
-                    let mut error = Some(error);
-                    for (_, reply, _) in group {
-                        let _ = reply.send(Err(error.take().unwrap_or_else(|| Error::Busy(text.clone()))));
+                    let problem = Problem::of(Code::BadDocument)(error);
+                    for Request { reply, .. } in group {
+                        let _ = reply.send(Err(problem.clone()));
                     }
                 } else {
                     group.into_iter().for_each(|request| self.commit(vec![request]));

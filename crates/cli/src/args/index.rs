@@ -150,16 +150,17 @@ Examples:
         #[command(flatten)]
         copy: CopyArgs,
     },
-    /// Encode the texts again with another model, then replace the index in one step
+    /// Encode the texts again with another model, or bring an index of an earlier format up to date, in one step
     #[command(after_help = "\
+With --model every text is encoded again. Without it an index of an earlier format gets today's, with its codes and vectors.
 The old index answers searches until the new one replaces it; nobody can write to it meanwhile. If interrupted, the same
 command continues where it stopped.")]
     Migrate {
         /// Index directory
         index: PathBuf,
-        /// Directory of the new model
+        /// Directory of the new model. Without it, the index keeps its model and codes, and gets today's format
         #[arg(long, value_name = "DIR")]
-        model: PathBuf,
+        model: Option<PathBuf>,
         /// Documents per commit; an interrupted migration repeats at most this many
         #[arg(long, default_value_t = MigrateConfig::default().commit_every, value_name = "N")]
         commit_every: usize,

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::Result;
 use engine::corpus::{Corpus, DocId};
-use engine::index::{Copied, Index, IndexConfig, MigrateConfig, Stats, backup, migrate, restore, verify};
+use engine::index::{Copied, Index, IndexConfig, MigrateConfig, Stats, backup, migrate, restore, upgrade, verify};
 use engine::language::LanguageChoice;
 use engine::model::Model;
 use engine::query::{RecallConfig, RecallReport, Searcher};
@@ -105,9 +105,10 @@ pub fn run(command: args::Index, json: bool, progress: &TerminalProgress) -> Res
             };
             print_copied(&index, "restored", copied, json, progress)
         }
-        args::Index::Migrate { index, model, commit_every } => {
+        args::Index::Migrate { index, model: Some(model), commit_every } => {
             migrate_index(&index, &model, commit_every, json, progress)
         }
+        args::Index::Migrate { index, model: None, .. } => upgrade_index(&index, json, progress),
     }
 }
 
@@ -176,6 +177,21 @@ fn migrate_index(
         migrated.documents,
         model.fingerprint(),
         migrated.resumed
+    ))
+}
+
+fn upgrade_index(index: &Path, json: bool, progress: &TerminalProgress) -> Result<()> {
+    let upgraded = upgrade(index, progress)?;
+    progress.finish();
+    if json {
+        return output::json(&upgraded);
+    }
+    output::line(format!(
+        "{}: {} documents, format {} instead of {}",
+        index.display(),
+        upgraded.documents,
+        upgraded.to,
+        upgraded.from
     ))
 }
 

@@ -27,6 +27,11 @@ pub fn run(args: Serve, json: bool, progress: &TerminalProgress) -> Result<()> {
         return Err(Error::config("nothing to serve; name an index, or a --data directory for new indexes").into());
     }
     let _observation = serve::observe(&config)?;
+    // Without a file there is nothing to read again, and a terminal that closes ends its server.
+    #[cfg(unix)]
+    if config.file.is_some() {
+        crate::progress::on_hangup(serve::RELOAD.clone());
+    }
     let scheme = if config.tls_certificate.is_some() { "https" } else { "http" };
     serve::run(config, progress, |address| {
         // A closed standard output does not stop the server.

@@ -114,7 +114,8 @@ pub fn run(command: SavedQueries, json: bool, progress: &TerminalProgress) -> Re
                 None if remember => Start::Remembered,
                 None => Start::Saved,
             };
-            let found = saved::matches(&searcher, &MatchRequest { start, limit, name }, progress)?;
+            let found =
+                saved::matches(&searcher, &MatchRequest { start, limit, name, ..MatchRequest::default() }, progress)?;
             progress.finish();
             print(searcher.index(), &found, json)?;
             // After it is printed: a match that nobody saw comes again.

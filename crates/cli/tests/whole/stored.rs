@@ -154,6 +154,144 @@ fn a_folder_keeps_backups_that_share_files() {
 }
 
 #[test]
+fn a_name_with_a_slash_at_its_end_is_the_same_name() {
+    let bench = built();
+    let store = folder(&bench);
+    let url = &store.url;
+    store.json(&bench, &format!("index backup news.micpq/ {url}"));
+    store.json(&bench, &format!("index restore {url} new.micpq/"));
+    store.json(&bench, &format!("index restore {url} new.micpq/ --replace"));
+    assert_eq!(bench.json("search new.micpq/ oil -k 50"), bench.json("search news.micpq oil -k 50"));
+    assert_eq!(bench.json("index verify new.micpq/")[0]["sound"], true);
+    bench.ok(&format!("build news.jsonl {TINY} --epochs 1 --views noise:4 -o made.micpq/"));
+    assert_eq!(bench.json("index verify made.micpq")[0]["sound"], true);
+    let mut left: Vec<String> =
+        std::fs::read_dir(bench.dir.path()).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+    left.retain(|name| name.contains(".micpq"));
+    left.sort();
+    assert_eq!(left, ["made.micpq", "new.micpq", "news.micpq"]);
+}
+
+/// The manifests, and the files, of a folder with backups.
+fn stored(bench: &Bench) -> [Vec<String>; 2] {
+    ["store/backups", "store/files"].map(|folder| {
+        let names = std::fs::read_dir(bench.path(folder)).into_iter().flatten();
+        let mut names: Vec<String> = names.map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    })
+}
+
+/// Starts a command and kills it with SIGKILL as soon as the folder is in a state. Returns whether it was killed, and not
+/// faster than that.
+fn kill_when(bench: &Bench, line: &str, reached: impl Fn(&[Vec<String>; 2]) -> bool) -> bool {
+    let mut command = bench.command(line);
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    loop {
+        if reached(&stored(bench)) {
+            child.kill().unwrap();
+            return !child.wait().unwrap().success();
+        }
+        if child.try_wait().unwrap().is_some() {
+            return false;
+        }
+        std::thread::yield_now();
+    }
+}
+
+/// The newest backup is that of the index as it is now.
+fn restores_as(bench: &Bench, store: &Store, name: &str, expected: &[Value]) {
+    store.json(bench, &format!("index restore {} {name} --replace", store.url));
+    assert_eq!(bench.json(&format!("search {name} 'oil barrel' -k 1000")), expected);
+    assert_eq!(bench.json(&format!("index verify {name}"))[0]["sound"], true);
+}
+
+#[test]
+fn a_killed_upload_leaves_no_backup_and_the_next_run_completes_it() {
+    let bench = built();
+    let store = folder(&bench);
+    let line = format!("index backup news.micpq {}", store.url);
+    // A file that takes a while, so that a kill lands in it.
+    let large: Vec<u8> = (0..150_000_000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    std::fs::write(bench.path("news.micpq/model/large"), &large).unwrap();
+    let expected = bench.json("search news.micpq 'oil barrel' -k 1000");
+    let mut kills = 0;
+    // Later and later: a kill with the first file there, the second, and so on, each after what the runs before it left.
+    for files in 1..6 {
+        if kill_when(&bench, &line, |[_, found]| found.len() >= files) {
+            kills += 1;
+            let [manifests, found] = stored(&bench);
+            assert!(!found.is_empty(), "the kill came while files were uploaded");
+            if manifests.is_empty() {
+                let none = store.fails(&bench, &format!("index restore {} none.micpq", store.url), 1);
+                assert!(none.contains("holds no backup"), "{none}");
+                assert!(!bench.path("none.micpq").exists());
+            }
+        }
+    }
+    assert!(kills > 0, "no kill landed");
+    let done = &store.json(&bench, &line)[0];
+    assert!(done["uploaded_files"].as_u64() <= done["files"].as_u64(), "{done}");
+    restores_as(&bench, &store, "new.micpq", &expected);
+    assert!(bench.bytes("new.micpq/model/large") == large);
+    // Parts of files that a killed run left are removed when they are old.
+    let unfinished = || stored(&bench)[1].iter().filter(|name| name.contains('#')).count();
+    let week = std::time::SystemTime::now() - Duration::from_secs(8 * 86_400);
+    std::fs::write(bench.path("store/files/0000#7"), "young").unwrap();
+    for name in stored(&bench)[1].iter().filter(|name| name.contains('#') && *name != "0000#7") {
+        std::fs::File::options()
+            .write(true)
+            .open(bench.path("store/files").join(name))
+            .unwrap()
+            .set_modified(week)
+            .unwrap();
+    }
+    std::fs::write(bench.path("store/files/0000#8"), "old").unwrap();
+    std::fs::File::options().write(true).open(bench.path("store/files/0000#8")).unwrap().set_modified(week).unwrap();
+    store.json(&bench, &format!("{line} --keep 1"));
+    assert_eq!(unfinished(), 1, "{:?}", stored(&bench));
+    restores_as(&bench, &store, "new.micpq", &expected);
+    // The next run removes what a killed one left beside the index.
+    let left = std::fs::read_dir(bench.dir.path()).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap());
+    assert_eq!(left.filter(|name| name.contains("-backup")).count(), 0);
+}
+
+#[test]
+fn a_kill_while_old_backups_are_removed_loses_none_that_is_listed() {
+    let bench = built();
+    let store = folder(&bench);
+    let url = store.url.clone();
+    let mut killed = 0;
+    for round in 0..6 {
+        let next = 400 + 10 * round;
+        std::fs::write(bench.path("more.jsonl"), corpus(next, next + 10)).unwrap();
+        bench.ok("index add news.micpq more.jsonl");
+        store.json(&bench, &format!("index backup news.micpq {url}"));
+        bench.ok("index compact news.micpq");
+        let [manifests, files] = stored(&bench);
+        // At the new manifest, at the first old one that goes, and at the first old files that go.
+        let gone =
+            |now: &[String], before: &[String], n: usize| before.iter().filter(|one| !now.contains(one)).count() >= n;
+        let reached = |[now, found]: &[Vec<String>; 2]| match round % 3 {
+            0 => now.len() > manifests.len(),
+            1 => gone(now, &manifests, 1),
+            _ => gone(found, &files, 1 + round as usize / 3),
+        };
+        killed += u32::from(kill_when(&bench, &format!("index backup news.micpq {url} --keep 1"), reached));
+        let expected = bench.json("search news.micpq 'oil barrel' -k 1000");
+        for name in store.names(&bench) {
+            store.json(&bench, &format!("index restore {url} any.micpq --replace --name {name}"));
+            assert_eq!(bench.json("index verify any.micpq")[0]["sound"], true);
+        }
+        restores_as(&bench, &store, "new.micpq", &expected);
+    }
+    assert!(killed > 0, "no kill landed");
+    let last = &store.json(&bench, &format!("index backup news.micpq {url} --keep 1"))[0];
+    assert_eq!(store.names(&bench), [last["name"].as_str().unwrap()]);
+    restores_as(&bench, &store, "new.micpq", &bench.json("search news.micpq 'oil barrel' -k 1000"));
+}
+
+#[test]
 fn a_bucket_keeps_backups_that_share_files() {
     let Some(program) = std::env::var("MICPQ_MOTO").ok().filter(|program| !program.is_empty()) else {
         eprintln!("skipped: MICPQ_MOTO does not name moto's server; \"make backups\" does");

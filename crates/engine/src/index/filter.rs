@@ -31,6 +31,11 @@ impl Filter {
         Filter { within: subset.cloned(), ..self }
     }
 
+    /// Without the subset.
+    pub(super) fn query(&self) -> &dyn Query {
+        self.query.as_ref()
+    }
+
     pub(super) fn into_query(self) -> Box<dyn Query> {
         self.query
     }
@@ -50,8 +55,34 @@ impl Filter {
 /// never changes, so equal keys match the same documents.
 pub(super) type FilterKey = (Arc<UserInputAst>, Option<Subset>);
 
+/// Separates filters that must all match, the record separator of ASCII. Each is parsed by itself, so that no quote or
+/// parenthesis of one reaches into another.
+const BOTH: char = '\u{1e}';
+
+/// Filters that one text may join.
+const MAX_JOINED: usize = 4;
+
+/// A filter for the documents that match `within` and, if it is given, `filter`. No document must have the attributes that they
+/// name.
+pub fn filter_within(filter: Option<&str>, within: &str) -> String {
+    format!("{}{BOTH}{within}", filter.unwrap_or(ALL))
+}
+
+/// Refuses a text that is a filter of no index. Which attributes there are is not looked at.
+pub fn check_filter(text: &str) -> Result<()> {
+    check_bounds(text)?;
+    if text.contains(BOTH) || query_grammar::parse_query(text).is_err() {
+        return Err(Error::filter(
+            None,
+            format!("the filter {} cannot be understood; write it like places:japan", beginning(text)),
+        ));
+    }
+    Ok(())
+}
+
 /// Parses a filter. Attributes need no prefix: `places:japan` means `attributes.places:japan`. If the `known`
-/// attributes are given, any other name is refused: a misspelt one would match nothing, or with `NOT` everything.
+/// attributes are given, any other name is refused: a misspelt one would match nothing, or with `NOT` everything. In joined
+/// filters any name is taken: the names of other documents are not to be told.
 pub(super) fn parse(
     index: &tantivy::Index,
     fields: &Fields,
@@ -59,21 +90,53 @@ pub(super) fn parse(
     text: &str,
     known: Option<&BTreeSet<String>>,
 ) -> Result<Filter> {
-    check_bounds(text)?;
-    let refuse = |reason: String, position: Option<usize>| {
-        let only_ids = match store {
-            Store::All => "",
-            Store::Codes => " (this index keeps only ids and codes, so only id:... can be asked for)",
-        };
-        let place = position.map_or_else(String::new, |position| format!(" at character {position}"));
-        Error::filter(
-            position,
-            format!(
-                "the filter {} cannot be understood: {reason}{place}{only_ids}; write it like places:japan AND year:[1987 TO 1988]",
-                beginning(text)
-            ),
-        )
+    let parts: Vec<&str> = text.split(BOTH).collect();
+    let tree = match parts[..] {
+        [only] => parse_part(index, fields, store, only, known)?,
+        _ if parts.len() > MAX_JOINED => {
+            return Err(Error::filter(
+                None,
+                format!("the filter joins {} filters, more than {MAX_JOINED}", parts.len()),
+            ));
+        }
+        _ => {
+            let part = |part: &&str| Ok((Some(Occur::Must), parse_part(index, fields, store, part, None)?));
+            UserInputAst::Clause(parts.iter().map(part).collect::<Result<_>>()?)
+        }
     };
+    let mut parser = QueryParser::for_index(index, fields.documents.as_ref().map_or(Vec::new(), |f| vec![f.text]));
+    parser.set_conjunction_by_default();
+    let query = parser
+        .build_query_from_user_input_ast(tree.clone())
+        .map_err(|e| not_understood(store, parts[0], &e.to_string(), None))?;
+    Ok(Filter { key: Arc::new(tree), length: text.len(), query, within: None })
+}
+
+fn not_understood(store: Store, text: &str, reason: &str, position: Option<usize>) -> Error {
+    let only_ids = match store {
+        Store::All => "",
+        Store::Codes => " (this index keeps only ids and codes, so only id:... can be asked for)",
+    };
+    let place = position.map_or_else(String::new, |position| format!(" at character {position}"));
+    Error::filter(
+        position,
+        format!(
+            "the filter {} cannot be understood: {reason}{place}{only_ids}; write it like places:japan AND year:[1987 TO 1988]",
+            beginning(text)
+        ),
+    )
+}
+
+/// The syntax tree of one filter, with full attribute names.
+fn parse_part(
+    index: &tantivy::Index,
+    fields: &Fields,
+    store: Store,
+    text: &str,
+    known: Option<&BTreeSet<String>>,
+) -> Result<UserInputAst> {
+    check_bounds(text)?;
+    let refuse = |reason: String, position| not_understood(store, text, &reason, position);
     let mut tree = query_grammar::parse_query(text).map_err(|_| {
         // The lenient parser tells where the strict one stopped. It nests deeper where it takes a quote for a letter.
         let shallow = too_deep(text, Grammar::Lenient).is_none();
@@ -89,10 +152,7 @@ pub(super) fn parse(
             return Err(refuse(no_attribute(&name, known), None));
         }
     }
-    let mut parser = QueryParser::for_index(index, fields.documents.as_ref().map_or(Vec::new(), |f| vec![f.text]));
-    parser.set_conjunction_by_default();
-    let query = parser.build_query_from_user_input_ast(tree.clone()).map_err(|e| refuse(e.to_string(), None))?;
-    Ok(Filter { key: Arc::new(tree), length: text.len(), query, within: None })
+    Ok(tree)
 }
 
 /// Refuses a filter that would cost tantivy's parser, or code that walks its tree, too much time or stack.
@@ -429,6 +489,57 @@ mod tests {
             assert!(count == 0 || found == count, "{filter}: {found}");
             // An unclosed parenthesis runs both parsers.
             assert!(matches!(ask(&index, &format!("({filter}")), Err(Error::FilterSyntax { .. })), "{filter}");
+        }
+    }
+
+    #[test]
+    fn no_part_of_a_joined_filter_reaches_into_another() {
+        let dir = scratch();
+        let index = filled(&dir.path().join("index"));
+        let within = "places:japan";
+        let own = index.count(within).unwrap();
+        assert!(own > 0 && own < 30);
+        let parts = [
+            "places:usa",
+            "*",
+            "places:usa OR *",
+            "NOT places:japan",
+            "year:[1900 TO 2100]",
+            "nowhere:x",
+            "NOT nowhere:x",
+        ];
+        for part in parts {
+            let alone = index.count(part).unwrap_or(0);
+            let both = ask(&index, &filter_within(Some(part), within)).unwrap();
+            assert!(both <= own.min(alone.max(own)), "{part}: {both}");
+            let listed = ask(&index, &format!("{part}{BOTH}{within}{BOTH}{within}")).unwrap();
+            assert_eq!(both, listed, "{part}");
+        }
+        assert_eq!(
+            ask(&index, &filter_within(Some("places:usa"), within)).unwrap(),
+            index.count("places:usa AND places:japan").unwrap()
+        );
+        assert_eq!(ask(&index, &filter_within(Some("*"), within)).unwrap(), own);
+        assert_eq!(ask(&index, &filter_within(Some("NOT places:japan"), within)).unwrap(), 0);
+        assert_eq!(ask(&index, &filter_within(None, within)).unwrap(), own);
+        assert_eq!(ask(&index, &filter_within(None, "nowhere:x")).unwrap(), 0);
+        // Text that would close the other part if both were one text.
+        for sly in
+            ["*) OR (*", "a) OR (NOT b", "\"", "'", "places:usa OR \"", "\\", "(", "text:it's OR *) OR (", "places:["]
+        {
+            match index.count(&filter_within(Some(sly), within)) {
+                Ok(found) => assert!(found <= own, "{sly}: {found}"),
+                Err(error) => assert!(matches!(error, Error::FilterSyntax { .. }), "{sly}: {error}"),
+            }
+        }
+        // Names of attributes of other documents are not told, and not refused either.
+        assert_eq!(ask(&index, &filter_within(Some("nowhere:x"), within)).unwrap(), 0);
+        for wrong in [&format!("a{BOTH}"), &format!("{BOTH}a"), &["a"; 5].join("\u{1e}")] {
+            assert!(matches!(index.count(wrong), Err(Error::FilterSyntax { .. })), "{wrong:?}");
+        }
+        check_filter("tenant:acme AND NOT draft:true").unwrap();
+        for wrong in ["", "tenant:", "(a", &format!("a{BOTH}b")] {
+            assert!(check_filter(wrong).is_err(), "{wrong:?}");
         }
     }
 

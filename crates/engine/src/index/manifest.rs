@@ -19,12 +19,12 @@ use crate::{Error, Result};
 /// The list of shards, in a folder of them ([`crate::shards`]).
 pub(crate) const SHARDS: &str = "manifest.json";
 
-/// Format version of the index directory. 1: no rerank vectors. 2: `keep` says how rerank vectors are stored. 3: `keep`
+/// Format version of the index directory. 2: `keep` says how rerank vectors are stored. 3: `keep`
 /// is renamed to `rerank_vectors`, and a unique `id` is added. 4: `language` says how texts become terms, and `chunk` how
 /// they are split, if they are.
 pub const FORMAT: u32 = 4;
-/// Oldest format that can be read.
-pub const OLDEST_FORMAT: u32 = 1;
+/// Oldest format that can be read: the oldest of which a test has an index.
+pub const OLDEST_FORMAT: u32 = 2;
 
 /// Which parts of a document an index stores.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, Display, EnumString, VariantNames)]
@@ -51,9 +51,8 @@ pub(super) struct Manifest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     id: Option<String>,
     store: Store,
-    /// Since format 2.
-    #[serde(default, skip_serializing_if = "Option::is_none", alias = "keep")]
-    rerank_vectors: Option<RerankVectors>,
+    #[serde(alias = "keep")]
+    rerank_vectors: RerankVectors,
     /// Since format 4.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     language: Option<Language>,
@@ -78,7 +77,7 @@ impl Manifest {
             format: FORMAT,
             id: Some(new_id()),
             store,
-            rerank_vectors: Some(rerank_vectors),
+            rerank_vectors,
             language: Some(language),
             chunk,
             model: model.fingerprint().to_string(),
@@ -120,7 +119,7 @@ impl Manifest {
     }
 
     pub fn rerank_vectors(&self) -> RerankVectors {
-        self.rerank_vectors.unwrap_or(RerankVectors::None)
+        self.rerank_vectors
     }
 
     pub fn read(dir: &Path) -> Result<Manifest> {
@@ -149,7 +148,7 @@ impl Manifest {
                 return Err(Error::format(
                     &path,
                     format!(
-                        "has format {format}, this program reads {OLDEST_FORMAT} to {FORMAT}; use the micpq that wrote it or build the index again"
+                        "has format {format}, this program reads {OLDEST_FORMAT} to {FORMAT}; use the micpq that wrote it, build the index again, or read docs/upgrade.md"
                     ),
                 ));
             }
@@ -157,9 +156,8 @@ impl Manifest {
         }
         let manifest: Manifest = serde_json::from_value(value)
             .map_err(|e| Error::format(&path, format!("{e}; restore it from a copy or build the index again")))?;
-        let (has_vectors, has_id, has_language) = (manifest.format > 1, manifest.format > 2, manifest.format > 3);
+        let (has_id, has_language) = (manifest.format > 2, manifest.format > 3);
         if manifest.to_json() != text
-            || manifest.rerank_vectors.is_some() != has_vectors
             || manifest.id.is_some() != has_id
             || manifest.language.is_some() != has_language
             || manifest.chunk.is_some_and(|chunk| !has_language || chunk.validate().is_err())

@@ -30,6 +30,7 @@ mod merges;
 mod snapshot;
 mod reader;
 mod walk;
+mod within;
 
 mod nesting;
 mod subset;
@@ -47,6 +48,7 @@ mod backup;
 pub(crate) mod saved;
 pub(crate) mod topics;
 mod migrate;
+mod upgrade;
 mod verify;
 
 #[cfg(test)]
@@ -68,6 +70,7 @@ pub use backup::{Copied, CopyConfig, backup, restore};
 pub use claim::Claim;
 pub use facets::Facet;
 pub(crate) use filter::{ALL, Bitmap, Filter};
+pub use filter::{check_filter, filter_within};
 pub use info::{Bytes, Info};
 pub(crate) use keywords::{KeywordStatistics, Keywords};
 pub(crate) use manifest::SHARDS;
@@ -81,8 +84,10 @@ pub use snapshot::Record;
 pub(crate) use snapshot::{Candidate, Scanned};
 pub use stats::{AttributeStats, CodeStats, CodebookStats, SegmentStats, Stats};
 pub use subset::Subset;
+pub use upgrade::{Upgraded, upgrade};
 pub use verify::{Problem, verify};
 pub use walk::{Records, Walk};
+pub use within::Membership;
 pub use writer::{IndexWriter, SplitDocument, next_sequence_at};
 
 use crate::chunk::ChunkSizes;

@@ -12,7 +12,7 @@ use tantivy::DocAddress;
 use super::{SavedQuery, Threshold, embedding, one_index};
 use crate::corpus::DocId;
 use crate::index::saved::File;
-use crate::index::{Bitmap, Index, Reader, RerankVectors};
+use crate::index::{Bitmap, Index, Reader, RerankVectors, filter_within};
 use crate::model::DistanceTable;
 use crate::query::Searcher;
 use crate::{Error, Matrix, Progress, Result};
@@ -97,11 +97,15 @@ pub struct MatchRequest {
     pub limit: usize,
     /// Of one query only.
     pub name: Option<String>,
+    /// Of queries whose names begin so.
+    pub prefix: Option<String>,
+    /// Documents that match this filter too.
+    pub within: Option<String>,
 }
 
 impl Default for MatchRequest {
     fn default() -> Self {
-        MatchRequest { start: Start::Saved, limit: 1000, name: None }
+        MatchRequest { start: Start::Saved, limit: 1000, name: None, prefix: None, within: None }
     }
 }
 
@@ -168,6 +172,12 @@ impl Work {
     fn new(searcher: &Searcher, reader: Reader, request: &MatchRequest, progress: &dyn Progress) -> Result<Work> {
         let index = searcher.index();
         let mut queries = File::read(index.dir())?.queries;
+        if let Some(prefix) = &request.prefix {
+            queries.retain(|query| query.name.starts_with(prefix.as_str()));
+        }
+        if let Some(within) = &request.within {
+            queries.iter_mut().for_each(|query| query.filter = Some(filter_within(query.filter.as_deref(), within)));
+        }
         if let Some(name) = &request.name {
             queries.retain(|query| query.name == *name);
             if queries.is_empty() {

@@ -144,7 +144,8 @@ fn matches_are_those_of_every_pair() {
         // Page after page.
         let (mut pages, mut start) = (Vec::new(), Start::Saved);
         loop {
-            let page = matches(&searcher, &MatchRequest { start, limit: 7, name: None }, &NoProgress).unwrap();
+            let page =
+                matches(&searcher, &MatchRequest { start, limit: 7, ..MatchRequest::default() }, &NoProgress).unwrap();
             pages.extend(page.matches);
             if !page.more {
                 assert_eq!(page.next, all.next);

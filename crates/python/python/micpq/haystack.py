@@ -50,6 +50,14 @@ def _tree(filters: Any) -> _metadata.Filter | None:
     return None
 
 
+def _is_condition(filters: Any) -> bool:
+    """Whether a filter, and every group in it, asks for anything."""
+    match filters:
+        case {"conditions": list(conditions)}:
+            return bool(conditions) and all(_is_condition(condition) for condition in conditions)
+    return bool(filters)
+
+
 def _filter(filters: dict[str, Any] | None) -> _metadata.Exact | None:
     if not filters:
         return None
@@ -132,7 +140,10 @@ class MicpqDocumentStore:
         self.index.delete(document_ids)
 
     def delete_by_filter(self, filters: dict[str, Any]) -> int:
-        """Deletes the documents that match filters, and returns how many."""
+        """Deletes the documents that match filters, and returns how many. Filters without a condition, which every document matches,
+        are refused: :meth:`delete_all_documents` deletes every document."""
+        if not _is_condition(filters):
+            raise ValueError("the filters have no condition and would delete every document; use delete_all_documents() for that")
         return self.index.delete([hit.id for hit in _metadata.every(self.index, _filter(filters))])
 
     def delete_all_documents(self) -> None:

@@ -57,6 +57,8 @@ def _tree(given: Any) -> _metadata.Filter:
         elif name.startswith("$"):
             raise ConfigError(f"unknown operator {name}; known: {', '.join([*_GROUPS, *_OPERATORS])}")
         elif isinstance(value, dict):
+            if not value:
+                raise ConfigError(f"the filter on {name} has no operator, so it would match everything; known: {', '.join(_OPERATORS)}")
             for operator, wanted in value.items():
                 if operator not in _OPERATORS:
                     raise ConfigError(f"unknown operator {operator!r} of {name}; known: {', '.join(_OPERATORS)}")
@@ -130,9 +132,12 @@ class MicpqVectorStore(VectorStore):
         return chosen
 
     def delete(self, ids: list[str] | None = None, *, filter: Filter | None = None, **kwargs: Any) -> bool:
-        """Deletes documents by id or by filter. Unknown ids are ignored."""
-        if ids is None and filter is None:
-            raise ConfigError("delete needs ids or a filter")
+        """Deletes documents by id or by filter. Unknown ids are ignored. What names nothing is refused: LangChain's base class
+        would take it for every document, and so would a program whose list of ids or filter is missing by mistake."""
+        if ids is None and not filter:
+            raise ConfigError("delete needs ids or a filter; an empty filter would delete every document")
+        if filter is not None and not filter:
+            raise ConfigError("the filter is empty and would delete every document; leave it out")
         matching = [] if filter is None else [hit.id for hit in _metadata.every(self._index, _filter(filter))]
         self._index.delete([*(ids or []), *matching])
         return True
@@ -223,7 +228,8 @@ def _document(hit: Hit) -> Document:
 
 
 class MicpqRetriever(BaseRetriever):
-    """Retrieves documents of an index. ``options`` are those of :meth:`micpq.Index.search`: ``hybrid``, ``rerank``, ...
+    """Retrieves documents of an index. ``options`` are those of :meth:`micpq.Index.search`: ``hybrid``, ``rerank``, ... A call may
+    give others: ``retriever.invoke("oil", k=3, filter="year:1988")``.
 
     >>> import micpq
     >>> index = micpq.build(NEWS, bits=16, encoder=ENCODER, epochs=3)
@@ -239,11 +245,13 @@ class MicpqRetriever(BaseRetriever):
     filter: str | None = None
     options: dict[str, Any] = Field(default_factory=dict)
 
-    def _get_relevant_documents(self, query: str, *, run_manager: CallbackManagerForRetrieverRun) -> list[Document]:
-        return [_document(hit) for hit in self.index.search(query, self.k, filter=self.filter, **self.options)]
+    def _get_relevant_documents(self, query: str, *, run_manager: CallbackManagerForRetrieverRun, **options: Any) -> list[Document]:
+        return [_document(hit) for hit in self.index.search(query, **self._given(options))]
 
     async def _aget_relevant_documents(
-        self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun
+        self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun, **options: Any
     ) -> list[Document]:
-        hits = await self.index.asearch(query, self.k, filter=self.filter, **self.options)
-        return [_document(hit) for hit in hits]
+        return [_document(hit) for hit in await self.index.asearch(query, **self._given(options))]
+
+    def _given(self, options: dict[str, Any]) -> dict[str, Any]:
+        return {"k": self.k, "filter": self.filter, **self.options, **options}

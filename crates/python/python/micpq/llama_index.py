@@ -64,6 +64,11 @@ def _condition(given: MetadataFilter | MetadataFilters) -> _metadata.Filter:
     raise ConfigError(f"the filter on {field} has the operator {given.operator.value}, which micpq does not have")
 
 
+def _is_condition(filters: MetadataFilters) -> bool:
+    """Whether filters, and every group of filters in them, ask for anything."""
+    return bool(filters.filters) and all(not isinstance(part, MetadataFilters) or _is_condition(part) for part in filters.filters)
+
+
 def _filters(query: VectorStoreQuery) -> _metadata.Exact | None:
     parts: list[_metadata.Filter] = []
     if query.filters is not None and query.filters.filters:
@@ -130,9 +135,12 @@ class MicpqVectorStore(BasePydanticVectorStore):
         self._delete(_metadata.exact(_metadata.Condition("ref_doc_id", "==", ref_doc_id)))
 
     def delete_nodes(self, node_ids: list[str] | None = None, filters: MetadataFilters | None = None, **delete_kwargs: Any) -> None:
-        """Deletes nodes by id and by filters; both must match where both are given."""
+        """Deletes nodes by id and by filters; both must match where both are given. Without any condition it is refused:
+        :meth:`clear` deletes every node."""
+        if filters is not None and not _is_condition(filters):
+            raise ConfigError("the filters have a group without conditions, which every node matches; clear() deletes every node")
         if node_ids is None and filters is None:
-            raise ConfigError("delete_nodes needs node_ids or filters")
+            raise ConfigError("delete_nodes needs node_ids or filters; clear() deletes every node")
         if node_ids == []:
             return
         self._delete(_filters(VectorStoreQuery(node_ids=node_ids, filters=filters)))

@@ -13,7 +13,7 @@ use utoipa::ToSchema;
 
 use super::Refusals;
 use super::jobs::{Started, bad_option, start};
-use crate::extract::{MayAdmin, MayRead, NamedIndex, OptionalBody};
+use crate::extract::{MayAdmin, MayRead, OptionalBody, WholeIndex};
 use crate::hosted::Hosted;
 use crate::jobs::{Job, JobView};
 use crate::problem::{Answer, Problem};
@@ -60,7 +60,7 @@ pub struct Dedup {
 pub async fn dedup(
     _: MayAdmin,
     State(server): State<Arc<Server>>,
-    NamedIndex(hosted): NamedIndex,
+    WholeIndex(hosted): WholeIndex,
     OptionalBody(body): OptionalBody<Dedup>,
 ) -> Answer<Started> {
     let defaults = DuplicatesConfig::default();
@@ -195,7 +195,7 @@ impl FindTopics {
 pub async fn topics(
     _: MayAdmin,
     State(server): State<Arc<Server>>,
-    NamedIndex(hosted): NamedIndex,
+    WholeIndex(hosted): WholeIndex,
     OptionalBody(body): OptionalBody<FindTopics>,
 ) -> Answer<Started> {
     let follow = body.follow;
@@ -240,7 +240,7 @@ pub struct TopicsView {
 #[utoipa::path(get, path = "/v1/indexes/{index}/topics", tag = "insight", operation_id = "getTopics",
     params(("index" = String, Path, description = "Name of the index")),
     responses((status = 200, description = "The topics that were found last", body = TopicsView), Refusals))]
-pub async fn last_topics(_: MayRead, NamedIndex(hosted): NamedIndex) -> Json<TopicsView> {
+pub async fn last_topics(_: MayRead, WholeIndex(hosted): WholeIndex) -> Json<TopicsView> {
     let report = hosted.topics.lock().clone();
     Json(TopicsView { report: report.as_deref().cloned() })
 }

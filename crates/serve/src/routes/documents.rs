@@ -7,7 +7,7 @@ use axum::extract::State;
 use engine::Progress;
 use engine::corpus::{DocId, Document, Value};
 use engine::duplicates::{Arrivals, DuplicatePolicy, DuplicatesConfig, Measure, OnDuplicate};
-use engine::index::{Record, Store};
+use engine::index::{Index, Record, Store};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -15,11 +15,14 @@ use super::Refusals;
 use super::map::{Area, within};
 use super::vector::Vector;
 use crate::bounds;
+use crate::config::ServeConfig;
 use crate::extract::{Body, MayRead, MayWrite, NamedIndex, NoBody, PathPart};
 use crate::hosted::Hosted;
 use crate::id::Id;
+use crate::keys::Access;
 use crate::problem::{Answer, Code, Problem};
 use crate::schema;
+use crate::scope::Scope;
 use crate::server::Server;
 use crate::writes::{Change, DocumentWithVector, Done};
 
@@ -157,6 +160,7 @@ pub struct Upsert {
 /// The policy of a request, checked against the index.
 pub fn duplicate_policy(
     hosted: &Hosted,
+    access: &Access,
     on_duplicate: Option<OnDuplicate>,
     by: Option<Measure>,
     threshold: Option<f32>,
@@ -164,8 +168,28 @@ pub fn duplicate_policy(
     let like = DuplicatesConfig { by, threshold, ..DuplicatesConfig::default() };
     let policy = DuplicatePolicy { on_duplicate: on_duplicate.unwrap_or_default(), like };
     policy.validate().map_err(Problem::of(Code::BadQuery))?;
+    if policy.on_duplicate != OnDuplicate::Keep {
+        // Duplicates are looked for among all documents.
+        access.expect_whole()?;
+    }
     Arrivals::new(&hosted.index(), &policy).map_err(|error| Problem::conflict(Code::Unsupported, error.to_string()))?;
     Ok(policy)
+}
+
+/// The limits of a write, if the caller has any. Some are measured, which takes the disk.
+pub async fn scope(server: &Arc<Server>, access: &Access, hosted: &Arc<Hosted>) -> Answer<Option<Scope>> {
+    if !access.is_bounded() {
+        return Ok(None);
+    }
+    let (server, access, hosted) = (server.clone(), access.clone(), hosted.clone());
+    super::blocking(move || Scope::of(&server, &access, &hosted)).await?.map(Some)
+}
+
+/// Counts a write that was refused because its key has used what it may.
+pub fn count_quota(server: &Server, problem: &Problem) {
+    if problem.details.code == Code::QuotaExceeded {
+        server.metrics.rejected("quota");
+    }
 }
 
 /// Add or replace documents
@@ -177,21 +201,23 @@ pub fn duplicate_policy(
     request_body = Upsert, responses((status = 200, description = "The documents are stored", body = Done), Refusals))]
 pub async fn upsert(
     _: MayWrite,
+    access: Access,
     State(server): State<Arc<Server>>,
     NamedIndex(hosted): NamedIndex,
     Body(body): Body<Upsert>,
 ) -> Answer<Json<Done>> {
-    let max_documents = server.config.max_documents;
+    let ServeConfig { max_documents, max_text_bytes, .. } = *server.settings.config();
     if body.documents.is_empty() || body.documents.len() > max_documents {
         return Err(Problem::bad_request(format!(
             "documents has {} entries; send 1 to {max_documents}, or more as a stream to documents/stream",
             body.documents.len()
         )));
     }
-    let policy = duplicate_policy(&hosted, body.on_duplicate, body.duplicate_by, body.duplicate_threshold)?;
-    let max_text_bytes = server.config.max_text_bytes;
+    let policy = duplicate_policy(&hosted, &access, body.on_duplicate, body.duplicate_by, body.duplicate_threshold)?;
     let new = body.documents.into_iter().map(|d| d.checked(&hosted, max_text_bytes)).collect::<Answer<Vec<_>>>()?;
-    Ok(Json(hosted.writes.change(Change::Upsert(new, policy)).await?))
+    let scope = scope(&server, &access, &hosted).await?;
+    let done = hosted.writes.change(Change::Upsert(new, policy), scope).await;
+    Ok(Json(done.inspect_err(|problem| count_quota(&server, problem))?))
 }
 
 /// A document of the index.
@@ -233,14 +259,24 @@ pub struct DocumentPath {
     responses((status = 200, description = "The document", body = StoredDocument), Refusals))]
 pub async fn get(
     _: MayRead,
+    access: Access,
     NamedIndex(hosted): NamedIndex,
     PathPart(DocumentPath { id }): PathPart<DocumentPath>,
 ) -> Answer<Json<StoredDocument>> {
     let Ok(id) = id.parse::<DocId>();
-    match hosted.index().get(&id).map_err(Problem::of(Code::BadQuery))? {
+    match find(&hosted.index(), &access, &id)? {
         Some(record) => Ok(Json(StoredDocument::of(&hosted, record))),
         None => Err(unknown(&id)),
     }
+}
+
+/// The document of an id, if it exists for the caller.
+fn find(index: &Index, access: &Access, id: &DocId) -> Answer<Option<Record>> {
+    let found = match access.filter() {
+        Some(filter) => index.get_within(id, filter),
+        None => index.get(id),
+    };
+    found.map_err(Problem::of(Code::BadQuery))
 }
 
 fn unknown(id: &DocId) -> Problem {
@@ -254,12 +290,15 @@ fn unknown(id: &DocId) -> Problem {
     responses((status = 200, description = "The document is deleted", body = Done), Refusals))]
 pub async fn delete_one(
     _: MayWrite,
+    access: Access,
     _: NoBody,
+    State(server): State<Arc<Server>>,
     NamedIndex(hosted): NamedIndex,
     PathPart(DocumentPath { id }): PathPart<DocumentPath>,
 ) -> Answer<Json<Done>> {
     let Ok(id) = id.parse::<DocId>();
-    let done = hosted.writes.change(Change::Delete(vec![id.clone()])).await?;
+    let scope = scope(&server, &access, &hosted).await?;
+    let done = hosted.writes.change(Change::Delete(vec![id.clone()]), scope).await?;
     if done.changed == 0 {
         return Err(unknown(&id));
     }
@@ -285,12 +324,13 @@ pub struct Fetched {
     request_body = Ids, responses((status = 200, description = "The documents", body = Fetched), Refusals))]
 pub async fn fetch(
     _: MayRead,
+    access: Access,
     State(server): State<Arc<Server>>,
     NamedIndex(hosted): NamedIndex,
     Body(Ids { ids }): Body<Ids>,
 ) -> Answer<Json<Fetched>> {
-    limit_ids(&ids, server.config.max_documents)?;
-    let max_bytes = server.config.max_answer_bytes;
+    let ServeConfig { max_documents, max_answer_bytes: max_bytes, .. } = *server.settings.config();
+    limit_ids(&ids, max_documents)?;
     let found = super::reading(&server, move |cancel| -> Answer<Vec<Option<StoredDocument>>> {
         let (index, mut bytes) = (hosted.index(), 0);
         let mut found = Vec::with_capacity(ids.len());
@@ -298,7 +338,7 @@ pub async fn fetch(
             if cancel.interrupted() {
                 return Err(Problem::stopping());
             }
-            let record = index.get(id).map_err(Problem::of(Code::BadQuery))?;
+            let record = find(&index, &access, id)?;
             bytes += record.as_ref().and_then(|record| record.text.as_ref()).map_or(0, String::len);
             if bytes > max_bytes {
                 return Err(bounds::too_long(max_bytes));
@@ -335,19 +375,21 @@ pub struct Delete {
     request_body = Delete, responses((status = 200, description = "The documents are deleted", body = Done), Refusals))]
 pub async fn delete(
     _: MayWrite,
+    access: Access,
     State(server): State<Arc<Server>>,
     NamedIndex(hosted): NamedIndex,
     Body(body): Body<Delete>,
 ) -> Answer<Json<Done>> {
     let change = match (body.ids, body.filter) {
         (Some(ids), None) => {
-            limit_ids(&ids, server.config.max_documents)?;
+            limit_ids(&ids, server.settings.config().max_documents)?;
             Change::Delete(ids.into_iter().map(|Id(id)| id).collect())
         }
         (None, Some(filter)) => Change::DeleteWhere(filter),
         _ => return Err(Problem::refused(Code::BadQuery, "give either ids or a filter")),
     };
-    Ok(Json(hosted.writes.change(change).await?))
+    let scope = scope(&server, &access, &hosted).await?;
+    Ok(Json(hosted.writes.change(change, scope).await?))
 }
 
 #[derive(Debug, Default, Deserialize, ToSchema)]
@@ -373,13 +415,14 @@ pub struct Counted {
     request_body = Count, responses((status = 200, description = "The number", body = Counted), Refusals))]
 pub async fn count(
     _: MayRead,
+    access: Access,
     State(server): State<Arc<Server>>,
     NamedIndex(hosted): NamedIndex,
     Body(body): Body<Count>,
 ) -> Answer<Json<Counted>> {
     let within = within(&server, &hosted, body.area).await?;
     let index = hosted.index();
-    let count = match (body.filter, within) {
+    let count = match (access.narrowed(body.filter), within) {
         (None, None) => Ok(index.len()),
         (Some(filter), None) => super::reading(&server, move |_| index.count(&filter)).await?,
         (filter, Some(subset)) => {

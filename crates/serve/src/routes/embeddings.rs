@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::Refusals;
-use super::query::check_text;
+use super::query::{check_text, take_queries};
 use crate::bounds::{Caller, Cancel, slices};
 use crate::config::ServeConfig;
 use crate::extract::{Body, MayRead};
@@ -162,7 +162,7 @@ pub async fn embed(
     State(server): State<Arc<Server>>,
     Body(body): Body<Embed>,
 ) -> Answer<Json<Embedded>> {
-    let texts = Texts::of(body.input, &server.config)?;
+    let texts = Texts::of(body.input, &server.settings.config())?;
     let role = match body.input_type {
         InputType::Document => Role::Document,
         InputType::Query => Role::Query,
@@ -181,6 +181,7 @@ pub async fn embed(
             format!("{} has {length} dimensions, not {dimensions}; leave dimensions out", body.model),
         ));
     }
+    take_queries(&server, &access, texts.len())?;
     let packed = body.encoding_format == Encoding::Base64;
     let turn = server.embeddings.take().await?;
     // Encoding stops with its caller: this future is dropped when the caller disconnects or the request times out.
@@ -203,6 +204,13 @@ pub async fn embed(
 }
 
 impl Texts {
+    fn len(&self) -> usize {
+        match self {
+            Texts::Raw(texts) => texts.len(),
+            Texts::Tokens(tokens) => tokens.len(),
+        }
+    }
+
     /// Refuses more texts than the server takes, empty ones and too long ones.
     fn of(input: Input, config: &ServeConfig) -> Answer<Texts> {
         let texts = match input {
@@ -212,9 +220,10 @@ impl Texts {
             Input::SeveralTokens(tokens) => Texts::Tokens(tokens.into_iter().map(ids).collect()),
         };
         let max_texts = config.max_queries;
-        let (count, empty) = match &texts {
-            Texts::Raw(texts) => (texts.len(), texts.iter().any(String::is_empty)),
-            Texts::Tokens(tokens) => (tokens.len(), tokens.iter().any(Vec::is_empty)),
+        let count = texts.len();
+        let empty = match &texts {
+            Texts::Raw(texts) => texts.iter().any(String::is_empty),
+            Texts::Tokens(tokens) => tokens.iter().any(Vec::is_empty),
         };
         if !(1..=max_texts).contains(&count) || empty {
             return Err(Problem::bad_request(format!(

@@ -17,7 +17,7 @@ use utoipa::ToSchema;
 
 use super::Refusals;
 use crate::config::check_name;
-use crate::extract::{Body, MayAdmin, MayRead, NamedIndex, NoBody, PathPart};
+use crate::extract::{Body, MayAdmin, MayRead, NamedIndex, NoBody, PathPart, WholeIndex};
 use crate::hosted::Hosted;
 use crate::keys::Access;
 use crate::problem::{Answer, Code, Problem};
@@ -30,9 +30,9 @@ pub struct IndexView {
     name: String,
     /// Always `open`.
     status: String,
-    /// Number of documents, without deleted ones.
+    /// Number of documents, without deleted ones; for a key with a filter, of those that match it.
     documents: usize,
-    /// Number of chunks, in an index with chunks.
+    /// Number of chunks, in an index with chunks. Not for a key with a filter.
     #[serde(skip_serializing_if = "Option::is_none")]
     chunks: Option<usize>,
     /// How texts are split, in an index with chunks.
@@ -40,9 +40,12 @@ pub struct IndexView {
     chunk: Option<ChunkSizesView>,
     /// Language of keyword search.
     language: String,
-    /// Number of deleted documents that are still on disk.
-    deleted: usize,
-    segments: usize,
+    /// Number of deleted documents that are still on disk. Not for a key with a filter.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    deleted: Option<usize>,
+    /// Not for a key with a filter.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    segments: Option<usize>,
     /// Bits of a code.
     bits: usize,
     num_codebooks: usize,
@@ -68,9 +71,10 @@ pub struct IndexView {
     texts: bool,
     /// Version of the directory format.
     format: u32,
-    /// Bytes on disk by part.
-    #[schema(value_type = schema::Sizes)]
-    bytes: Bytes,
+    /// Bytes on disk by part. Not for a key with a filter.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<schema::Sizes>)]
+    bytes: Option<Bytes>,
     /// Number of waiting queries.
     queries_waiting: usize,
     /// Number of waiting writes.
@@ -82,20 +86,25 @@ pub struct IndexView {
 }
 
 impl IndexView {
-    fn of(server: &Server, hosted: &Hosted) -> Answer<IndexView> {
+    /// The index as far as the caller may know it.
+    fn of(server: &Server, access: &Access, hosted: &Hosted) -> Answer<IndexView> {
+        let failed = Problem::of(Code::BadQuery);
         let searcher = hosted.searcher();
         let index = searcher.index();
-        let info = index.info().map_err(Problem::of(Code::BadQuery))?;
+        let info = index.info().map_err(&failed)?;
         let model = index.model();
+        // Sizes are of all documents together.
+        let whole = access.filter().is_none();
+        let documents = access.filter().map_or(Ok(info.documents), |filter| index.count(filter)).map_err(&failed)?;
         Ok(IndexView {
             name: hosted.name().to_owned(),
             status: "open".into(),
-            documents: info.documents,
-            chunks: info.chunks,
+            documents,
+            chunks: info.chunks.filter(|_| whole),
             chunk: info.chunk.map(|chunk| ChunkSizesView { tokens: chunk.tokens, overlap: chunk.overlap }),
             language: info.language.to_string(),
-            deleted: info.deleted,
-            segments: info.segments,
+            deleted: whole.then_some(info.deleted),
+            segments: whole.then_some(info.segments),
             bits: info.shape.bits(),
             num_codebooks: info.shape.num_codebooks(),
             codebook_size: info.shape.codebook_size(),
@@ -108,7 +117,7 @@ impl IndexView {
             encoder: model.config.embedding.as_ref().map(|e| e.encoder.clone()),
             texts: server.encoders.of(model, &NoProgress).is_ok_and(|embedder| embedder.is_some()),
             format: info.format,
-            bytes: info.bytes,
+            bytes: whole.then_some(info.bytes),
             queries_waiting: hosted.queries.depth(),
             writes_waiting: hosted.writes.depth(),
             job_running: server.jobs.running(hosted.name()),
@@ -178,7 +187,7 @@ pub async fn list(_: MayRead, access: Access, State(server): State<Arc<Server>>)
         };
         for hosted in server.indexes().into_iter().filter(|hosted| access.reaches(hosted.name())) {
             // An index with missing files does not hide the others.
-            match IndexView::of(&server, &hosted) {
+            match IndexView::of(&server, &access, &hosted) {
                 Ok(view) => list.indexes.push(view),
                 Err(problem) => list.unavailable.push(unavailable(hosted.name(), problem.details.message, hosted.ours)),
             }
@@ -194,10 +203,11 @@ pub async fn list(_: MayRead, access: Access, State(server): State<Arc<Server>>)
     responses((status = 200, description = "The index", body = IndexView), Refusals))]
 pub async fn show(
     _: MayRead,
+    access: Access,
     State(server): State<Arc<Server>>,
     NamedIndex(hosted): NamedIndex,
 ) -> Answer<Json<IndexView>> {
-    super::blocking(move || IndexView::of(&server, &hosted)).await?.map(Json)
+    super::blocking(move || IndexView::of(&server, &access, &hosted)).await?.map(Json)
 }
 
 /// A new index, with the model of another index (`like`), or with an encoder and untrained codes (`encoder`, `bits`). An
@@ -280,7 +290,7 @@ impl ChunkOption {
 }
 
 impl Create {
-    fn model(&self, server: &Server) -> Answer<(Model, serde_json::Value)> {
+    fn model(&self, server: &Server, access: &Access) -> Answer<(Model, serde_json::Value)> {
         if let Some(name) = &self.like {
             if self.encoder.is_some() || self.bits.is_some() {
                 return Err(Problem::refused(
@@ -300,9 +310,11 @@ impl Create {
                 "the encoder is a path; give the name of an encoder on the server",
             ));
         }
+        // Of foreign indexes not even the encoders are told.
         let known = server
             .indexes()
             .iter()
+            .filter(|hosted| access.reaches(hosted.name()))
             .any(|h| h.index().model().config.embedding.as_ref().is_some_and(|e| e.encoder == name));
         if !known && !pull::is_pulled(name) {
             return Err(Problem::refused(
@@ -347,19 +359,20 @@ pub async fn create(
             format!("your key may not create \"{index}\"; use one of the names that it lists"),
         ));
     }
+    access.expect_whole()?;
     if let Some(like) = &body.like {
         server.index_for(&access, like)?;
     }
     server.data()?;
     let created = super::blocking(move || {
-        let (model, metrics) = body.model(&server)?;
+        let (model, metrics) = body.model(&server, &access)?;
         let (store, rerank_vectors) = (body.store, body.rerank_vectors);
         let language = body.language.as_deref().map_or(Ok(Language::default()), str::parse);
         let language = language.map_err(Problem::of(Code::BadQuery))?;
         let chunk = body.chunk.map(|chunk| chunk.sizes(&server, &model)).transpose()?;
         let config = IndexConfig { store, rerank_vectors, language, chunk, replace: false, metrics };
         let hosted = server.create(&index, &model, config)?;
-        IndexView::of(&server, &hosted)
+        IndexView::of(&server, &access, &hosted)
     });
     Ok((StatusCode::CREATED, Json(created.await??)))
 }
@@ -380,6 +393,7 @@ pub async fn drop_index(
     if !access.reaches(&index) {
         return Err(unknown_index(&index));
     }
+    access.expect_whole()?;
     super::blocking(move || server.drop_index(&index)).await??;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -402,7 +416,7 @@ pub async fn backup(
     _: MayAdmin,
     _: NoBody,
     State(server): State<Arc<Server>>,
-    NamedIndex(hosted): NamedIndex,
+    WholeIndex(hosted): WholeIndex,
 ) -> Answer<(StatusCode, Json<Backup>)> {
     let folder = server.data()?.join(BACKUPS);
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
@@ -427,7 +441,7 @@ pub struct BackupList {
 pub async fn backups(
     _: MayRead,
     State(server): State<Arc<Server>>,
-    NamedIndex(hosted): NamedIndex,
+    WholeIndex(hosted): WholeIndex,
 ) -> Answer<Json<BackupList>> {
     let folder = match &server.config.data {
         Some(data) => data.join(BACKUPS),

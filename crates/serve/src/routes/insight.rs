@@ -13,9 +13,10 @@ use utoipa::{IntoParams, ToSchema};
 use super::Refusals;
 use super::documents::{Attribute, Attributes};
 use crate::bounds::Cancel;
-use crate::extract::{MayRead, NamedIndex, PathPart, QueryString};
+use crate::extract::{MayRead, NamedIndex, PathPart, QueryString, WholeIndex};
 use crate::id::Id;
 use crate::insight;
+use crate::keys::Access;
 use crate::problem::{Answer, Code, Problem};
 use crate::server::Server;
 
@@ -76,6 +77,7 @@ pub struct Facets {
     responses((status = 200, description = "The attributes", body = Facets), Refusals))]
 pub async fn facets(
     _: MayRead,
+    access: Access,
     State(server): State<Arc<Server>>,
     NamedIndex(hosted): NamedIndex,
     QueryString(options): QueryString<FacetOptions>,
@@ -85,7 +87,8 @@ pub async fn facets(
         return Err(Problem::bad_request(format!("values is {max_values}; give 1 to 1000")));
     }
     let index = hosted.index();
-    let facets = super::reading(&server, move |_| index.facets(options.filter.as_deref(), max_values));
+    let filter = access.narrowed(options.filter);
+    let facets = super::reading(&server, move |_| index.facets(filter.as_deref(), max_values));
     let facets = facets.await?.map_err(Problem::of(Code::BadQuery))?;
     let view = |facet: Facet| FacetView {
         documents: facet.documents,
@@ -119,7 +122,7 @@ pub struct Codebooks {
 pub async fn codebooks(
     _: MayRead,
     State(server): State<Arc<Server>>,
-    NamedIndex(hosted): NamedIndex,
+    WholeIndex(hosted): WholeIndex,
 ) -> Answer<Json<Codebooks>> {
     let index = hosted.index();
     let usage = super::reading(&server, move |_| index.usage()).await?.map_err(Problem::of(Code::BadQuery))?;
@@ -180,6 +183,7 @@ const SAMPLE: usize = 300;
     responses((status = 200, description = "Documents and terms", body = Codeword), Refusals))]
 pub async fn codeword(
     _: MayRead,
+    access: Access,
     State(server): State<Arc<Server>>,
     NamedIndex(hosted): NamedIndex,
     PathPart(CodewordPath { codebook, codeword }): PathPart<CodewordPath>,
@@ -202,8 +206,9 @@ pub async fn codeword(
         ));
     }
     let work = move |cancel: &Cancel| -> engine::Result<Codeword> {
-        let members = insight::members(&index, codebook, codeword, max_documents.max(SAMPLE))?;
-        let walk = index.walk()?;
+        let filter = access.filter();
+        let members = insight::members(&index, codebook, codeword, filter, max_documents.max(SAMPLE))?;
+        let walk = insight::walk(&index, filter)?;
         let step = (walk.len() / SAMPLE).max(1);
         let mut others = Vec::new();
         for i in (0..walk.len()).step_by(step) {
@@ -248,7 +253,7 @@ pub struct Training {
 #[utoipa::path(get, path = "/v1/indexes/{index}/training", tag = "insight", operation_id = "getTraining",
     params(("index" = String, Path, description = "Name of the index")),
     responses((status = 200, description = "Options and metrics of the training", body = Training), Refusals))]
-pub async fn training(_: MayRead, NamedIndex(hosted): NamedIndex) -> Answer<Json<Training>> {
+pub async fn training(_: MayRead, WholeIndex(hosted): WholeIndex) -> Answer<Json<Training>> {
     let index = hosted.index();
     let path = index.dir().join("model").join("metrics.json");
     let metrics = match std::fs::read(&path) {

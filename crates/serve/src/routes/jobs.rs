@@ -13,7 +13,7 @@ use utoipa::ToSchema;
 
 use super::Refusals;
 use super::documents::expect_texts;
-use crate::extract::{MayAdmin, MayRead, NamedIndex, NoBody, OptionalBody, PathPart};
+use crate::extract::{MayAdmin, MayRead, NoBody, OptionalBody, PathPart, WholeIndex};
 use crate::hosted::Hosted;
 use crate::jobs::{Job, JobView};
 use crate::keys::Access;
@@ -85,7 +85,7 @@ impl Train {
 pub async fn train(
     _: MayAdmin,
     State(server): State<Arc<Server>>,
-    NamedIndex(hosted): NamedIndex,
+    WholeIndex(hosted): WholeIndex,
     OptionalBody(body): OptionalBody<Train>,
 ) -> Answer<Started> {
     expect_texts(&hosted)?;
@@ -131,8 +131,10 @@ pub struct JobList {
 /// List jobs
 #[utoipa::path(get, path = "/v1/jobs", tag = "jobs", operation_id = "listJobs",
     responses((status = 200, description = "The jobs since the server started", body = JobList), Refusals))]
-pub async fn list(_: MayRead, access: Access, State(server): State<Arc<Server>>) -> Json<JobList> {
-    Json(JobList { jobs: server.jobs.list().into_iter().filter(|job| access.reaches(&job.index)).collect() })
+pub async fn list(_: MayRead, access: Access, State(server): State<Arc<Server>>) -> Answer<Json<JobList>> {
+    // Results of jobs tell of all documents.
+    access.expect_whole()?;
+    Ok(Json(JobList { jobs: server.jobs.list().into_iter().filter(|job| access.reaches(&job.index)).collect() }))
 }
 
 #[derive(Deserialize)]

@@ -18,7 +18,7 @@ use super::Refusals;
 use super::jobs::{Started, bad_option, start};
 use super::vector::VectorBytes;
 use crate::bounds::Cancel;
-use crate::extract::{Body, MayAdmin, MayRead, NamedIndex, OptionalBody, QueryString};
+use crate::extract::{Body, MayAdmin, MayRead, OptionalBody, QueryString, WholeIndex};
 use crate::hosted::Hosted;
 use crate::id::Id;
 use crate::jobs::JobView;
@@ -59,7 +59,7 @@ pub struct MakeMap {
 pub async fn make(
     _: MayAdmin,
     State(server): State<Arc<Server>>,
-    NamedIndex(hosted): NamedIndex,
+    WholeIndex(hosted): WholeIndex,
     OptionalBody(body): OptionalBody<MakeMap>,
 ) -> Answer<Started> {
     let config = MapConfig { topics: body.topics, seed: body.seed.unwrap_or(MapConfig::default().seed) };
@@ -121,7 +121,7 @@ pub struct MapView {
 #[utoipa::path(get, path = "/v1/indexes/{index}/map", tag = "insight", operation_id = "getMap",
     params(("index" = String, Path, description = "Name of the index")),
     responses((status = 200, description = "Topics and labels of the last map", body = MapView), Refusals))]
-pub async fn show(_: MayRead, NamedIndex(hosted): NamedIndex) -> Json<MapView> {
+pub async fn show(_: MayRead, WholeIndex(hosted): WholeIndex) -> Json<MapView> {
     let mapped = hosted.map.lock().clone();
     let topic = |t: &MapTopic| TopicOfMap { number: t.number, name: t.name.clone(), documents: t.documents };
     let label = |l: &MapLabel| LabelOfMap {
@@ -151,7 +151,7 @@ pub async fn show(_: MayRead, NamedIndex(hosted): NamedIndex) -> Json<MapView> {
     responses(
         (status = 200, description = "The points", body = VectorBytes, content_type = "application/octet-stream"),
         (status = 304, description = "The map is that of If-None-Match"), Refusals))]
-pub async fn points(_: MayRead, NamedIndex(hosted): NamedIndex, headers: HeaderMap) -> Answer<Response> {
+pub async fn points(_: MayRead, WholeIndex(hosted): WholeIndex, headers: HeaderMap) -> Answer<Response> {
     let mapped = mapped(&hosted)?;
     let tag = format!("\"{}\"", mapped.name());
     let known = headers.get(header::IF_NONE_MATCH).and_then(|value| value.to_str().ok());
@@ -202,7 +202,7 @@ pub struct ValuesOfMap {
 pub async fn values(
     _: MayRead,
     State(server): State<Arc<Server>>,
-    NamedIndex(hosted): NamedIndex,
+    WholeIndex(hosted): WholeIndex,
     QueryString(options): QueryString<ValueOptions>,
 ) -> Answer<Json<ValuesOfMap>> {
     let most = options.values.unwrap_or(250);
@@ -254,7 +254,7 @@ pub struct DocumentsOfMap {
 pub async fn documents(
     _: MayRead,
     State(server): State<Arc<Server>>,
-    NamedIndex(hosted): NamedIndex,
+    WholeIndex(hosted): WholeIndex,
     Body(body): Body<PointsOfMap>,
 ) -> Answer<Json<DocumentsOfMap>> {
     const MAX_IDS: usize = 1000;
@@ -304,7 +304,7 @@ pub struct PlacesOfMap {
 pub async fn places(
     _: MayRead,
     State(server): State<Arc<Server>>,
-    NamedIndex(hosted): NamedIndex,
+    WholeIndex(hosted): WholeIndex,
     Body(body): Body<IdsOfMap>,
 ) -> Answer<Json<PlacesOfMap>> {
     const MAX_IDS: usize = 10_000;

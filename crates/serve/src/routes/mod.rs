@@ -24,6 +24,7 @@ use axum::extract::{MatchedPath, Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
+use tower::{Layer, ServiceExt};
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::cors::{AllowOrigin, CorsLayer};
 use tracing::Instrument;
@@ -32,6 +33,7 @@ use utoipa::openapi::security::{ApiKey, ApiKeyValue, HttpAuthScheme, HttpBuilder
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use crate::audit::AuditEntry;
 use crate::bounds::{self, BodyBytes, Caller, Cancel};
 use crate::config::ServeConfig;
 use crate::problem::{Code, Problem};
@@ -120,7 +122,7 @@ pub fn router(server: Arc<Server>) -> Router {
     let (api, _) = described().split_for_parts();
     let (streams, _) = OpenApiRouter::new().routes(routes!(stream::stream)).split_for_parts();
     let timed = api.merge(guide::router()).merge(page::router()).layer(from_fn_with_state(server.clone(), limit_time));
-    let mut app = timed
+    timed
         // A stream may take hours. Only its silence has a time limit.
         .merge(streams)
         .fallback(|| async { Problem::not_found(Code::UnknownPath, "there is no such path; /docs lists all paths") })
@@ -137,11 +139,22 @@ pub fn router(server: Arc<Server>) -> Router {
         .layer(from_fn_with_state(server.clone(), check_host))
         .layer(CatchPanicLayer::custom(|_: Box<dyn std::any::Any + Send>| {
             Problem::internal("the server failed; its log says why").into_response()
-        }));
-    if !server.config.cors_origins.is_empty() {
-        app = app.layer(cors(&server.config.cors_origins));
+        }))
+        .layer(from_fn_with_state(server.clone(), share))
+        .layer(from_fn_with_state(server.clone(), observe))
+        .with_state(server)
+}
+
+/// Lets pages of the configured origins call the server (CORS).
+async fn share(State(server): State<Arc<Server>>, request: Request, next: Next) -> Response {
+    let config = server.settings.config();
+    if config.cors_origins.is_empty() {
+        return next.run(request).await;
     }
-    app.layer(from_fn_with_state(server.clone(), observe)).with_state(server)
+    match cors(&config.cors_origins).layer(next).oneshot(request).await {
+        Ok(response) => response,
+        Err(never) => match never {},
+    }
 }
 
 fn cors(origins: &[String]) -> CorsLayer {
@@ -160,7 +173,7 @@ fn cors(origins: &[String]) -> CorsLayer {
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// Gives every request an id, a log line and metrics.
-async fn observe(State(server): State<Arc<Server>>, request: Request, next: Next) -> Response {
+async fn observe(State(server): State<Arc<Server>>, mut request: Request, next: Next) -> Response {
     let started = Instant::now();
     let given = request.headers().get(&REQUEST_ID).filter(|id| {
         let bytes = id.as_bytes();
@@ -173,15 +186,18 @@ async fn observe(State(server): State<Arc<Server>>, request: Request, next: Next
     let route = request.extensions().get::<MatchedPath>().map_or("none".to_owned(), |m| m.as_str().to_owned());
     let span = tracing::info_span!("request", id = id.to_str().unwrap_or_default(), key = tracing::field::Empty);
     telemetry::join(&span, request.headers());
+    let audit = AuditEntry::new(method.clone(), &path, id.to_str().unwrap_or_default());
+    request.extensions_mut().insert(audit.clone());
     let mut response = next.run(request).instrument(span.clone()).await;
     let (status, time) = (response.status(), started.elapsed());
+    audit.answered(status);
     server.metrics.request(known_method(&method), &route, status.as_u16(), time);
     telemetry::answered(&span, known_method(&method), &route, status);
     span.in_scope(|| {
         let ms = time.as_secs_f64() * 1e3;
         if status.is_server_error() {
             tracing::warn!(%method, path, status = status.as_u16(), ms, "answered");
-        } else if server.config.access_log {
+        } else if server.settings.config().access_log {
             tracing::info!(%method, path, status = status.as_u16(), ms, "answered");
         }
     });
@@ -222,7 +238,7 @@ async fn check_site(State(server): State<Arc<Server>>, request: Request, next: N
         Method::GET | Method::HEAD => !route.starts_with("/v1/indexes/") && route != "/metrics",
         _ => false,
     };
-    if harmless || !is_cross_site(request.headers(), &server.config) {
+    if harmless || !is_cross_site(request.headers(), &server.settings.config()) {
         return next.run(request).await;
     }
     Problem::new(
@@ -268,7 +284,7 @@ async fn refuse_while_opening(State(server): State<Arc<Server>>, request: Reques
 }
 
 async fn limit_time(State(server): State<Arc<Server>>, request: Request, next: Next) -> Response {
-    match tokio::time::timeout(server.config.timeout(), next.run(request)).await {
+    match tokio::time::timeout(server.settings.config().timeout(), next.run(request)).await {
         Ok(response) => response,
         Err(_) => Problem::new(
             StatusCode::GATEWAY_TIMEOUT,
@@ -291,7 +307,7 @@ async fn count_bytes(State(server): State<Arc<Server>>, mut request: Request, ne
         return response;
     }
     let (parts, body) = response.into_parts();
-    match bounds::counted(body, server.config.max_answer_bytes, &server.answers).await {
+    match bounds::counted(body, server.settings.config().max_answer_bytes, &server.answers).await {
         Ok(body) => Response::from_parts(parts, body),
         Err(problem) => problem.into_response(),
     }
@@ -300,7 +316,7 @@ async fn count_bytes(State(server): State<Arc<Server>>, mut request: Request, ne
 /// Without keys, refuses requests whose Host header is not this server (DNS rebinding): a foreign page can make its own
 /// name resolve to this server, but cannot make the browser send ours.
 async fn check_host(State(server): State<Arc<Server>>, request: Request, next: Next) -> Response {
-    let config = &server.config;
+    let config = server.settings.config();
     if !config.keys.is_empty() || config.open {
         return next.run(request).await;
     }
@@ -334,14 +350,14 @@ impl utoipa::IntoResponses for Refusals {
         [
             ("400", "The request does not have the documented form (`not_json`, `bad_request`)."),
             ("401", "The key is missing or unknown (`no_key`, `unknown_key`)."),
-            ("403", "The key's role does not allow this (`not_allowed`), or the request comes from a page of another site (`cross_site`)."),
+            ("403", "The key's role, indexes or filter do not allow this (`not_allowed`), the key has used what it may (`quota_exceeded`), or the request comes from a page of another site (`cross_site`)."),
             ("404", "The path names something unknown (`unknown_index`, `unknown_document`, `unknown_job`)."),
             ("409", "Not possible at present or on this server (`index_exists`, `index_busy`, `unsupported`)."),
             ("413", "The body or a text is too large (`too_large`)."),
             ("415", "The media type is not the documented one (`wrong_media_type`)."),
             ("421", "The Host header is not this server, which has no keys (`wrong_host`)."),
             ("422", "Well-formed, but not possible (`bad_filter`, `bad_vector`, `bad_query`, `bad_document`, `unknown_model`), or the answer would be too large (`answer_too_large`)."),
-            ("429", "Too many requests are waiting (`overloaded`); Retry-After says when to try again."),
+            ("429", "Too many requests are waiting or come from the key (`overloaded`), or the key has asked the queries of a day (`quota_exceeded`); Retry-After says when to try again."),
             ("500", "The index or the disk failed (`storage`, `internal`)."),
             ("503", "The server is stopping (`stopping`), has no file descriptor left (`overloaded`), or cannot open the index (`index_unavailable`)."),
             ("504", "The request took too long (`timeout`)."),

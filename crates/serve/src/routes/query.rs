@@ -5,8 +5,9 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::{FromRequest, Request, State};
 use engine::NoProgress;
+use engine::corpus::DocId;
 use engine::encoder::QueryEncoder;
-use engine::index::Subset;
+use engine::index::{Membership, Subset};
 use engine::model::Distance;
 use engine::query::{self as queries, Group, Like, MAX_HITS, Rerank, SearchConfig};
 use engine::topics::CodewordTerms;
@@ -18,9 +19,11 @@ use super::documents::{Attributes, check_vector};
 use super::map::{Area, within};
 use super::vector::{Vector, VectorBytes};
 use crate::bounds::Cancel;
+use crate::config::ServeConfig;
 use crate::extract::{Body, MayRead, NamedIndex, Octets, QueryString};
 use crate::hosted::Hosted;
 use crate::id::Id;
+use crate::keys::Access;
 use crate::problem::{Answer, Code, Problem};
 use crate::queries::Coming;
 use crate::schema;
@@ -106,10 +109,11 @@ pub struct Search {
 }
 
 impl Search {
-    /// Converts to the engine's types and validates.
+    /// Converts to the engine's types and validates, for what exists for the caller.
     fn convert(
         self,
         hosted: &Hosted,
+        access: &Access,
         max_text_bytes: usize,
         within: Option<Subset>,
     ) -> Answer<(queries::Query, SearchConfig)> {
@@ -135,7 +139,9 @@ impl Search {
             return Err(Problem::bad_request(format!("like has {} examples; give 1 to 100", examples.len())));
         }
         let width = hosted.index().model().inputs();
-        let like = examples.into_iter().map(|example| example.convert(width, max_text_bytes)).collect::<Answer<_>>()?;
+        let like: Vec<(Like, f32)> =
+            examples.into_iter().map(|example| example.convert(width, max_text_bytes)).collect::<Answer<_>>()?;
+        expect_inside(hosted, access, &like)?;
         // Checked in double precision: rounding could move a value that is just out of range into it.
         let bounded = [("radius", self.radius, MAX_RADIUS), ("hybrid", self.hybrid, 1.0), ("kind", self.kind, 1.0)];
         for (name, value, max) in bounded {
@@ -150,7 +156,7 @@ impl Search {
         };
         let config = SearchConfig {
             k: self.k.unwrap_or(defaults.k),
-            filter: self.filter,
+            filter: access.narrowed(self.filter),
             within,
             radius: self.radius.map(|radius| radius as f32),
             after,
@@ -167,6 +173,24 @@ impl Search {
         config.validate().map_err(|error| Problem::bad_option(&error))?;
         let encoder = self.query_encoder.unwrap_or_default();
         Ok((queries::Query { like, keywords: self.keywords, encoder }, config))
+    }
+}
+
+/// Refuses examples that are documents which do not exist for the caller.
+fn expect_inside(hosted: &Hosted, access: &Access, like: &[(Like, f32)]) -> Answer<()> {
+    let Some(filter) = access.filter() else { return Ok(()) };
+    let ids = like.iter().filter_map(|(like, _)| if let Like::Document(id) = like { Some(id.clone()) } else { None });
+    let ids: Vec<DocId> = ids.collect();
+    if ids.is_empty() {
+        return Ok(());
+    }
+    let known = hosted.index().memberships(&ids, filter).map_err(Problem::of(Code::BadQuery))?;
+    match known.iter().position(|known| *known != Membership::Inside) {
+        Some(place) => {
+            let text = format!("there is no document {} in this index", ids[place]);
+            Err(Problem::refused(Code::BadQuery, text))
+        }
+        None => Ok(()),
     }
 }
 
@@ -281,8 +305,8 @@ pub struct Found {
 }
 
 impl Found {
-    /// `terms` are given for an explained answer.
-    fn new(answer: queries::Answer, terms: Option<&CodewordTerms>) -> Found {
+    /// The answer as far as the caller may know it. `terms` are given for an explained answer.
+    fn new(answer: queries::Answer, access: &Access, terms: Option<&CodewordTerms>) -> Found {
         let asked = answer.explanation.as_ref().map(|explanation| explanation.codewords.clone());
         let shared = |hit: &queries::Hit| {
             let (codewords, asked) = (hit.codewords.as_ref()?, asked.as_ref()?);
@@ -308,9 +332,13 @@ impl Found {
         Found {
             hits: answer.hits.into_iter().map(hit).collect(),
             next: answer.next.map(|cursor| cursor.to_string()),
-            explanation: answer
-                .explanation
-                .map(|explanation| serde_json::to_value(explanation).expect("an explanation has a JSON form")),
+            explanation: answer.explanation.map(|mut explanation| {
+                if access.filter().is_some() {
+                    // Segments have numbers of all documents.
+                    explanation.segments.clear();
+                }
+                serde_json::to_value(explanation).expect("an explanation has a JSON form")
+            }),
             milliseconds: stages.map(|(stage, time)| (stage.to_owned(), time.as_secs_f64() * 1e3)).collect(),
         }
     }
@@ -324,6 +352,7 @@ impl Found {
     request_body = Search, responses((status = 200, description = "The hits", body = Found), Refusals))]
 pub async fn query(
     _: MayRead,
+    access: Access,
     State(server): State<Arc<Server>>,
     NamedIndex(hosted): NamedIndex,
     request: Request,
@@ -331,18 +360,43 @@ pub async fn query(
     // Announced before the body is read, so that a batch can wait for it.
     let coming = hosted.queries.coming();
     let Body(search) = Body::<Search>::from_request(request, &server).await?;
-    answer(search, &server, &hosted, coming).await
+    answer(search, &server, &access, &hosted, coming).await
 }
 
-async fn answer(mut search: Search, server: &Server, hosted: &Arc<Hosted>, coming: Coming) -> Answer<Json<Found>> {
+async fn answer(
+    mut search: Search,
+    server: &Server,
+    access: &Access,
+    hosted: &Arc<Hosted>,
+    coming: Coming,
+) -> Answer<Json<Found>> {
     let within = within(server, hosted, search.area.take()).await?;
-    let (query, config) = search.convert(hosted, server.config.max_text_bytes, within)?;
+    let (query, config) = search.convert(hosted, access, server.settings.config().max_text_bytes, within)?;
+    take_queries(server, access, 1)?;
     let explain = config.explain;
     let answer = hosted.queries.ask(vec![query], config, coming).await?.pop();
-    let terms = if explain { Some(codeword_terms(server, hosted).await?) } else { None };
+    let terms = codeword_terms_for(server, access, hosted, explain).await?;
     answer
-        .map(|answer| Json(Found::new(answer, terms.as_deref())))
+        .map(|answer| Json(Found::new(answer, access, terms.as_deref())))
         .ok_or_else(|| Problem::internal("the query has no answer"))
+}
+
+/// Counts queries of a key, or refuses them.
+pub fn take_queries(server: &Server, access: &Access, queries: usize) -> Answer<()> {
+    access.take_queries(queries).inspect_err(|_| server.metrics.rejected("quota"))
+}
+
+/// What the codewords stand for, for an explained answer. They are words of all documents: a key with a filter is not told.
+async fn codeword_terms_for(
+    server: &Server,
+    access: &Access,
+    hosted: &Arc<Hosted>,
+    explain: bool,
+) -> Answer<Option<Arc<CodewordTerms>>> {
+    match explain && access.filter().is_none() {
+        true => codeword_terms(server, hosted).await.map(Some),
+        false => Ok(None),
+    }
 }
 
 /// What the codewords of an index stand for. It is computed once, and again when a quarter of the documents came or went.
@@ -390,6 +444,7 @@ pub struct VectorOptions {
     responses((status = 200, description = "The hits", body = Found), Refusals))]
 pub async fn vector(
     _: MayRead,
+    access: Access,
     State(server): State<Arc<Server>>,
     NamedIndex(hosted): NamedIndex,
     QueryString(options): QueryString<VectorOptions>,
@@ -402,7 +457,7 @@ pub async fn vector(
     })?;
     let VectorOptions { k, filter, documents } = options;
     let search = Search { vector: Some(vector), k, filter, documents, ..Search::default() };
-    answer(search, &server, &hosted, coming).await
+    answer(search, &server, &access, &hosted, coming).await
 }
 
 #[derive(Debug, Deserialize, ToSchema)]
@@ -429,11 +484,12 @@ pub struct BatchFound {
     request_body = Batch, responses((status = 200, description = "The hits of each", body = BatchFound), Refusals))]
 pub async fn batch(
     _: MayRead,
+    access: Access,
     State(server): State<Arc<Server>>,
     NamedIndex(hosted): NamedIndex,
     Body(batch): Body<Batch>,
 ) -> Answer<Json<BatchFound>> {
-    let max_queries = server.config.max_queries;
+    let ServeConfig { max_queries, max_text_bytes, .. } = *server.settings.config();
     let count = batch.queries.len();
     if !(1..=max_queries).contains(&count) {
         return Err(Problem::bad_request(format!("queries has {count} entries; send 1 to {max_queries}")));
@@ -441,7 +497,7 @@ pub async fn batch(
     let mut converted = Vec::with_capacity(count);
     for mut search in batch.queries {
         let within = within(&server, &hosted, search.area.take()).await?;
-        converted.push(search.convert(&hosted, server.config.max_text_bytes, within)?);
+        converted.push(search.convert(&hosted, &access, max_text_bytes, within)?);
     }
     let total_hits: usize = converted.iter().map(|(_, config)| config.k).sum();
     if total_hits > 10 * MAX_HITS {
@@ -450,6 +506,7 @@ pub async fn batch(
             format!("the queries ask for {total_hits} hits together; ask for at most {}", 10 * MAX_HITS),
         ));
     }
+    take_queries(&server, &access, count)?;
     // Adjacent queries with equal options are one request to the queue.
     let mut groups: Vec<(SearchConfig, Vec<queries::Query>)> = Vec::new();
     for (query, config) in converted {
@@ -467,7 +524,7 @@ pub async fn batch(
         groups.into_iter().map(|(config, queries)| hosted.queries.ask(queries, config, hosted.queries.coming()));
     let answers = futures_util::future::try_join_all(requests).await?;
     let explain = answers.iter().flatten().any(|answer| answer.explanation.is_some());
-    let terms = if explain { Some(codeword_terms(&server, &hosted).await?) } else { None };
-    let found = |answer| Found::new(answer, terms.as_deref());
+    let terms = codeword_terms_for(&server, &access, &hosted, explain).await?;
+    let found = |answer| Found::new(answer, &access, terms.as_deref());
     Ok(Json(BatchFound { answers: answers.into_iter().flatten().map(found).collect() }))
 }

@@ -11,7 +11,7 @@ use utoipa::ToSchema;
 
 use super::Refusals;
 use super::jobs::{Started, bad_option, start};
-use crate::extract::{MayAdmin, MayRead, NamedIndex, OptionalBody};
+use crate::extract::{MayAdmin, MayRead, OptionalBody, WholeIndex};
 use crate::jobs::JobView;
 use crate::problem::Answer;
 use crate::server::Server;
@@ -64,7 +64,7 @@ impl MeasureRecall {
 pub async fn measure(
     _: MayAdmin,
     State(server): State<Arc<Server>>,
-    NamedIndex(hosted): NamedIndex,
+    WholeIndex(hosted): WholeIndex,
     OptionalBody(body): OptionalBody<MeasureRecall>,
 ) -> Answer<Started> {
     let config = body.config().map_err(bad_option)?;
@@ -89,6 +89,6 @@ pub struct RecallView {
 #[utoipa::path(get, path = "/v1/indexes/{index}/recall", tag = "insight", operation_id = "getRecall",
     params(("index" = String, Path, description = "Name of the index")),
     responses((status = 200, description = "The last measurement", body = RecallView), Refusals))]
-pub async fn show(_: MayRead, NamedIndex(hosted): NamedIndex) -> Json<RecallView> {
+pub async fn show(_: MayRead, WholeIndex(hosted): WholeIndex) -> Json<RecallView> {
     Json(RecallView { report: hosted.recall.lock().as_deref().cloned() })
 }

@@ -17,11 +17,13 @@ use tokio::sync::oneshot;
 use utoipa::{IntoParams, ToSchema};
 
 use super::Refusals;
-use super::documents::duplicate_policy;
+use super::documents::{count_quota, duplicate_policy, scope};
 use crate::extract::{MayWrite, NamedIndex, QueryString};
 use crate::hosted::Hosted;
+use crate::keys::Access;
 use crate::problem::{Answer, Code, Problem};
 use crate::schema;
+use crate::scope::Scope;
 use crate::server::Server;
 use crate::writes::{Change, Done, Duplicated, Pending};
 
@@ -89,6 +91,7 @@ pub struct Streamed {
     responses((status = 200, description = "The documents are stored", body = Streamed), Refusals))]
 pub async fn stream(
     _: MayWrite,
+    access: Access,
     State(server): State<Arc<Server>>,
     NamedIndex(hosted): NamedIndex,
     QueryString(options): QueryString<Options>,
@@ -112,7 +115,7 @@ pub async fn stream(
         id_field: Some(options.id_field.unwrap_or_else(|| "id".into())),
         text_fields: options.text_field.into_iter().collect(),
         label_field: options.label_field,
-        max_row_bytes: server.config.max_text_bytes,
+        max_row_bytes: server.settings.config().max_text_bytes,
         unique_ids: false,
         ..CorpusConfig::default()
     };
@@ -121,18 +124,21 @@ pub async fn stream(
         return Err(Problem::bad_request("a field name is empty; name the field, or leave the option out"));
     }
     config.validate().map_err(Problem::of(Code::BadQuery))?;
-    let policy = duplicate_policy(&hosted, options.on_duplicate, options.duplicate_by, options.duplicate_threshold)?;
+    let policy =
+        duplicate_policy(&hosted, &access, options.on_duplicate, options.duplicate_by, options.duplicate_threshold)?;
     let Ok(_permit) = server.streams.clone().try_acquire_owned() else {
         server.metrics.rejected("stream");
         return Err(Problem::overloaded("too many streams are being read"));
     };
+    let scope = scope(&server, &access, &hosted).await?;
+    let writer = StreamWriter { config, policy, scope, filter: access.filter().map(str::to_owned), hosted };
     let (sender, receiver) = sync_channel::<io::Result<Bytes>>(MAX_PIECES);
     let (finished, finish) = oneshot::channel();
     std::thread::Builder::new()
         .name("stream".into())
-        .spawn(move || drop(finished.send(write_all(receiver, &config, policy, &hosted))))
+        .spawn(move || drop(finished.send(writer.write_all(receiver))))
         .map_err(|e| Problem::internal(format!("cannot start a thread: {e}")))?;
-    let fed = feed(request.into_body(), sender, server.config.timeout());
+    let fed = feed(request.into_body(), sender, server.settings.config().timeout());
     tokio::pin!(fed, finish);
     // A bad line ends the writer first. Then the rest of the body is not read.
     let result = tokio::select! {
@@ -141,7 +147,7 @@ pub async fn stream(
         () = &mut fed => finish.await,
     };
     match result {
-        Ok(result) => result.map(Json),
+        Ok(result) => result.map(Json).inspect_err(|problem| count_quota(&server, problem)),
         Err(_) => Err(Problem::internal("the stream was lost; the server's log says why")),
     }
 }
@@ -195,47 +201,96 @@ impl Read for Pieces {
     }
 }
 
-fn write_all(
-    receiver: Receiver<io::Result<Bytes>>,
-    config: &CorpusConfig,
+/// What writes the documents of a stream.
+struct StreamWriter {
+    config: CorpusConfig,
     policy: DuplicatePolicy,
-    hosted: &Hosted,
-) -> Answer<Streamed> {
-    let mut pending = VecDeque::new();
-    let mut total = Done::default();
-    let read = read_all(receiver, config, policy, hosted, &mut pending, &mut total);
-    // However the reading ended, the pending writes are awaited and counted.
-    let mut failure = read.as_ref().err().cloned();
-    for done in pending {
-        if let Err(problem) = settle(hosted, done, &mut total) {
-            failure.get_or_insert(problem);
+    scope: Option<Scope>,
+    /// Filter of the documents that the caller may count.
+    filter: Option<String>,
+    hosted: Arc<Hosted>,
+}
+
+impl StreamWriter {
+    fn write_all(&self, receiver: Receiver<io::Result<Bytes>>) -> Answer<Streamed> {
+        let mut pending = VecDeque::new();
+        let mut total = Done::default();
+        let read = self.read_all(receiver, &mut pending, &mut total);
+        // However the reading ended, the pending writes are awaited and counted.
+        let mut failure = read.as_ref().err().cloned();
+        for done in pending {
+            if let Err(problem) = settle(&self.hosted, done, &mut total) {
+                failure.get_or_insert(problem);
+            }
+        }
+        match (failure, read) {
+            (None, Ok(skipped)) => {
+                let index = self.hosted.index();
+                let documents = self.filter.as_deref().map_or(Ok(index.len()), |filter| index.count(filter));
+                Ok(Streamed {
+                    changed: total.changed as u64,
+                    skipped: skipped.0,
+                    reasons: skipped.1,
+                    documents: documents.map_err(Problem::of(Code::BadDocument))? as u64,
+                    duplicates: total.duplicates,
+                })
+            }
+            (Some(mut problem), _) | (None, Err(mut problem)) => {
+                problem.details.committed = Some(total.changed as u64);
+                Err(problem)
+            }
         }
     }
-    match (failure, read) {
-        (None, Ok(skipped)) => Ok(Streamed {
-            changed: total.changed as u64,
-            skipped: skipped.0,
-            reasons: skipped.1,
-            documents: hosted.index().len() as u64,
-            duplicates: total.duplicates,
-        }),
-        (Some(mut problem), _) | (None, Err(mut problem)) => {
-            problem.details.committed = Some(total.changed as u64);
-            Err(problem)
+
+    /// Parses documents and sends them to the write queue in chunks. Returns the number of skipped lines and the first reasons.
+    fn read_all(
+        &self,
+        receiver: Receiver<io::Result<Bytes>>,
+        pending: &mut VecDeque<Pending>,
+        total: &mut Done,
+    ) -> Answer<(u64, Vec<String>)> {
+        let pieces = Pieces { receiver, rest: Bytes::new() };
+        let mut corpus = Corpus::from_reader("stream", pieces, &self.config).map_err(refused)?;
+        loop {
+            let (mut chunk, mut bytes): (Vec<Document>, usize) = (Vec::new(), 0);
+            let mut end = true;
+            let mut failed = None;
+            for document in corpus.by_ref() {
+                match document {
+                    Ok(document) => {
+                        bytes += document.text.len();
+                        chunk.push(document);
+                    }
+                    Err(error) => {
+                        failed = Some(refused(error));
+                        break;
+                    }
+                }
+                if chunk.len() >= CHUNK_DOCUMENTS || bytes >= CHUNK_BYTES {
+                    end = false;
+                    break;
+                }
+            }
+            if !chunk.is_empty() {
+                if pending.len() >= MAX_PENDING_WRITES {
+                    settle(&self.hosted, pending.pop_front().expect("not empty"), total)?;
+                }
+                let change = Change::Upsert(chunk.into_iter().map(|document| (document, None)).collect(), self.policy);
+                pending.push_back(self.hosted.writes.push(change, self.scope.clone())?);
+            }
+            if let Some(problem) = failed {
+                return Err(problem);
+            }
+            if end {
+                return Ok((corpus.skipped().count(), corpus.skipped().reasons().to_vec()));
+            }
         }
     }
 }
 
-/// Parses documents and sends them to the write queue in chunks. Returns the number of skipped lines and the first reasons.
-fn read_all(
-    receiver: Receiver<io::Result<Bytes>>,
-    config: &CorpusConfig,
-    policy: DuplicatePolicy,
-    hosted: &Hosted,
-    pending: &mut VecDeque<Pending>,
-    total: &mut Done,
-) -> Answer<(u64, Vec<String>)> {
-    let refuse = |error: engine::Error| match error {
+/// What ended the reading of a stream.
+fn refused(error: engine::Error) -> Problem {
+    match error {
         engine::Error::Io { ref source, .. } if source.kind() == io::ErrorKind::TimedOut => Problem::new(
             StatusCode::GATEWAY_TIMEOUT,
             Code::Timeout,
@@ -250,42 +305,6 @@ fn read_all(
                 problem.details.line = place.rsplit_once(':').and_then(|(_, line)| line.parse().ok());
             }
             problem
-        }
-    };
-    let pieces = Pieces { receiver, rest: Bytes::new() };
-    let mut corpus = Corpus::from_reader("stream", pieces, config).map_err(refuse)?;
-    loop {
-        let (mut chunk, mut bytes): (Vec<Document>, usize) = (Vec::new(), 0);
-        let mut end = true;
-        let mut failed = None;
-        for document in corpus.by_ref() {
-            match document {
-                Ok(document) => {
-                    bytes += document.text.len();
-                    chunk.push(document);
-                }
-                Err(error) => {
-                    failed = Some(refuse(error));
-                    break;
-                }
-            }
-            if chunk.len() >= CHUNK_DOCUMENTS || bytes >= CHUNK_BYTES {
-                end = false;
-                break;
-            }
-        }
-        if !chunk.is_empty() {
-            if pending.len() >= MAX_PENDING_WRITES {
-                settle(hosted, pending.pop_front().expect("not empty"), total)?;
-            }
-            let change = Change::Upsert(chunk.into_iter().map(|document| (document, None)).collect(), policy);
-            pending.push_back(hosted.writes.push(change)?);
-        }
-        if let Some(problem) = failed {
-            return Err(problem);
-        }
-        if end {
-            return Ok((corpus.skipped().count(), corpus.skipped().reasons().to_vec()));
         }
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::IntoResponse;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -56,31 +56,35 @@ pub async fn live() -> Json<Health> {
 pub struct Readiness {
     /// `ok`, or `degraded` if some indexes are unavailable.
     status: String,
-    /// Names of indexes that cannot be opened.
+    /// Names of the indexes that cannot be opened and that the key of the request reaches. On a server with keys, a request
+    /// without one is told no names.
     unavailable: Vec<String>,
 }
 
 /// Check that the server accepts requests
 ///
 /// The status is 503 while the server opens its indexes and while it stops. It is 200 if some indexes cannot be opened: the
-/// answer names them, and the others are served. With the option `ready_needs_all` it is then 503 (`index_unavailable`).
+/// answer names those that the key of the request reaches, and the others are served. With the option `ready_needs_all` it is then 503 (`index_unavailable`).
 #[utoipa::path(get, path = "/readyz", tag = "system", operation_id = "getReadiness", security(()),
     responses((status = 200, description = "The server accepts requests", body = Readiness), Refusals))]
-pub async fn ready(State(server): State<Arc<Server>>) -> Answer<Json<Readiness>> {
+pub async fn ready(State(server): State<Arc<Server>>, headers: HeaderMap) -> Answer<Json<Readiness>> {
     match server.phase() {
         Phase::Opening => return Err(Problem::opening()),
         Phase::Serving => {}
         Phase::Stopping => return Err(Problem::stopping()),
     }
-    let unavailable: Vec<String> = server.unavailable().into_iter().map(|broken| broken.name).collect();
-    if server.config.ready_needs_all && !unavailable.is_empty() {
-        return Err(Problem::new(
-            StatusCode::SERVICE_UNAVAILABLE,
-            Code::IndexUnavailable,
-            format!("these indexes cannot be opened: {}", unavailable.join(", ")),
-        ));
+    let all = server.unavailable();
+    let access = server.settings.keys().peek(&headers);
+    let told = all.iter().filter(|broken| access.as_ref().is_some_and(|access| access.reaches(&broken.name)));
+    let unavailable: Vec<String> = told.map(|broken| broken.name.clone()).collect();
+    if server.settings.config().ready_needs_all && !all.is_empty() {
+        let text = match unavailable.is_empty() {
+            true => "some indexes cannot be opened; the server's log names them".into(),
+            false => format!("these indexes cannot be opened: {}", unavailable.join(", ")),
+        };
+        return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, Code::IndexUnavailable, text));
     }
-    let status = if unavailable.is_empty() { "ok" } else { "degraded" };
+    let status = if all.is_empty() { "ok" } else { "degraded" };
     Ok(Json(Readiness { status: status.into(), unavailable }))
 }
 

@@ -8,6 +8,7 @@ use axum::http::StatusCode;
 use engine::NoProgress;
 use engine::saved::{self, MatchRequest, SavedQuery, Start, Threshold};
 use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
 use utoipa::{IntoParams, ToSchema};
 
 use super::Refusals;
@@ -15,6 +16,7 @@ use super::vector::Vector;
 use crate::extract::{Body, MayRead, MayWrite, NamedIndex, NoBody, PathPart, QueryString};
 use crate::hosted::Hosted;
 use crate::id::Id;
+use crate::keys::Access;
 use crate::problem::{Answer, Code, Problem};
 use crate::server::Server;
 
@@ -90,12 +92,37 @@ pub struct SavedQueryList {
     responses((status = 200, description = "The saved queries", body = SavedQueryList), Refusals))]
 pub async fn list(
     _: MayRead,
+    access: Access,
     State(server): State<Arc<Server>>,
     NamedIndex(hosted): NamedIndex,
 ) -> Answer<Json<SavedQueryList>> {
     let queries = super::reading(&server, move |_| saved::list(&hosted.index())).await?;
     let queries = queries.map_err(Problem::of(Code::BadQuery))?;
-    Ok(Json(SavedQueryList { queries: queries.into_iter().map(SavedQueryView::from).collect() }))
+    let names = Names::of(&access);
+    let own = queries.into_iter().filter_map(|query| Some(SavedQuery { name: names.told(&query.name)?, ..query }));
+    Ok(Json(SavedQueryList { queries: own.map(SavedQueryView::from).collect() }))
+}
+
+/// The names of the saved queries that exist for a caller. Those of keys with one filter are stored under a prefix of that
+/// filter, so that keys with another filter neither see nor replace them.
+struct Names {
+    prefix: Option<String>,
+}
+
+impl Names {
+    fn of(access: &Access) -> Names {
+        let of = |filter: &str| format!("f{}.", &hex::encode(Sha256::digest(filter.as_bytes()))[..16]);
+        Names { prefix: access.filter().map(of) }
+    }
+
+    fn stored(&self, name: &str) -> String {
+        format!("{}{name}", self.prefix.as_deref().unwrap_or_default())
+    }
+
+    /// The name that the caller gave; `None` for a query that does not exist for him.
+    fn told(&self, stored: &str) -> Option<String> {
+        stored.strip_prefix(self.prefix.as_deref().unwrap_or_default()).map(str::to_owned)
+    }
 }
 
 #[derive(Deserialize)]
@@ -113,17 +140,19 @@ pub struct QueryPath {
     request_body = NewSavedQuery, responses((status = 200, description = "The query is on disk", body = SavedQueryView), Refusals))]
 pub async fn save(
     _: MayWrite,
+    access: Access,
     NamedIndex(hosted): NamedIndex,
     PathPart(QueryPath { name }): PathPart<QueryPath>,
     Body(body): Body<NewSavedQuery>,
 ) -> Answer<Json<SavedQueryView>> {
-    let query = body.checked(name)?;
+    let names = Names::of(&access);
+    let query = body.checked(names.stored(&name))?;
     let saved = exclusive(hosted, move |writer| {
         let searcher = writer.searcher();
         saved::save(&searcher, writer.writer()?, query, &NoProgress)
     });
     let (query, _) = saved.await?;
-    Ok(Json(query.into()))
+    Ok(Json(SavedQuery { name, ..query }.into()))
 }
 
 /// Remove a saved query
@@ -132,11 +161,12 @@ pub async fn save(
     responses((status = 204, description = "The query is removed"), Refusals))]
 pub async fn remove(
     _: MayWrite,
+    access: Access,
     _: NoBody,
     NamedIndex(hosted): NamedIndex,
     PathPart(QueryPath { name }): PathPart<QueryPath>,
 ) -> Answer<StatusCode> {
-    let own = name.clone();
+    let own = Names::of(&access).stored(&name);
     let removed = exclusive(hosted, move |writer| {
         let index = writer.index();
         saved::remove(writer.writer()?, &index, &own)
@@ -209,6 +239,7 @@ pub struct MatchView {
     responses((status = 200, description = "The matches", body = MatchList), Refusals))]
 pub async fn matches(
     _: MayRead,
+    access: Access,
     State(server): State<Arc<Server>>,
     NamedIndex(hosted): NamedIndex,
     QueryString(options): QueryString<MatchOptions>,
@@ -226,11 +257,19 @@ pub async fn matches(
         (None, true) => Start::All,
         (None, false) => Start::Saved,
     };
-    let request = MatchRequest { start, limit, name: options.name };
+    let names = Names::of(&access);
+    let request = MatchRequest {
+        start,
+        limit,
+        name: options.name.map(|name| names.stored(&name)),
+        prefix: names.prefix.clone(),
+        within: access.filter().map(str::to_owned),
+    };
     let found = super::reading(&server, move |cancel| saved::matches(&hosted.searcher(), &request, cancel)).await?;
     let found = found.map_err(Problem::of(Code::BadQuery))?;
-    let view =
-        |one: saved::Match| MatchView { query: one.query, id: Id(one.id), cosine: one.cosine, distance: one.distance };
-    let matches = found.matches.into_iter().map(view).collect();
+    let view = |one: saved::Match| {
+        Some(MatchView { query: names.told(&one.query)?, id: Id(one.id), cosine: one.cosine, distance: one.distance })
+    };
+    let matches = found.matches.into_iter().filter_map(view).collect();
     Ok(Json(MatchList { matches, next: found.next.to_string(), more: found.more }))
 }

@@ -139,7 +139,7 @@ async fn accepted_writes_are_on_disk_after_the_server_is_dropped() {
     let hosted = bench.server.index("news").unwrap();
     let mut waiting = Vec::new();
     for i in 0..20 {
-        waiting.push(hosted.writes.push(new_change(i)).unwrap());
+        waiting.push(hosted.writes.push(new_change(i), None).unwrap());
     }
     drop(hosted);
     let Bench { dir, server, app } = bench;

@@ -78,13 +78,13 @@ async fn a_dropped_index_refuses_writes_of_old_handles() {
         tokio::spawn(async move { old.writes.run_exclusive(|_| std::thread::sleep(Duration::from_millis(300))).await })
     };
     tokio::time::sleep(Duration::from_millis(50)).await;
-    let waiting = old.writes.push(new_change(2)).unwrap();
+    let waiting = old.writes.push(new_change(2), None).unwrap();
     assert_eq!(bench.raw("DELETE", "/v1/indexes/copy", "", Body::empty()).await.status, 204);
     held.await.unwrap().unwrap();
     let refused = old.writes.result(waiting.await).unwrap_err();
     assert_eq!((refused.status.as_u16(), refused.details.code), (404, crate::problem::Code::UnknownIndex));
     bench.ok("PUT", "/v1/indexes/copy", json!({ "like": "news" })).await;
-    let refused = old.writes.change(new_change(3)).await.unwrap_err();
+    let refused = old.writes.change(new_change(3), None).await.unwrap_err();
     assert_eq!((refused.status.as_u16(), refused.details.code), (404, crate::problem::Code::UnknownIndex));
     assert!(old.writes.run_exclusive_blocking(|_| ()).is_err());
     assert_eq!(bench.ok("POST", "/v1/indexes/copy/count", json!({})).await["count"], 0);

@@ -20,9 +20,11 @@ use crate::server::{Phase, Server};
 use crate::writes::Change;
 
 mod access;
+mod audit;
 mod defaults;
 mod documents;
 mod duplicates;
+mod filtered;
 mod indexes;
 mod jobs;
 mod map;
@@ -35,6 +37,11 @@ const WIDTH: usize = 8;
 
 /// A model with 4 codebooks of 16 codewords over 8 values, from a fixed random sequence.
 fn model() -> Model {
+    model_of(Value::Null)
+}
+
+/// The same that says to be of an encoder.
+fn model_of(embedding: Value) -> Model {
     let shape = CodeShape::new(4, 16, 2).unwrap();
     let mut state = 1u64;
     let mut draw = || {
@@ -49,7 +56,7 @@ fn model() -> Model {
         method: "test".into(),
         shape,
         distance: Distance::Norm,
-        embedding: None,
+        embedding: serde_json::from_value(embedding).unwrap(),
         training: Value::Null,
     };
     Model::new(config, projection, Codebooks::new(shape, codewords).unwrap()).unwrap()

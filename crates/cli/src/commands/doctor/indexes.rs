@@ -9,7 +9,6 @@ use engine::model::Model;
 use engine::query::Searcher;
 
 use super::Finding;
-use super::machine::available_memory;
 use super::places::{free_space, writable};
 use crate::output::bytes;
 
@@ -55,7 +54,7 @@ fn encoder(check: &str, model: &Model) -> Finding {
 fn memory(check: &str, info: &Info) -> Finding {
     let needed = info.bytes.codes;
     let found = format!("{} documents, {} of codes that a search reads", info.documents, bytes(needed));
-    match available_memory() {
+    match engine::memory::available() {
         Some(free) if free < needed => {
             let found = format!("{found}, {} of memory available", bytes(free));
             Finding::warning(

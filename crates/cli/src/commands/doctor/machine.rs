@@ -36,7 +36,7 @@ fn cpu() -> Finding {
 }
 
 fn memory() -> Finding {
-    match available_memory() {
+    match engine::memory::available() {
         None => Finding::good("memory", "not known on this system"),
         Some(free) if free < LITTLE_MEMORY => Finding::warning(
             "memory",
@@ -45,14 +45,6 @@ fn memory() -> Finding {
         ),
         Some(free) => Finding::good("memory", format!("{} available", bytes(free))),
     }
-}
-
-/// Memory that the system gives a new program.
-pub fn available_memory() -> Option<u64> {
-    let table = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = table.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    let kilobytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    Some(kilobytes * 1024)
 }
 
 /// No GPU is no failure, unless `--device` names one.
