@@ -1,5 +1,7 @@
 //! The options of the server, their defaults, and their three sources: file, environment, flags.
 
+mod keys;
+
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -8,7 +10,7 @@ use std::time::Duration;
 use engine::{Error, Result};
 use serde::{Deserialize, Serialize};
 
-pub use crate::key_config::{KeyConfig, Role, check_keys};
+pub use keys::{KeyConfig, Role, check_keys};
 
 /// The options of the server. A TOML file has these names, the environment has `MICPQ_SERVE_NAME`. Flags override the
 /// environment, and the environment overrides the file.

@@ -61,7 +61,6 @@ mod listen;
 mod audit;
 mod log;
 mod telemetry;
-mod key_config;
 mod keys;
 mod limits;
 mod bounds;

@@ -1,5 +1,7 @@
 //! The write queue of an index. Writes that wait together share a commit, and are answered when it is on disk.
 
+pub mod scope;
+
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -19,12 +21,13 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 use utoipa::ToSchema;
 
+use scope::Scope;
+
 use crate::bounds::slices;
 use crate::config::ServeConfig;
 use crate::id::Id;
 use crate::metrics::Metrics;
 use crate::problem::{self, Code, Problem};
-use crate::scope::Scope;
 
 /// A document to store, with its embedding if the caller computed it.
 pub type DocumentWithVector = (Document, Option<Vec<f32>>);

@@ -22,8 +22,9 @@ use crate::id::Id;
 use crate::keys::Access;
 use crate::problem::{Answer, Code, Problem};
 use crate::schema;
-use crate::scope::Scope;
+use crate::scope::scope_of;
 use crate::server::Server;
+use crate::writes::scope::Scope;
 use crate::writes::{Change, DocumentWithVector, Done};
 
 /// The schema of [`Value`].
@@ -182,7 +183,7 @@ pub async fn scope(server: &Arc<Server>, access: &Access, hosted: &Arc<Hosted>) 
         return Ok(None);
     }
     let (server, access, hosted) = (server.clone(), access.clone(), hosted.clone());
-    super::blocking(move || Scope::of(&server, &access, &hosted)).await?.map(Some)
+    super::blocking(move || scope_of(&server, &access, &hosted)).await?.map(Some)
 }
 
 /// Counts a write that was refused because its key has used what it may.

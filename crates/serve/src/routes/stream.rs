@@ -23,8 +23,8 @@ use crate::hosted::Hosted;
 use crate::keys::Access;
 use crate::problem::{Answer, Code, Problem};
 use crate::schema;
-use crate::scope::Scope;
 use crate::server::Server;
+use crate::writes::scope::Scope;
 use crate::writes::{Change, Done, Duplicated, Pending};
 
 /// Limits of one write, in documents and bytes of text. Large enough to keep the encoder busy, small enough to fail early.

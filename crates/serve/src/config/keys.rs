@@ -8,7 +8,7 @@ use engine::{Error, Result};
 use serde::{Deserialize, Serialize};
 use strum::{EnumString, VariantNames};
 
-use crate::config::check_name;
+use super::check_name;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
