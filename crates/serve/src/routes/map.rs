@@ -276,9 +276,12 @@ pub async fn documents(
     NamedIndex(hosted): NamedIndex,
     Body(body): Body<PointsOfMap>,
 ) -> Answer<Json<DocumentsOfMap>> {
-    const MOST: usize = 1000;
-    if body.points.len() > MOST {
-        return Err(Problem::bad_request(format!("points has {} entries; give at most {MOST}", body.points.len())));
+    const MAX_POINTS: usize = 1000;
+    if body.points.len() > MAX_POINTS {
+        return Err(Problem::bad_request(format!(
+            "points has {} entries; give at most {MAX_POINTS}",
+            body.points.len()
+        )));
     }
     let mapped = mapped(&hosted)?;
     let count = mapped.map.len();
@@ -326,9 +329,9 @@ pub async fn places(
     NamedIndex(hosted): NamedIndex,
     Body(body): Body<IdsOfMap>,
 ) -> Answer<Json<PlacesOfMap>> {
-    const MOST: usize = 10_000;
-    if body.ids.len() > MOST {
-        return Err(Problem::bad_request(format!("ids has {} entries; give at most {MOST}", body.ids.len())));
+    const MAX_IDS: usize = 10_000;
+    if body.ids.len() > MAX_IDS {
+        return Err(Problem::bad_request(format!("ids has {} entries; give at most {MAX_IDS}", body.ids.len())));
     }
     let mapped = mapped(&hosted)?;
     let index = hosted.index();
