@@ -4,6 +4,16 @@ export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
 export interface components {
     schemas: {
+        /** @description Only documents inside an area of the map. */
+        Area: {
+            /**
+             * @description Name of the map that the polygon was drawn on.
+             * @example 9f86d081884c7d65
+             */
+            map: string;
+            /** @description Corners in the coordinates of the map, 0 to 65535. Documents are inside by the even-odd rule. */
+            polygon: components["schemas"]["Polygon"];
+        };
         /** @description A value of an attribute: a boolean, a number, a string or several strings. */
         Attribute: boolean | number | string | string[];
         /** @description Attributes by name. */
@@ -101,12 +111,14 @@ export interface components {
         };
         /** @description The documents of a codeword. */
         Codeword: {
-            /** @description Documents in the order of insertion. */
+            /** @description Documents, the most typical of the codeword first. */
             documents: components["schemas"]["Member"][];
             /** @description Terms that characterise them, most distinctive first. */
             marks: components["schemas"]["Mark"][];
         };
         Count: {
+            /** @default null */
+            area: null | components["schemas"]["Area"];
             /**
              * @description Filter, as in a query. Default: all documents.
              * @default null
@@ -224,6 +236,23 @@ export interface components {
          * @enum {string}
          */
         Distance: "norm" | "squared" | "hamming";
+        /** @description A document on the map. */
+        DocumentOfMap: {
+            id: components["schemas"]["Id"];
+            /** Format: int32 */
+            point: number;
+            /** @description Its attribute `title`, or the beginning of its text; `null` if the index stores no texts. */
+            title?: string | null;
+            /**
+             * Format: int32
+             * @description Number of its topic; `null` for an outlier.
+             */
+            topic?: number | null;
+        };
+        DocumentsOfMap: {
+            /** @description Documents in the order of the points; `null` where one was deleted since. */
+            documents: (null | components["schemas"]["DocumentOfMap"])[];
+        };
         /** @description A new document that repeats another. */
         DuplicateOf: {
             /** @description The most similar document. A document that replaces several has an entry for each. */
@@ -357,6 +386,12 @@ export interface components {
              */
             extend: string | null;
             /**
+             * @description Whether documents that are added later get their topic as they are added, in the attribute of `mark` or `extend`. `false`
+             *     ends it. Default: as before.
+             * @default null
+             */
+            follow: boolean | null;
+            /**
              * @description Give each document this attribute, with the number of its topic; outliers have none.
              * @default null
              */
@@ -429,6 +464,8 @@ export interface components {
              *     score of hybrid search. Hits behind the re-ranked candidates have -1 minus the distance.
              */
             score: number;
+            /** @description Codewords that it has in common with the query, and what they stand for, with `explain`. */
+            shared?: components["schemas"]["Shared"][] | null;
             snippet?: null | components["schemas"]["Snippet"];
             /** @description Text, if the index stores texts. In an index with chunks it is that of the chunk. */
             text?: string | null;
@@ -436,6 +473,11 @@ export interface components {
         /** @description A whole number or a string. `5` and `"5"` are the same. */
         Id: number | string;
         Ids: {
+            ids: components["schemas"]["Id"][];
+        };
+        /** @description Documents that are looked for on a map. */
+        IdsOfMap: {
+            /** @description Ids of documents. */
             ids: components["schemas"]["Id"][];
         };
         IndexList: {
@@ -525,7 +567,7 @@ export interface components {
             /** @description Name of the index. */
             index: string;
             /**
-             * @description Kind of work: `train`, `dedup` or `topics`.
+             * @description Kind of work: `train`, `dedup`, `topics`, `map` or `recall`.
              * @example train
              */
             kind: string;
@@ -552,30 +594,52 @@ export interface components {
              */
             total?: number | null;
         };
-        /** @description A document on the map. */
-        MapPoint: {
-            /** @description Id of the document. */
-            id: components["schemas"]["Id"];
-            /** @description First label of the document. */
-            label?: string | null;
-            /** @description Beginning of the text. */
-            text?: string | null;
+        /** @description A name on the map. */
+        LabelOfMap: {
+            /** Format: int64 */
+            documents: number;
+            /** @description It shows while the map is divided into at least so many clusters, */
+            from: number;
+            text: string;
+            /** @description and at most so many. */
+            to: number;
             /**
-             * Format: double
-             * @description Coordinate on the first axis.
+             * Format: int32
+             * @description The median of the coordinates of its documents.
              */
             x: number;
-            /**
-             * Format: double
-             * @description Coordinate on the second axis.
-             */
+            /** Format: int32 */
             y: number;
         };
-        /** @description A map of the documents: their decoded codes on the two principal axes. */
+        /** @description Options of a map. */
+        MakeMap: {
+            /**
+             * Format: int64
+             * @description Seed of topics and landmarks. The same seed gives the same map.
+             * @default 1
+             */
+            seed: number | null;
+            /**
+             * @description Number of topics that colour and label the map. Default: chosen by how well the clusters are told apart.
+             * @default null
+             */
+            topics: number | null;
+        };
+        /** @description The last map. */
+        MapAbout: {
+            /** @description Whether the index has not changed since. */
+            current: boolean;
+            /** @description Number of points. */
+            documents: number;
+            /** @description Names of topics and of their merges. */
+            labels: components["schemas"]["LabelOfMap"][];
+            /** @description Name of the map, for `area`. Equal maps have equal names. */
+            map: string;
+            /** @description Topics by number. */
+            topics: components["schemas"]["TopicOfMap"][];
+        };
         MapView: {
-            points: components["schemas"]["MapPoint"][];
-            /** @description Share of the codes' variance on each axis. */
-            shares: number[];
+            map?: null | components["schemas"]["MapAbout"];
         };
         /** @description A term that characterises a codeword. */
         Mark: {
@@ -717,6 +781,16 @@ export interface components {
          * @enum {string}
          */
         OnDuplicateName: "keep" | "skip" | "mark" | "replace";
+        PlacesOfMap: {
+            /** @description Points in the order of the ids; `null` for a document that is not on the map. */
+            points: (number | null)[];
+        };
+        /** @description Points of a map. */
+        PointsOfMap: {
+            /** @description Numbers of points. */
+            points: number[];
+        };
+        Polygon: number[][];
         /**
          * @description Which encoder reads the texts of a query.
          * @enum {string}
@@ -779,6 +853,8 @@ export interface components {
              * @default null
              */
             after: string | null;
+            /** @default null */
+            area: null | components["schemas"]["Area"];
             /** @default null */
             distance: null | components["schemas"]["Distance"];
             /** @default null */
@@ -851,6 +927,18 @@ export interface components {
             text: string | null;
             /** @default null */
             vector: null | components["schemas"]["Vector"];
+        };
+        /** @description A codeword that a hit has in common with its query. */
+        Shared: {
+            /** @description Number of the codebook, from 0. */
+            codebook: number;
+            /**
+             * Format: int32
+             * @description Number of the codeword, from 0.
+             */
+            codeword: number;
+            /** @description Terms that characterise the documents of the codeword, most distinctive first. */
+            terms: string[];
         };
         /** @description Bytes on disk by part. */
         Sizes: {
@@ -943,6 +1031,21 @@ export interface components {
              */
             skipped: number;
         };
+        /** @description A topic of the map. */
+        TopicOfMap: {
+            /** Format: int64 */
+            documents: number;
+            name: string;
+            number: number;
+        };
+        /** @description The last topics. */
+        TopicsView: {
+            /**
+             * @description The result of the last job that found topics, with the `attribute` that it wrote; `null` if none did since the server
+             *     started, or since the last training.
+             */
+            report?: Record<string, never> | null;
+        };
         Train: {
             /**
              * @description Documents per training step.
@@ -1008,8 +1111,24 @@ export interface components {
             /** @description The same as `prompt_tokens`. */
             total_tokens: number;
         };
+        /** @description A value of an attribute on the map. */
+        ValueOfMap: {
+            /**
+             * Format: int64
+             * @description Number of documents of the index that have it.
+             */
+            documents: number;
+            value: string;
+        };
         /** @description An embedding or a code. */
         Values: number[] | string;
+        /** @description The values of an attribute by point. */
+        ValuesOfMap: {
+            /** @description Base64 of a little-endian `u16` per point: the position of its value, 65534 for another value, 65535 for none. */
+            points: string;
+            /** @description The most frequent values. */
+            values: components["schemas"]["ValueOfMap"][];
+        };
         /** @description An embedding of the index's encoder: a list of numbers, or base64 of its values as little-endian 32-bit floats. */
         Vector: number[] | string;
         /** Format: binary */

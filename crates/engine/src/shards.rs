@@ -137,7 +137,7 @@ const TOLD: usize = 10;
 pub fn verify(dir: &Path, progress: &dyn Progress) -> Result<Vec<Problem>> {
     let manifest = match ShardManifest::read(dir) {
         Ok(manifest) => manifest,
-        Err(Error::Format { path, problem }) => return Ok(vec![Problem { path, problem }]),
+        Err(Error::Format { path, problem, .. }) => return Ok(vec![Problem { path, problem }]),
         Err(error) => return Err(error),
     };
     let mut problems = Vec::new();

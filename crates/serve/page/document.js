@@ -7,7 +7,12 @@ let actions = null;
 
 export function start() {
   const dialog = byId("document");
-  byId("document-like").addEventListener("click", () => { dialog.close(); actions.like?.(); });
+  byId("document-like").addEventListener("click", () => {
+    // The search takes the focus; closing must not give it back to the hit afterwards.
+    actions.closed = null;
+    dialog.close();
+    actions.like?.();
+  });
   byId("document-delete").addEventListener("click", remove);
   dialog.addEventListener("close", () => actions.closed?.());
 }

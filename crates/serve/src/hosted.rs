@@ -31,6 +31,8 @@ pub struct Hosted {
     pub topics: Mutex<Option<Arc<serde_json::Value>>>,
     /// What codewords stand for, and the number of documents when that was found out.
     pub codeword_terms: Mutex<Option<(usize, Arc<CodewordTerms>)>>,
+    /// Held while that is found out.
+    pub finding_terms: tokio::sync::Mutex<()>,
     /// The last measurement of recall, of the model that is served now.
     pub recall: Mutex<Option<Arc<RecallReport>>>,
     pub queries: QueryQueue,
@@ -62,6 +64,7 @@ impl Hosted {
             map: Mutex::new(None),
             topics: Mutex::new(None),
             codeword_terms: Mutex::new(None),
+            finding_terms: tokio::sync::Mutex::new(()),
             recall: Mutex::new(None),
             queries,
             writes,

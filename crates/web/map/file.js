@@ -25,7 +25,7 @@ async function start() {
     return { point, id, title };
   };
   const shown = document.getElementById("chosen");
-  window.map = new MapView(document.getElementById("map"), points, about, {
+  new MapView(document.getElementById("map"), points, about, {
     attributes: about.attributes.map(({ name }) => name),
     values: async (name) => {
       const i = about.attributes.findIndex((attribute) => attribute.name === name);

@@ -151,3 +151,38 @@ fn topics_have_names_shares_and_a_trend_and_filter() {
     assert!(bench.fails("topics i --topics 500", 2).contains("420 documents"));
     assert!(bench.fails("topics i --over nowhere", 2).contains("\"nowhere\""));
 }
+
+#[test]
+fn a_map_is_exported_as_one_file() {
+    let bench = built("");
+    bench.ok("export i --to html-map -o map.html --titles 50 --attribute year --title 'All news'");
+    let html = std::fs::read_to_string(bench.path("map.html")).unwrap();
+    assert!(html.contains("<h1>All news</h1>") && html.contains("MapView"));
+    let first = std::fs::read(bench.path("map.html")).unwrap();
+    bench.ok("export i --to html-map -o again.html --titles 50 --attribute year --title 'All news'");
+    assert_eq!(std::fs::read(bench.path("again.html")).unwrap(), first, "the same file every time");
+    let said = bench.fails("export i --to html-map -o map.html --attribute nowhere", 2);
+    assert!(said.contains("nowhere") && said.contains("year"), "{said}");
+    let said = bench.fails("export i --to jsonl -o x.jsonl --titles 5", 2);
+    assert!(said.contains("html-map"), "{said}");
+}
+
+#[test]
+fn an_explanation_says_what_shared_codewords_stand_for() {
+    let bench = built("");
+    let lines = bench.json("search i 'oil barrel price' -k 3 --explain");
+    let (hits, explanation) = lines.split_at(3);
+    let asked = explanation[0]["explanation"]["codewords"].as_array().unwrap();
+    let mut terms = 0;
+    for hit in hits {
+        for shared in hit["shared"].as_array().unwrap() {
+            let codebook = shared["codebook"].as_u64().unwrap() as usize;
+            assert_eq!(shared["codeword"], asked[codebook]);
+            terms += shared["terms"].as_array().unwrap().len();
+        }
+    }
+    assert!(terms > 0, "{lines:?}");
+    let text = bench.ok("search i 'oil barrel price' -k 3 --explain");
+    assert!(text.contains("shared codewords: "), "{text}");
+    assert!(bench.json("search i 'oil barrel price' -k 3")[0].get("shared").is_none());
+}

@@ -30,12 +30,12 @@ pub(super) fn number(points: &Points, seed: u64, progress: &dyn Progress) -> Res
     let sample = points.sample(SAMPLE);
     let numbers: Vec<usize> = NUMBERS.into_iter().filter(|count| count * MIN_POINTS <= sample.len()).collect();
     progress.stage("choosing the number of topics", Some(numbers.len() as u64));
-    let silent = WithoutStages(progress);
+    let unstaged = WithoutStages(progress);
     // A small index has as many topics as it has points for.
     let mut best = (f64::NEG_INFINITY, (sample.len() / MIN_POINTS).clamp(1, NUMBERS[0]));
     let mut failures = 0;
     for count in numbers {
-        let agreement = agreement(&sample, count, seed, &silent)?;
+        let agreement = agreement(&sample, count, seed, &unstaged)?;
         progress.advance(1);
         if agreement < MIN_AGREEMENT {
             progress.detail(&format!("{count} topics: not found again ({agreement:.3})"));
@@ -46,7 +46,7 @@ pub(super) fn number(points: &Points, seed: u64, progress: &dyn Progress) -> Res
             continue;
         }
         failures = 0;
-        let clusters = kmeans::cluster(&sample, count, seed, &silent)?;
+        let clusters = kmeans::cluster(&sample, count, seed, &unstaged)?;
         let width = |near: &Nearest| match near.second > 0.0 {
             true => 1.0 - f64::from(near.distance.sqrt() / near.second.sqrt()),
             false => 0.0,

@@ -603,6 +603,7 @@ class Index:
         typical: int | None = None,
         over: str | None = None,
         mark: str | None = None,
+        follow: bool = False,
         assignments: bool = False,
         progress: Progress = False,
     ) -> dict[str, Any]:
@@ -617,6 +618,7 @@ class Index:
         :param typical: typical documents of a topic. Default: 3.
         :param over: attribute with dates, for the trend. Default: the first one that has dates, if any.
         :param mark: give each document this attribute, with the number of its topic; outliers have none.
+        :param follow: give documents that are added later their topic as they are added, in the attribute of ``mark``.
         :param assignments: add ``assignments``: ``id``, ``topic`` and ``outlier`` of every document.
 
         >>> import micpq
@@ -628,7 +630,7 @@ class Index:
         True
         """
         options = _inputs.options(
-            {"topics": topics, "seed": seed, "terms": terms, "typical": typical, "over": over, "mark": mark}
+            {"topics": topics, "seed": seed, "terms": terms, "typical": typical, "over": over, "mark": mark, "follow": follow or None}
         )
         report: dict[str, Any] = json.loads(self._native.topics(options, bool(assignments), reporter(progress)))
         return report
@@ -764,7 +766,7 @@ class Index:
     def export(self, path: str | os.PathLike[str], format: str, *, codes: bool = False, progress: Progress = False) -> int:
         """Writes all documents as ``"parquet"``, ``"arrow"`` or ``"jsonl"``, or the codes as a FAISS index (``"faiss"``,
         ``"faiss-fastscan"``; ids must be numbers), or as ``"web"`` a folder for a web server, whose page searches in the browser
-        (see :meth:`distill`). Returns the number of documents."""
+        (see :meth:`distill`), or as ``"html-map"`` one file with a map of the documents. Returns the number of documents."""
         target = _inputs.path(path)
         if format in ("faiss", "faiss-fastscan"):
             ids, packed = self.codes()

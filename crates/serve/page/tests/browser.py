@@ -139,6 +139,8 @@ def typing_filtering_opening(page, shots):
 def keyboard_only(page):
     """Searches, selects, opens and deletes with the keyboard only."""
     page.key(Keys.ESCAPE)
+    # In the field itself a slash is a letter.
+    page.driver.execute_script("document.activeElement.blur()")
     page.key("/")
     page.until(lambda: page.active("e.id") == "query", "/ leads to the search field")
     page.key("wheat harvest")
@@ -211,7 +213,7 @@ def pixels(page, selector="#map-view .map-canvas"):
     return page.driver.execute_async_script("""
         const [selector, done] = arguments;
         const canvas = document.querySelector(selector);
-        const view = window.map ?? canvas.mapView;
+        const view = canvas.mapView;
         // A drawing buffer is readable only in the task that draws.
         view.plane.draw();
         const copy = document.createElement("canvas");
@@ -229,7 +231,7 @@ def pixels(page, selector="#map-view .map-canvas"):
 def hovered(page, selector):
     """Moves the mouse to a point and waits for its tip."""
     place = page.driver.execute_script("""
-        const view = window.map ?? document.querySelector(arguments[0]).mapView;
+        const view = document.querySelector(arguments[0]).mapView;
         const box = view.canvas.getBoundingClientRect();
         // A point in view, away from the edges.
         for (let i = 0; i < view.points.count; i += 1) {
@@ -245,17 +247,17 @@ def hovered(page, selector):
 
 
 def lasso(page, selector):
-    """Draws a triangle with Shift and returns how many documents the page counts, and the triangle."""
+    """Draws around the left half with Shift and returns how many documents the page counts, and the area."""
     canvas = page.driver.find_element(By.CSS_SELECTOR, selector)
     width, height = canvas.size["width"], canvas.size["height"]
     at = lambda x, y: (int((x - 0.5) * width), int((y - 0.5) * height))
-    moves = webdriver.ActionChains(page.driver, duration=40).move_to_element_with_offset(canvas, *at(0.2, 0.2)).key_down(Keys.SHIFT).click_and_hold()
-    for corner in [(0.8, 0.3), (0.5, 0.85)]:
+    moves = webdriver.ActionChains(page.driver, duration=40).move_to_element_with_offset(canvas, *at(0.02, 0.02)).key_down(Keys.SHIFT).click_and_hold()
+    for corner in [(0.5, 0.04), (0.55, 0.96), (0.02, 0.9)]:
         moves.move_to_element_with_offset(canvas, *at(*corner))
     moves.release().key_up(Keys.SHIFT).perform()
     status = page.driver.find_element(By.CSS_SELECTOR, ".map-status")
     WebDriverWait(page.driver, 10, 0.05).until(lambda _: "selected" in status.text, "timeout: a lasso selects")
-    area = page.driver.execute_script("return (window.map ?? document.querySelector(arguments[0]).mapView).selection.area", selector)
+    area = page.driver.execute_script("return document.querySelector(arguments[0]).mapView.selection.area", selector)
     return int(status.get_attribute("data-count")), area
 
 
@@ -354,6 +356,46 @@ def quick_changes(page):
     driver.execute_script("window.fetch = realFetch")
 
 
+def late_answers(url):
+    """Answers about an index that come after another was chosen change nothing."""
+    driver = browser()
+    try:
+        # A second index that has nothing, and answers about the first that take their time.
+        driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": """
+            const real = window.fetch;
+            const later = (time) => new Promise((done) => setTimeout(done, time));
+            const json = (value) => new Response(JSON.stringify(value), { headers: { "content-type": "application/json" } });
+            window.fetch = async (path, options) => {
+              if (path === "v1/indexes") {
+                const { indexes } = await (await real(path, options)).json();
+                return json({ indexes: [...indexes, { name: "empty" }] });
+              }
+              if (path.startsWith("v1/indexes/empty/facets")) return json({ facets: [] });
+              if (path.startsWith("v1/indexes/empty/codebooks")) return json({ usage: [[1, 1]] });
+              if (path.startsWith("v1/indexes/empty")) return json({ kinds: false, map: null, documents: 0, report: null, hits: [], milliseconds: {} });
+              if (/facets|codebooks/.test(path)) await later(700);
+              return real(path, options);
+            };
+        """})
+        page = Page(driver, url)
+        choose = """
+            const picker = document.getElementById("index");
+            picker.value = "empty";
+            picker.dispatchEvent(new Event("change"));
+        """
+        driver.execute_script(choose)
+        time.sleep(1.2)
+        check(not page.all("#chips .chip"), "no filters of the index that was left")
+        driver.execute_script("document.getElementById('index').selectedIndex = 0; location.hash = '#codebooks'")
+        time.sleep(0.2)
+        driver.execute_script(choose)
+        time.sleep(1.2)
+        check(len(page.all("#usage .codebook")) == 1, "the codebooks are those of the index that was chosen last")
+        check(not page.errors(), f"the console has errors: {page.errors()}")
+    finally:
+        driver.quit()
+
+
 def narrow(url, shots):
     driver = browser(width=390, height=800, dark=True)
     try:
@@ -384,13 +426,13 @@ def map_in_one_file(path, shots):
     try:
         page = File(driver, path)
         canvas = ".map-canvas"
-        total = driver.execute_script("return map.points.count")
+        total = driver.execute_script("return document.querySelector(arguments[0]).mapView.points.count", canvas)
         seen = pixels(page, canvas)
         check(seen["webgl"] and seen["drawn"] > 200 and seen["colours"] >= 3, f"the file shows points in several colours: {seen}")
         check(hovered(page, canvas), "hovering shows a title")
         count, area = lasso(page, canvas)
         check(0 < count < total, f"the lasso selects a part: {count} of {total}")
-        again = driver.execute_script("const [area] = arguments; return map.plane.inside(area).length", area)
+        again = driver.execute_script("const [selector, area] = arguments; return document.querySelector(selector).mapView.plane.inside(area).length", canvas, area)
         check(count == again, "the selection is that of its area")
         WebDriverWait(driver, 10, 0.05).until(lambda _: driver.find_elements(By.CSS_SELECTOR, ".map-list li button"), "timeout: the list follows")
         first = driver.find_element(By.CSS_SELECTOR, ".map-list li button")
@@ -425,6 +467,7 @@ def main():
         check(not page.errors(), f"the console has errors: {page.errors()}")
     finally:
         driver.quit()
+    late_answers(given.url)
     narrow(given.url, shots)
     if given.map:
         map_in_one_file(given.map, shots)

@@ -257,9 +257,12 @@ pub async fn documents(
     WholeIndex(hosted): WholeIndex,
     Body(body): Body<PointsOfMap>,
 ) -> Answer<Json<DocumentsOfMap>> {
-    const MAX_IDS: usize = 1000;
-    if body.points.len() > MAX_IDS {
-        return Err(Problem::bad_request(format!("points has {} entries; give at most {MAX_IDS}", body.points.len())));
+    const MAX_POINTS: usize = 1000;
+    if body.points.len() > MAX_POINTS {
+        return Err(Problem::bad_request(format!(
+            "points has {} entries; give at most {MAX_POINTS}",
+            body.points.len()
+        )));
     }
     let mapped = mapped(&hosted)?;
     let count = mapped.map.len();

@@ -405,10 +405,18 @@ async fn codeword_terms(server: &Server, hosted: &Arc<Hosted>) -> Answer<Arc<Cod
     const TERMS: usize = 6;
     let index = hosted.index();
     let documents = index.len();
-    if let Some((of, terms)) = hosted.codeword_terms.lock().as_ref()
-        && 4 * documents.abs_diff(*of) <= *of
-    {
-        return Ok(terms.clone());
+    let known = || {
+        let found = hosted.codeword_terms.lock();
+        let (of, terms) = found.as_ref()?;
+        (4 * documents.abs_diff(*of) <= *of).then(|| terms.clone())
+    };
+    if let Some(terms) = known() {
+        return Ok(terms);
+    }
+    // One request computes it, the others wait for it.
+    let _alone = hosted.finding_terms.lock().await;
+    if let Some(terms) = known() {
+        return Ok(terms);
     }
     let hosted = hosted.clone();
     let work = move |_: &Cancel| -> engine::Result<Arc<CodewordTerms>> {

@@ -34,7 +34,7 @@ class Routes:
 
     def __init__(self, searcher: Searcher, description: Description) -> None:
         self.searcher = searcher
-        self.options = description.fields("Search") - _QUERY
+        self.options = description.fields("Search") - _QUERY - {"area"}
         # By thread: the shards without which the request was answered.
         self.answered_without = threading.local()
         shard = Manifest.read(searcher._out).directories(searcher._out)[0]
@@ -99,6 +99,7 @@ class Routes:
         return _found(hits)
 
     def _settings(self, search: dict[str, Any]) -> dict[str, Any]:
+        _expect_no_area(search)
         settings = {name: search[name] for name in self.options if search.get(name) is not None}
         settings["k"] = _whole(settings.get("k", 10))
         if "rerank" in settings:
@@ -160,6 +161,7 @@ class Routes:
         return {"documents": [None if document is None else self._stored(document) for document in found]}
 
     def count(self, _: Any, __: Any, body: dict[str, Any]) -> dict[str, Any]:
+        _expect_no_area(body)
         return {"count": self.searcher.count(body.get("filter"))}
 
     def upsert(self, _: Any, __: Any, body: dict[str, Any]) -> dict[str, Any]:
@@ -212,6 +214,11 @@ class Routes:
         codebooks, codewords, _ = self.searcher.model._native.shape
         bits, code = codewords.bit_length() - 1, int.from_bytes(found["code"], "little")
         return {**found, "code": [code >> bits * m & (codewords - 1) for m in range(codebooks)]}
+
+
+def _expect_no_area(body: Mapping[str, Any]) -> None:
+    if body.get("area") is not None:
+        raise Refusal(409, "unsupported", "an index in shards on Ray has no map, so it has no area; leave area out, or open one shard with micpq serve")
 
 
 def _documents(wire: list[dict[str, Any]]) -> _micpq.Documents:
