@@ -58,7 +58,7 @@ fn saved_queries_of_format_1_match_as_in_the_program_that_saved_them() {
     assert_eq!((queries[1].threshold, queries[1].filter.as_deref()), (Some(Threshold::Distance(0.2)), Some("town")));
     assert_eq!(saved::position(searcher.index()).unwrap(), Some(120));
 
-    let request = MatchRequest { start: Start::All, limit: usize::MAX, name: None };
+    let request = MatchRequest { start: Start::All, limit: usize::MAX, ..MatchRequest::default() };
     let found = saved::matches(&searcher, &request, &NoProgress).unwrap().matches;
     let text = std::fs::read_to_string(data().join("matches.json")).unwrap();
     let expected: Vec<Value> = serde_json::from_str(&text).unwrap();

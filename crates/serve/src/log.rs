@@ -5,7 +5,6 @@ use std::sync::OnceLock;
 use engine::{Error, Result};
 use tracing_subscriber::filter::{EnvFilter, FilterExt, Targets, filter_fn};
 use tracing_subscriber::fmt::MakeWriter;
-use tracing_subscriber::prelude::*;
 use tracing_subscriber::{Layer, Registry, reload};
 
 use crate::audit;

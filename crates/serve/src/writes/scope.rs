@@ -40,11 +40,8 @@ impl Scope {
                     }
                 }
                 let Some(limits) = &self.limits else { return Ok(()) };
-                let added: HashSet<String> = ids
-                    .iter()
-                    .zip(&known)
-                    .filter_map(|(id, known)| (*known == Membership::Unknown).then(|| id.to_string()))
-                    .collect();
+                let unknown = ids.iter().zip(&known).filter(|(_, known)| **known == Membership::Unknown);
+                let added: HashSet<String> = unknown.map(|(id, _)| id.to_string()).collect();
                 let (documents, bytes) = used(index, filter.as_deref(), limits.max_bytes.is_some())?;
                 limits.check_documents(self.elsewhere.0 + documents, added.len() as u64)?;
                 limits.check_bytes(self.elsewhere.1 + bytes, new_bytes)
