@@ -359,10 +359,10 @@ pub fn title(record: &Record) -> Option<String> {
     /// Characters of a text.
     const CHARS: usize = 120;
     let own = record.attributes.iter().find_map(|(name, value)| match value {
-        Value::Text(text) if name == "title" => Some(text),
+        Value::Text(text) if name == "title" && !text.trim().is_empty() => Some(text),
         _ => None,
     });
     let text = own.or(record.text.as_ref())?;
     let words: Vec<&str> = text.split_whitespace().collect();
-    Some(words.join(" ").chars().take(CHARS).collect())
+    (!words.is_empty()).then(|| words.join(" ").chars().take(CHARS).collect())
 }

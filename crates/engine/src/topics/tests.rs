@@ -319,3 +319,15 @@ fn verify_finds_damaged_followed_topics_and_no_writer_uses_them() {
     let said = index.writer().err().unwrap().to_string();
     assert!(said.contains("follow.json") && said.contains("--follow"), "{said}");
 }
+
+#[test]
+fn a_document_without_a_title_is_called_by_its_text() {
+    let titled = |own: &str, text: Option<&str>| {
+        let attributes = vec![("title".to_owned(), Value::Text(own.into()))];
+        let text = text.map(str::to_owned);
+        title(&Record { id: DocId::Int(1), code: vec![], sequence: 0, text, labels: vec![], attributes })
+    };
+    assert_eq!(titled("Oil", Some("It rises")).as_deref(), Some("Oil"));
+    assert_eq!(titled(" ", Some("It\n rises")).as_deref(), Some("It rises"));
+    assert_eq!((titled("", Some("  ")), titled("", None)), (None, None));
+}
