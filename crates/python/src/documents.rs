@@ -34,7 +34,7 @@ pub fn sequences_of(document: &Document, split: bool) -> u64 {
 
 enum Source {
     Memory(Vec<Document>),
-    Files { path: PathBuf, config: CorpusConfig },
+    Files { path: PathBuf, config: Box<CorpusConfig> },
 }
 
 #[pymethods]
@@ -44,7 +44,7 @@ impl Documents {
         let config = options::corpus(options).map_err(raise)?;
         // An unreadable corpus is refused here, before an hour of encoding.
         Corpus::open(&path, &config).map_err(raise)?;
-        Ok(Documents { source: Source::Files { path, config }, skipped: Vec::new() })
+        Ok(Documents { source: Source::Files { path, config: Box::new(config) }, skipped: Vec::new() })
     }
 
     /// Documents of strings and dictionaries.
