@@ -68,6 +68,7 @@ mod tests {
     use std::sync::Arc;
 
     use parking_lot::Mutex;
+    use tracing_subscriber::prelude::*;
 
     use super::*;
 

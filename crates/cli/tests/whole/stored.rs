@@ -275,7 +275,7 @@ fn a_kill_while_old_backups_are_removed_loses_none_that_is_listed() {
         let reached = |[now, found]: &[Vec<String>; 2]| match round % 3 {
             0 => now.len() > manifests.len(),
             1 => gone(now, &manifests, 1),
-            _ => gone(found, &files, 1 + round as usize / 3),
+            _ => gone(found, &files, 1 + round / 3),
         };
         killed += u32::from(kill_when(&bench, &format!("index backup news.micpq {url} --keep 1"), reached));
         let expected = bench.json("search news.micpq 'oil barrel' -k 1000");
