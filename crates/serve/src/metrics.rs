@@ -280,7 +280,7 @@ mod tests {
                 assert!(done.status.success() && said.contains("6 rules found"), "{done:?}");
             }
             Err(error) => {
-                eprintln!("skipped: promtool is not installed ({error}), so the alert rules were not checked by it")
+                eprintln!("skipped: promtool is not installed ({error}), so the alert rules were not checked by it");
             }
         }
     }
