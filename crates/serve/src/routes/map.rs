@@ -166,6 +166,9 @@ pub async fn points(_: MayRead, WholeIndex(hosted): WholeIndex, headers: HeaderM
     Ok((headers, mapped.bytes.clone()).into_response())
 }
 
+/// Values that are told apart, if no number is given.
+pub const DEFAULT_VALUES: usize = 250;
+
 /// Options of the values of an attribute.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
@@ -205,7 +208,7 @@ pub async fn values(
     WholeIndex(hosted): WholeIndex,
     QueryString(options): QueryString<ValueOptions>,
 ) -> Answer<Json<ValuesOfMap>> {
-    let most = options.values.unwrap_or(250);
+    let most = options.values.unwrap_or(DEFAULT_VALUES);
     if !(1..=10_000).contains(&most) {
         return Err(Problem::bad_request(format!("values is {most}; give 1 to 10000")));
     }

@@ -7,7 +7,7 @@ mod guide;
 mod indexes;
 pub(crate) mod insight;
 mod jobs;
-mod map;
+pub(crate) mod map;
 mod page;
 mod query;
 mod recall;

@@ -3,20 +3,23 @@
 use std::collections::BTreeMap;
 
 use engine::duplicates::DuplicatesConfig;
+use engine::index::Store;
+use engine::map::MapConfig;
 use engine::query::{RecallConfig, SearchConfig};
 use engine::saved::MatchRequest;
 use engine::topics::TopicsConfig;
 use micpq::BuildConfig;
 use serde_json::{Value, json};
 
-use crate::routes::{contents, insight};
+use crate::routes::{contents, insight, map};
 
 /// Every default of the description: of properties by schema, of parameters by operation.
 fn stated() -> BTreeMap<String, Value> {
     let api: Value = serde_json::from_str(&crate::openapi()).unwrap();
     let mut found = BTreeMap::new();
     let mut note = |place: String, schema: &Value| {
-        if let Some(default) = schema.get("default") {
+        // Null says no more than that the property may be left out.
+        if let Some(default) = schema.get("default").filter(|default| !default.is_null()) {
             found.insert(place, default.clone());
         }
     };
@@ -54,6 +57,11 @@ fn the_description_states_the_defaults_of_the_config_types() {
         ("MeasureRecall.k", json!(recall.k)),
         ("MeasureRecall.windows", json!(recall.windows)),
         ("MeasureRecall.rerank", json!(recall.rerank)),
+        ("Create.rerank_vectors", json!(BuildConfig::RERANK_VECTORS)),
+        ("Create.store", json!(Store::default())),
+        ("Dedup.delete", json!(false)),
+        ("MakeMap.seed", json!(MapConfig::default().seed)),
+        ("getMapValues(values)", json!(map::DEFAULT_VALUES)),
         ("Dedup.neighbours", json!(DuplicatesConfig::default().neighbours)),
         ("Dedup.groups", json!(contents::GROUPS)),
         ("FindTopics.seed", json!(topics.seed)),
