@@ -237,7 +237,7 @@ fn rounded_products_of_wide_encoders_stay_near() {
         let exact = load(Precision::F32);
         let ids = exact.tokenizer().encode(&texts, exact.default_length()).unwrap();
         let expected = exact.encode(&ids, Pooling::Mean, None, &NoProgress).unwrap();
-        for (precision, limit) in [(Precision::Bf16, 0.02), (Precision::Int8, 0.05)] {
+        for (precision, limit) in [(Precision::Bf16, 0.02), (Precision::Int8, 0.1)] {
             let found = load(precision).encode(&ids, Pooling::Mean, None, &NoProgress).unwrap();
             let norm = |values: &mut dyn Iterator<Item = f32>| values.map(|v| v * v).sum::<f32>().sqrt();
             let error = |(a, b): (&[f32], &[f32])| {
