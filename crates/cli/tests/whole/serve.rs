@@ -719,7 +719,7 @@ fn the_page_works_in_a_browser() {
     let bench = Bench::new();
     built(&bench);
     bench.ok("export news.micpq --to html-map -o map.html --titles 500 --attribute year");
-    let server = Server::start(&bench, "news.micpq");
+    let server = Server::start(&bench, "news.micpq --data data");
     let mut browser = Command::new(python);
     browser.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("../serve/page/tests/browser.py"));
     browser.arg(format!("http://{}", server.address)).arg("--map").arg(bench.path("map.html"));

@@ -24,6 +24,8 @@ impl Index {
         }
         let mut writer = self.writer()?;
         let walk = self.walk()?;
+        // Documents are written anew, with new checksums.
+        walk.check_files()?;
         progress.stage("writing attributes", Some(walk.len() as u64));
         let mut changed = 0;
         for i in 0..walk.len() {

@@ -31,6 +31,11 @@ impl ChunkColumns {
         self.number.get_val(row) as u32
     }
 
+    /// Whether a row is the first chunk of its document.
+    pub fn is_first(&self, row: u32) -> bool {
+        self.number.get_val(row) == 0
+    }
+
     /// Where a chunk begins in its document's text, in bytes.
     pub fn start(&self, row: u32) -> u64 {
         self.start.get_val(row)

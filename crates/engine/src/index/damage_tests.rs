@@ -7,6 +7,7 @@ use kernels::dropout::mix;
 
 use super::tests::*;
 use super::*;
+use crate::chunk::ChunkSizes;
 use crate::corpus::Document;
 use crate::query::SearchConfig;
 use crate::query::{Query, Searcher};
@@ -14,19 +15,30 @@ use crate::{Matrix, NoProgress};
 
 fn add(index: &Index, numbers: std::ops::Range<u64>) {
     let documents: Vec<Document> = numbers.clone().map(document).collect();
-    let rows = numbers.flat_map(|i| embeddings(1, mix(5, i) % 40).as_slice().to_vec()).collect();
+    // Where there are chunks, most documents have several, which overlap by a blank.
+    let chunks = |i: u64, text: &str| match (index.chunk(), text.match_indices(' ').nth(1)) {
+        (Some(_), Some((blank, _))) if !i.is_multiple_of(4) => vec![0..blank + 1, blank..text.len()],
+        _ => std::iter::once(0..text.len()).collect(),
+    };
+    let split: Vec<_> = documents.iter().zip(numbers).map(|(d, i)| (i, d, chunks(i, &d.text))).collect();
+    let row = |i: u64, chunk: usize| embeddings(1, mix(5, i + 1000 * chunk as u64) % 40).as_slice().to_vec();
+    let rows = split.iter().flat_map(|(i, _, chunks)| (0..chunks.len()).flat_map(|chunk| row(*i, chunk))).collect();
+    let split: Vec<SplitDocument> = split.into_iter().map(|(_, document, chunks)| (document, chunks)).collect();
     let mut writer = index.writer().unwrap();
-    writer.add_embeddings(&documents, &Matrix::from_vec(4, rows)).unwrap();
+    writer.add_chunks(&split, &Matrix::from_vec(4, rows)).unwrap();
     writer.commit(&NoProgress).unwrap();
 }
 
 /// Two segments with every kind of data: texts, labels, attributes, deletes and rerank vectors.
 fn full(dir: &Path) -> PathBuf {
+    filled(dir, None)
+}
+
+fn filled(dir: &Path, chunk: Option<ChunkSizes>) -> PathBuf {
     let path = dir.join("index");
     let model = model(CodeShape::micpq(32).unwrap(), 4);
-    let index =
-        Index::create(&path, &model, IndexConfig { rerank_vectors: RerankVectors::Int8, ..IndexConfig::default() })
-            .unwrap();
+    let config = IndexConfig { rerank_vectors: RerankVectors::Int8, chunk, ..IndexConfig::default() };
+    let index = Index::create(&path, &model, config).unwrap();
     add(&index, 0..60);
     add(&index, 60..100);
     let mut writer = index.writer().unwrap();
@@ -177,8 +189,17 @@ fn right_or_refused(path: &Path, expected: &[String], what: &str) -> usize {
 
 #[test]
 fn an_answer_from_damaged_files_is_right_or_an_error() {
+    damage_every_file(None);
+}
+
+#[test]
+fn an_answer_from_damaged_files_of_an_index_with_chunks_is_right_or_an_error() {
+    damage_every_file(Some(ChunkSizes { tokens: 16, overlap: 1 }));
+}
+
+fn damage_every_file(chunk: Option<ChunkSizes>) {
     let dir = scratch();
-    let path = full(dir.path());
+    let path = filled(dir.path(), chunk);
     let index = Index::open(&path, &NoProgress).unwrap();
     let expected: Vec<String> = questions().iter().map(|(_, question)| question(&index).unwrap()).collect();
     drop(index);
@@ -205,6 +226,84 @@ fn an_answer_from_damaged_files_is_right_or_an_error() {
     }
     assert!(tried > 300 && refused > 300, "{tried} files damaged, {refused} answers refused");
     assert_eq!(right_or_refused(&path, &expected, "nothing"), 0);
+    clean(&path);
+}
+
+#[test]
+fn a_changed_digit_in_the_list_of_segments_is_told() {
+    let dir = scratch();
+    let path = full(dir.path());
+    let index = Index::open(&path, &NoProgress).unwrap();
+    let expected: Vec<String> = questions().iter().map(|(_, question)| question(&index).unwrap()).collect();
+    drop(index);
+    let file = path.join(STORE).join(SEGMENTS);
+    let whole = std::fs::read(&file).unwrap();
+    // Digits of segment ids are names of files: one is enough.
+    let in_id =
+        |at: usize| whole[..at].iter().rev().take_while(|b| **b != b'"').all(|b| b.is_ascii_hexdigit() || *b == b'-');
+    let digits: Vec<usize> = (0..whole.len()).filter(|&at| whole[at].is_ascii_digit() && !in_id(at)).collect();
+    assert!(digits.len() > 30, "{digits:?}");
+    for at in digits {
+        for bit in 0..4 {
+            let mut changed = whole.clone();
+            changed[at] ^= 1 << bit;
+            if !changed[at].is_ascii_digit() {
+                continue;
+            }
+            std::fs::write(&file, &changed).unwrap();
+            let what = format!("{} for {} at {at}", char::from(changed[at]), char::from(whole[at]));
+            right_or_refused(&path, &expected, &what);
+            // No writer makes it permanent.
+            let compacted = Index::open(&path, &NoProgress).and_then(|index| index.writer()?.compact(&NoProgress));
+            assert!(compacted.is_err(), "{what}: compacted");
+        }
+    }
+    std::fs::write(&file, whole).unwrap();
+    clean(&path);
+}
+
+#[test]
+fn an_open_index_notices_a_changed_list_of_segments() {
+    let dir = scratch();
+    let path = full(dir.path());
+    let index = Index::open(&path, &NoProgress).unwrap();
+    let file = path.join(STORE).join(SEGMENTS);
+    let text = std::fs::read_to_string(&file).unwrap();
+    let (before, rows) = text.split_once("\"max_doc\": ").unwrap();
+    let (rows, after) = rows.split_once(',').unwrap();
+    let fewer = rows.parse::<u32>().unwrap() - 1;
+    std::fs::write(&file, format!("{before}\"max_doc\": {fewer},{after}")).unwrap();
+    assert!(index.reload(&NoProgress).is_err());
+    assert!(index.writer().is_err());
+    std::fs::write(&file, text).unwrap();
+    assert!(!index.reload(&NoProgress).unwrap());
+    drop(index.writer().unwrap());
+    clean(&path);
+}
+
+#[test]
+fn a_bit_flipped_under_an_open_index_is_not_written_anew() {
+    let dir = scratch();
+    let path = full(dir.path());
+    for ending in ["fast", "store", "term", "idx", "pos", "fieldnorm"] {
+        let index = Index::open(&path, &NoProgress).unwrap();
+        for (_, question) in questions() {
+            question(&index).unwrap();
+        }
+        let file = first(&path, ending);
+        flip(&file, 35);
+        told_of(&file, index.writer().and_then(|mut writer| writer.compact(&NoProgress)));
+        told_of(&file, index.set_attribute("mark", &Default::default(), &NoProgress));
+        let other = Index::create(
+            &dir.path().join("other"),
+            index.model(),
+            IndexConfig { rerank_vectors: RerankVectors::Int8, replace: true, ..IndexConfig::default() },
+        );
+        let copied = other.unwrap().writer().unwrap().copy_from(&index, |_| true, &NoProgress);
+        told_of(&file, copied);
+        told_of(&file, backup(&path, &dir.path().join("copy"), CopyConfig::default(), &NoProgress));
+        flip(&file, 35);
+    }
     clean(&path);
 }
 

@@ -135,21 +135,25 @@ impl StoreDirectory {
         hold(&self.writing).documents
     }
 
-    /// Whether every file of a segment was checked and matches its checksum. A large file that was not checked yet is
-    /// checked in the background from now on; until that ends, the answer is no.
+    /// Whether a segment may be merged: every file of it still matches its checksum. A large file is compared in the background
+    /// from now on; until that ends, the answer is no.
     pub fn is_sound(&self, segment: SegmentId) -> bool {
         let files: tantivy::Result<Vec<_>> = Part::ALL.into_iter().map(|part| self.files(segment, part)).collect();
         let Ok(files) = files else { return false };
+        let mut ready = true;
         for file in files.iter().flatten() {
-            if let Err(damage) = file.check_before_reading() {
-                let mut known = self.known();
-                if known.damaged.insert(segment) {
-                    known.warnings.push(format!("{damage}. Its segment is not merged until then"));
+            match file.check_for_merge() {
+                Ok(now) => ready &= now,
+                Err(damage) => {
+                    let mut known = self.known();
+                    if known.damaged.insert(segment) {
+                        known.warnings.push(format!("{damage}. Its segment is not merged until then"));
+                    }
+                    return false;
                 }
-                return false;
             }
         }
-        files.iter().flatten().all(|file| file.is_compared())
+        ready
     }
 
     /// Damage found since the last call.

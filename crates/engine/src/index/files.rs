@@ -1,10 +1,12 @@
-//! Files of the store. Each is compared with its checksum once before it is used.
+//! Files of the store. Each is compared with its checksum once before it is read, and again before what is in it is written
+//! somewhere else.
 
 use std::io::Read;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
@@ -14,6 +16,9 @@ use tantivy::directory::{FileHandle, OwnedBytes};
 use crate::{Error, Result};
 
 pub(super) const RESTORE: &str = "restore the index from a copy or build it again";
+
+/// A comparison in the background that is younger than this is good enough for a merge.
+const RECENT: Duration = Duration::from_secs(3600);
 
 /// Bytes above which a file is checked in the background, so that the first search does not wait for gigabytes.
 const MAX_WAITED_FOR: usize = 64 << 20;
@@ -42,52 +47,113 @@ impl Part {
     }
 }
 
-/// A memory-mapped segment file. It never changes, so one check is enough.
+/// A memory-mapped segment file. Nobody writes to it, so one comparison is enough to read from it. The medium may fail later:
+/// whoever gives its content a new checksum compares it again.
 pub(super) struct StoreFile {
     path: PathBuf,
     mapped: Arc<dyn FileHandle>,
     begun: AtomicBool,
+    /// The first comparison.
     found: OnceLock<std::result::Result<(), String>>,
+    /// Damage that a later comparison found.
+    later: OnceLock<String>,
+    merge: Mutex<MergeCheck>,
+}
+
+/// The last comparison for a merge of a large file.
+#[derive(Default)]
+struct MergeCheck {
+    running: bool,
+    /// Its end, unless a merge has used it or it is too old.
+    ended: Option<Instant>,
 }
 
 impl StoreFile {
     pub fn new(path: PathBuf, mapped: Arc<dyn FileHandle>) -> StoreFile {
-        StoreFile { path, mapped, begun: AtomicBool::new(false), found: OnceLock::new() }
+        let (found, later) = (OnceLock::new(), OnceLock::new());
+        StoreFile { path, mapped, begun: AtomicBool::new(false), found, later, merge: Mutex::default() }
+    }
+
+    fn compare(&self) -> std::result::Result<(), String> {
+        let bytes = self.mapped.read_bytes(0..self.mapped.len()).map_err(|e| e.to_string())?;
+        let (footer, end) = read_footer(&bytes)?;
+        // Read through the file: what is read through the map stays in the memory of this process.
+        let found = checksum(&self.path, bytes.len(), end).unwrap_or_else(|| crc32fast::hash(&bytes[..end]));
+        footer.compare(found)
     }
 
     /// Compares all bytes with the checksum, once, and refuses a damaged file.
     pub fn check(&self) -> Result<()> {
-        let compare = || {
-            let bytes = self.mapped.read_bytes(0..self.mapped.len()).map_err(|e| e.to_string())?;
-            let (footer, end) = read_footer(&bytes)?;
-            // Read through the file: what is read through the map stays in the memory of this process.
-            let found = checksum(&self.path, bytes.len(), end).unwrap_or_else(|| crc32fast::hash(&bytes[..end]));
-            footer.compare(found)
-        };
-        self.found.get_or_init(compare).clone().map_err(|problem| damaged(&self.path, &problem))
+        let found = self.found.get_or_init(|| self.compare()).as_ref().err();
+        match found.or(self.later.get()) {
+            None => Ok(()),
+            Some(problem) => Err(damaged(&self.path, problem)),
+        }
     }
 
-    /// Whether the check has finished.
+    /// Compares all bytes with the checksum now, and refuses a damaged file. A file that is damaged now is not read again.
+    pub fn check_again(&self) -> Result<()> {
+        if let Err(problem) = self.compare() {
+            let _ = self.later.set(problem);
+        }
+        self.check()
+    }
+
+    /// Whether the first check has finished.
+    #[cfg(test)]
     pub fn is_compared(&self) -> bool {
         self.found.get().is_some()
+    }
+
+    /// Like [`StoreFile::check_again`], for a file that is about to be merged. Returns whether it may be merged now: a large
+    /// file is compared by its own thread, and the next commit that has a merge to do asks again.
+    pub fn check_for_merge(self: &Arc<Self>) -> Result<bool> {
+        if self.mapped.len() <= MAX_WAITED_FOR {
+            return self.check_again().map(|()| true);
+        }
+        // A comparison whose result nobody used for so long may be outdated.
+        let mut state = self.merge.lock();
+        if state.running {
+            return Ok(false);
+        }
+        if let Some(ended) = state.ended.take() {
+            // Commits are rarer than that: a short wait hinders nobody.
+            return if ended.elapsed() < RECENT { self.check() } else { self.check_again() }.map(|()| true);
+        }
+        state.running = true;
+        drop(state);
+        let file = self.clone();
+        let work = move || {
+            let _ = file.in_turn(|| file.check_again());
+            *file.merge.lock() = MergeCheck { running: false, ended: Some(Instant::now()) };
+        };
+        match std::thread::Builder::new().name("checksums".into()).spawn(work) {
+            Ok(_) => Ok(false),
+            Err(_) => {
+                self.merge.lock().running = false;
+                self.check_again().map(|()| true)
+            }
+        }
+    }
+
+    /// One large file at a time: they share one disk.
+    fn in_turn<T>(&self, work: impl FnOnce() -> T) -> T {
+        static AT_WORK: Mutex<()> = Mutex::new(());
+        let _exclusive = AT_WORK.lock();
+        work()
     }
 
     /// Like [`StoreFile::check`], for a file that is about to be read. A large file is checked by its own thread and
     /// counts as sound until that thread ends.
     pub fn check_before_reading(self: &Arc<Self>) -> Result<()> {
-        /// One file at a time: they share one disk.
-        static AT_WORK: Mutex<()> = Mutex::new(());
-        if self.mapped.len() <= MAX_WAITED_FOR || self.is_compared() {
+        if self.mapped.len() <= MAX_WAITED_FOR || self.found.get().is_some() {
             return self.check();
         }
         if self.begun.swap(true, Ordering::Relaxed) {
             return Ok(());
         }
         let file = self.clone();
-        let work = move || {
-            let _exclusive = AT_WORK.lock();
-            let _ = file.check();
-        };
+        let work = move || drop(file.in_turn(|| file.check()));
         match std::thread::Builder::new().name("checksums".into()).spawn(work) {
             Ok(_) => Ok(()),
             Err(_) => self.check(),
@@ -198,6 +264,46 @@ mod tests {
         bytes.extend_from_slice(&1337u32.to_le_bytes());
         bytes[len / 2] ^= u8::from(harm);
         Arc::new(StoreFile::new("file.store".into(), Arc::new(OwnedBytes::new(bytes))))
+    }
+
+    /// A file whose bytes can be damaged while it is open.
+    #[derive(Debug)]
+    struct Failing(Mutex<Vec<u8>>);
+
+    impl HasLen for Failing {
+        fn len(&self) -> usize {
+            self.0.lock().len()
+        }
+    }
+
+    impl FileHandle for Failing {
+        fn read_bytes(&self, range: Range<usize>) -> std::io::Result<OwnedBytes> {
+            Ok(OwnedBytes::new(self.0.lock()[range].to_vec()))
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_damaged_after_its_first_check_is_not_merged_and_not_read_again() {
+        for len in [1000, MAX_WAITED_FOR + 1] {
+            let whole = file(len, false);
+            let bytes = whole.mapped.read_bytes(0..whole.mapped.len()).unwrap().to_vec();
+            let failing = Arc::new(Failing(Mutex::new(bytes)));
+            let file = Arc::new(StoreFile::new("file.store".into(), failing.clone()));
+            let merged = || loop {
+                match file.check_for_merge() {
+                    Ok(false) => std::thread::sleep(std::time::Duration::from_millis(1)),
+                    other => break other.map(|_| ()),
+                }
+            };
+            file.check().unwrap();
+            merged().unwrap();
+            merged().unwrap();
+            failing.0.lock()[len / 3] ^= 4;
+            file.check().unwrap();
+            assert!(merged().is_err() && file.check().is_err() && file.check_before_reading().is_err());
+            failing.0.lock()[len / 3] ^= 4;
+            assert!(file.check_again().is_err(), "what failed once is not trusted again");
+        }
     }
 
     #[test]

@@ -241,11 +241,12 @@ impl Index {
                 "has another schema than index.json and the model call for; restore the directory from a copy",
             ));
         }
-        verify::check_list(&tantivy, &store)?;
+        verify::check_list(&tantivy, &store, None)?;
         let reader = guarded(&store, || {
             let reader = tantivy.reader_builder().reload_policy(tantivy::ReloadPolicy::Manual);
             reader.doc_store_cache_num_blocks(TEXT_BLOCKS).try_into()
         })?;
+        verify::check_list(&tantivy, &store, Some(&reader.searcher()))?;
         let snapshot = Snapshot::open(dir, &directory, &model, layout, reader.searcher(), None, progress)?;
         let inner = Inner {
             dir: dir.to_path_buf(),
@@ -450,10 +451,11 @@ impl Inner {
             ));
         }
         let old = self.snapshot();
+        verify::check_list(&self.tantivy, &store, Some(&searcher))?;
         if searcher.generation().segments() == old.searcher().generation().segments() {
+            old.expect_rows(&searcher)?;
             return Ok(false);
         }
-        verify::check_list(&self.tantivy, &store)?;
         let new = self.open_snapshot(searcher, &old, progress)?;
         *self.snapshot.write() = Arc::new(new);
         Ok(true)

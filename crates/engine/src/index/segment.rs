@@ -51,6 +51,20 @@ impl Columns {
         })
     }
 
+    /// Refuses columns with another number of values than the list of segments says. The list has no checksum; the columns
+    /// have one.
+    pub fn expect(&self, documents: u32, store: &Path) -> Result<()> {
+        let values = std::iter::once(&self.sequence).chain(&self.codes).map(|column| column.num_vals());
+        match values.chain([self.len]).find(|found| *found != documents) {
+            None => Ok(()),
+            Some(found) => {
+                let id = hex::encode(self.owner);
+                let problem = format!("segment {id} has {found} documents, not {documents}");
+                Err(super::files::damaged(&store.join(super::SEGMENTS), &problem))
+            }
+        }
+    }
+
     /// Reads a column file before its segment is committed.
     fn from_file(file: FileSlice, segment: SegmentId, shape: CodeShape) -> std::io::Result<Columns> {
         let columnar = ColumnarReader::open(file)?;
@@ -162,9 +176,13 @@ impl Segment {
         let damaged = earlier.is_some_and(|segment| matches!(segment.checked.get(), Some(Err(_))));
         let earlier = earlier.filter(|_| !damaged);
         let (columns, blocks, checked) = match earlier {
-            Some(segment) => (segment.columns.clone(), segment.blocks.clone(), segment.checked.clone()),
+            Some(segment) => {
+                segment.columns.expect(reader.max_doc(), &store)?;
+                (segment.columns.clone(), segment.blocks.clone(), segment.checked.clone())
+            }
             None => {
                 let columns = super::guarded(&store, || Columns::open(reader, shape))?;
+                columns.expect(reader.max_doc(), &store)?;
                 let blocks = open_blocks(dir, shape, searcher, reader, &columns, damaged, progress)?;
                 (columns, Arc::new(blocks), Arc::default())
             }
@@ -177,6 +195,11 @@ impl Segment {
             _ => (Alive::new(reader), Arc::default()),
         };
         Ok(Segment { id: reader.segment_id(), columns, blocks, alive, tokens, delete_opstamp, checked })
+    }
+
+    /// Changes when documents of the segment are deleted.
+    pub fn state(&self) -> (SegmentId, Option<u64>) {
+        (self.id, self.delete_opstamp)
     }
 
     /// The documents that are not deleted; `None` if nothing is deleted.

@@ -70,7 +70,8 @@ pub(crate) struct Snapshot {
     kept: Vec<RerankColumn>,
     // None in an index without chunks.
     chunks: Option<Vec<ChunkColumns>>,
-    documents: OnceLock<usize>,
+    /// Documents of each segment that are not deleted, in an index with chunks.
+    counts: Vec<usize>,
     files: Vec<[Vec<Arc<StoreFile>>; FilePart::ALL.len()]>,
     attributes: OnceLock<BTreeSet<String>>,
     number: OnceLock<u64>,
@@ -91,6 +92,7 @@ impl Snapshot {
         let mut ids = Vec::with_capacity(segments.capacity());
         let mut kept = Vec::with_capacity(segments.capacity());
         let mut chunks = Vec::with_capacity(segments.capacity());
+        let mut counts = Vec::new();
         let mut files = Vec::with_capacity(segments.capacity());
         for reader in searcher.segment_readers() {
             if progress.interrupted() {
@@ -101,26 +103,48 @@ impl Snapshot {
             ids.push(super::guarded(&store, || Ids::open(reader))?);
             let kind = layout.rerank_vectors;
             kept.push(super::guarded(&store, || RerankColumn::open(reader, kind, model.inputs()))?);
-            if layout.chunk.is_some() {
-                chunks.push(super::guarded(&store, || ChunkColumns::open(reader))?);
-            }
             let of = |part| super::guarded(&store, || directory.files(reader.segment_id(), part));
-            files.push([of(FilePart::Columns)?, of(FilePart::Terms)?, of(FilePart::Documents)?]);
+            let columns = of(FilePart::Columns)?;
+            if layout.chunk.is_some() {
+                let own = super::guarded(&store, || ChunkColumns::open(reader))?;
+                counts.push(match earlier.and_then(|earlier| earlier.count_of(&segments[segments.len() - 1])) {
+                    Some(count) => count,
+                    None => {
+                        columns.iter().try_for_each(StoreFile::check_before_reading)?;
+                        super::guarded_ours(&store, || {
+                            Ok(reader.doc_ids_alive().filter(|&row| own.is_first(row)).count())
+                        })?
+                    }
+                });
+                chunks.push(own);
+            }
+            files.push([columns, of(FilePart::Terms)?, of(FilePart::Documents)?]);
         }
         directory.forget_unused();
         let chunks = layout.chunk.map(|_| chunks);
-        let (documents, attributes, number) = (OnceLock::new(), OnceLock::new(), OnceLock::new());
-        Ok(Snapshot { store, searcher, segments, ids, kept, chunks, documents, files, attributes, number })
+        let (attributes, number) = (OnceLock::new(), OnceLock::new());
+        Ok(Snapshot { store, searcher, segments, ids, kept, chunks, counts, files, attributes, number })
+    }
+
+    /// Refuses a list of segments that gives other numbers of rows than these segments have.
+    pub fn expect_rows(&self, listed: &Searcher) -> Result<()> {
+        listed.segment_readers().iter().try_for_each(|reader| {
+            let known = self.segments.iter().find(|segment| segment.id == reader.segment_id());
+            known.map_or(Ok(()), |segment| segment.columns.expect(reader.max_doc(), &self.store))
+        })
+    }
+
+    /// The number of documents of a segment, if this snapshot has it in the same state.
+    fn count_of(&self, segment: &Segment) -> Option<usize> {
+        let known = self.segments.iter().position(|known| known.state() == segment.state())?;
+        self.counts.get(known).copied()
     }
 
     /// Number of documents that are not deleted.
     pub fn documents(&self) -> usize {
         match &self.chunks {
             None => self.searcher.num_docs() as usize,
-            Some(_) => *self.documents.get_or_init(|| {
-                let readers = self.searcher.segment_readers().iter().zip(0..);
-                readers.map(|(reader, ordinal)| self.firsts_alive(reader, ordinal).count()).sum()
-            }),
+            Some(_) => self.counts.iter().sum(),
         }
     }
 
@@ -178,10 +202,11 @@ impl Snapshot {
         self.files[ordinal][part as usize].iter().try_for_each(StoreFile::check_before_reading)
     }
 
-    /// Compares every file of any size with its checksum, and refuses damaged ones.
+    /// Compares every file of any size with its checksum now, and refuses damaged ones. Call this before writing what is in
+    /// them with checksums of its own.
     pub fn check_files(&self) -> Result<()> {
         let files: Vec<&Arc<StoreFile>> = self.files.iter().flatten().flatten().collect();
-        files.into_par_iter().try_for_each(|file| file.check())
+        files.into_par_iter().try_for_each(|file| file.check_again())
     }
 
     pub fn searcher(&self) -> &Searcher {

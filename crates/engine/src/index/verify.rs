@@ -387,8 +387,9 @@ fn is_as_written(text: &[u8], metas: &IndexMeta) -> bool {
     text == expected
 }
 
-/// Refuses a list of segments that is not as it was written; it has no checksum of its own.
-pub(super) fn check_list(index: &tantivy::Index, store: &Path) -> Result<()> {
+/// Refuses a list of segments that is not as it was written; it has no checksum of its own. The numbers of deleted documents
+/// in it are compared with those of `opened`.
+pub(super) fn check_list(index: &tantivy::Index, store: &Path, opened: Option<&tantivy::Searcher>) -> Result<()> {
     let path = store.join(SEGMENTS);
     let read = || std::fs::read(&path).map_err(Error::io(&path));
     let (text, metas) = loop {
@@ -400,8 +401,22 @@ pub(super) fn check_list(index: &tantivy::Index, store: &Path) -> Result<()> {
         }
     };
     let payload = metas.payload.as_deref().map(|text| Payload::read(store, text)).transpose()?;
-    if !is_as_written(&text, &metas) || payload.is_some_and(|payload| payload.opstamp != metas.opstamp) {
+    let is_sound = is_as_written(&text, &metas) && metas.index_settings == tantivy::IndexSettings::default();
+    if !is_sound || payload.is_some_and(|payload| payload.opstamp != metas.opstamp) {
         return Err(damaged(&path, "it is not as it was written"));
+    }
+    for reader in opened.map_or(&[][..], |opened| opened.segment_readers()) {
+        // A segment that is in another state there was committed since.
+        let is_same =
+            |meta: &&SegmentMeta| meta.id() == reader.segment_id() && meta.delete_opstamp() == reader.delete_opstamp();
+        let Some(meta) = metas.segments.iter().find(is_same) else { continue };
+        let (id, found) = (meta.id().uuid_string(), reader.num_deleted_docs());
+        if (meta.max_doc(), meta.num_deleted_docs()) != (reader.max_doc(), found) {
+            let (said, of) = (meta.num_deleted_docs(), meta.max_doc());
+            let problem =
+                format!("segment {id} has {found} deleted documents of {}, not {said} of {of}", reader.max_doc());
+            return Err(damaged(&path, &problem));
+        }
     }
     Ok(())
 }

@@ -121,6 +121,12 @@ impl Walk {
         self.inner.manifest.layout().language
     }
 
+    /// Compares every file of this commit with its checksum now. Call this before writing its documents to another index, whose
+    /// checksums would hide damage from then on.
+    pub fn check_files(&self) -> Result<()> {
+        self.snapshot.check_files()
+    }
+
     /// The `i`-th document. Panics if `i` is out of range.
     pub fn get(&self, i: usize) -> Result<Record> {
         self.inner.record(&self.snapshot, self.order[i])

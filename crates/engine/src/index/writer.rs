@@ -260,6 +260,7 @@ impl IndexWriter {
         }
         self.ready()?;
         let walk = from.walk()?;
+        walk.check_files()?;
         let mut copied = 0;
         let mut next = self.next;
         for i in 0..walk.len() {

@@ -51,7 +51,11 @@ impl<'a> Reader<'a> {
         Ok(match source {
             Source::Corpus(path, config) => Reader::Corpus(Box::new(Corpus::open(path, config)?)),
             Source::Documents(documents) => Reader::Documents(documents),
-            Source::Index(walk) => Reader::Index(walk, 0),
+            Source::Index(walk) => {
+                // The new index has checksums of its own, which would hide damage.
+                walk.check_files()?;
+                Reader::Index(walk, 0)
+            }
         })
     }
 

@@ -1,4 +1,5 @@
-"""Tests the page in a real Chromium: type, filter, open a hit, delete a document, use only keys.
+"""Tests the page in a real Chromium: type, filter, open a hit, delete a document, use only keys; and that a page of
+another site does nothing to the server.
 
     python crates/serve/page/tests/browser.py BASE_URL [--map FILE] [--screenshots FOLDER]
 
@@ -7,9 +8,11 @@ build it; FILE is a map in one file of the same index. Exits with 1 and names th
 """
 
 import argparse
+import http.server
 import json
 import pathlib
 import sys
+import threading
 import time
 import urllib.request
 
@@ -448,6 +451,77 @@ def map_in_one_file(path, shots):
         driver.quit()
 
 
+# What a page can do to another site without its permission, as JavaScript: SITE, INDEX. Answers are opaque to it.
+ATTEMPTS = {
+    "train": "fetch(SITE + '/v1/indexes/' + INDEX + '/train', {method: 'POST', mode: 'no-cors'})",
+    "train with a text": "fetch(SITE + '/v1/indexes/' + INDEX + '/train', {method: 'POST', mode: 'no-cors', body: '{\"epochs\": 1}'})",
+    "train with cookies": "fetch(SITE + '/v1/indexes/' + INDEX + '/train', {method: 'POST', mode: 'no-cors', credentials: 'include'})",
+    "stream": "fetch(SITE + '/v1/indexes/' + INDEX + '/stream', {method: 'POST', mode: 'no-cors', body: '{\"id\": 1, \"text\": \"x\"}\\n'})",
+    "stream with a preflight": "fetch(SITE + '/v1/indexes/' + INDEX + '/stream', {method: 'POST', body: '{\"id\": 1, \"text\": \"x\"}\\n', headers: {'Content-Type': 'application/x-ndjson'}})",
+    "backup": "fetch(SITE + '/v1/indexes/' + INDEX + '/backups', {method: 'POST', mode: 'no-cors'})",
+    "beacon": "Promise.resolve(navigator.sendBeacon(SITE + '/v1/indexes/' + INDEX + '/backups'))",
+    "drop": "fetch(SITE + '/v1/indexes/' + INDEX, {method: 'DELETE'})",
+    "read": "fetch(SITE + '/v1/indexes/' + INDEX + '/facets').then(answer => answer.text())",
+}
+FORM = """
+const frame = document.createElement('iframe'); frame.name = 'target'; document.body.append(frame);
+const form = document.createElement('form');
+Object.assign(form, {method: 'post', target: 'target', enctype: arguments[1], action: arguments[0]});
+document.body.append(form); form.submit();
+"""
+
+
+class Blank(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.send_header("Content-Type", "text/html")
+        self.end_headers()
+        self.wfile.write(b"<!doctype html><title>another site</title><body></body>")
+
+    def log_message(self, *_):
+        pass
+
+
+def attempt(driver, name, url, index):
+    """The value of an attempt, or the error that the page sees."""
+    script = f"const [SITE, INDEX, done] = arguments; {ATTEMPTS[name]}.then(done, error => done('' + error))"
+    return driver.execute_async_script(script, url, index)
+
+
+def foreign_page(url):
+    """A page of another port trains, writes, backs up and reads nothing; the server's own page does."""
+    def get(path):
+        with urllib.request.urlopen(url + path) as answer:
+            return json.load(answer)
+
+    index = get("/v1/indexes")["indexes"][0]["name"]
+    state = lambda: (len(get("/v1/jobs")["jobs"]), len(get(f"/v1/indexes/{index}/backups")["backups"]),  # noqa: E731
+                     get(f"/v1/indexes/{index}")["documents"])
+    before = state()
+    other = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Blank)
+    threading.Thread(target=other.serve_forever, daemon=True).start()
+    driver = browser()
+    try:
+        driver.set_script_timeout(20)
+        for host in ["127.0.0.1", "localhost"]:
+            driver.get(f"http://{host}:{other.server_port}/")
+            for name in ATTEMPTS:
+                seen = attempt(driver, name, url, index)
+                check(name in ("beacon",) or isinstance(seen, dict) or "TypeError" in str(seen), f"{name} from {host}: {seen}")
+            for path in ["train", "backups", "stream"]:
+                for kind in ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data"]:
+                    driver.execute_script(FORM, f"{url}/v1/indexes/{index}/{path}", kind)
+        time.sleep(1)
+        check(state() == before, f"another site changed the server: {before} became {state()}")
+        # The same request of the server's own page is executed: the attempts could succeed.
+        driver.get(url)
+        attempt(driver, "backup", url, index)
+        check(state()[1] == before[1] + 1, "the server's own page cannot back up")
+    finally:
+        driver.quit()
+        other.shutdown()
+
+
 def main():
     arguments = argparse.ArgumentParser()
     arguments.add_argument("url")
@@ -471,7 +545,8 @@ def main():
     narrow(given.url, shots)
     if given.map:
         map_in_one_file(given.map, shots)
-    print("the page works: search, filters, pages, documents, deletion, keys, six views, a map with lasso and hits, topics, phone width, dark mode")
+    foreign_page(given.url)
+    print("the page works: search, filters, pages, documents, deletion, keys, six views, a map with lasso and hits, topics, phone width, dark mode, other sites")
 
 
 if __name__ == "__main__":
