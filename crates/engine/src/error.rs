@@ -43,6 +43,10 @@ pub enum Error {
         problem: String,
     },
 
+    /// An answer would be larger than the caller allows: the caller must ask for less.
+    #[error("{0}")]
+    TooLarge(String),
+
     /// A document or query is not usable: the owner of the data must look at `place`.
     #[error("{place}: {problem}")]
     Input {

@@ -14,7 +14,7 @@ pub fn exception(name: &str, message: String) -> PyErr {
 /// The exception for an error of the engine.
 pub fn raise(error: Error) -> PyErr {
     let name = match &error {
-        Error::Config { .. } => "ConfigError",
+        Error::Config { .. } | Error::TooLarge(_) => "ConfigError",
         Error::FilterSyntax { .. } => "FilterError",
         Error::Input { .. } => "InputError",
         Error::Format { .. } => "FormatError",

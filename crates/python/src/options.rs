@@ -381,6 +381,7 @@ pub fn search(text: &str) -> Result<(SearchConfig, QueryEncoder)> {
         documents: o.flag("documents")?.unwrap_or(defaults.documents),
         snippets: o.flag("snippets")?.unwrap_or(defaults.snippets),
         explain: o.flag("explain")?.unwrap_or(defaults.explain),
+        ..defaults
     };
     let encoder = o.parsed("query_encoder")?.unwrap_or_default();
     o.end(

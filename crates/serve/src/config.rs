@@ -69,7 +69,8 @@ pub struct ServeConfig {
     pub max_streams: usize,
     /// Time limit of a request, and of silence in a stream, in seconds. Default: 30.
     pub timeout_seconds: f64,
-    /// Time until the server closes a connection whose client does not read its answer, in seconds. Default: 30.
+    /// Time that an answer waits in all for a client that reads less than 32 KiB per second, in seconds; then the server closes
+    /// the connection. Default: 30.
     pub answer_timeout_seconds: f64,
     /// Time that a stop waits for accepted requests, in seconds. Default: 30.
     pub shutdown_seconds: f64,

@@ -12,7 +12,7 @@ use serde::de::{DeserializeOwned, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
 use crate::audit::AuditEntry;
-use crate::bounds::BodyBytes;
+use crate::bounds::{BodyBytes, parsed_bytes};
 use crate::config::Role;
 use crate::hosted::Hosted;
 use crate::keys::Access;
@@ -28,7 +28,9 @@ impl<T: DeserializeOwned> FromRequest<Arc<Server>> for Body<T> {
         if !is_json(request.headers()) {
             return Err(wrong_media_type());
         }
+        let counted = counter(&request, server);
         let bytes = read(request, server).await?;
+        count_values(&bytes, &counted, server)?;
         parse(&bytes).map(Body)
     }
 }
@@ -62,7 +64,9 @@ impl<T: DeserializeOwned> FromRequest<Arc<Server>> for OptionalBody<T> {
         if typed && !json {
             return Err(wrong_media_type());
         }
+        let counted = counter(&request, server);
         let bytes = read(request, server).await?;
+        count_values(&bytes, &counted, server)?;
         match bytes.trim_ascii() {
             b"" if !typed => parse(b"{}"),
             b"null" if json => parse(b"{}"),
@@ -109,9 +113,29 @@ fn is_json(headers: &HeaderMap) -> bool {
     kind == "application/json" || kind.starts_with("application/") && kind.ends_with("+json")
 }
 
+/// What counts the memory of a request.
+fn counter(request: &Request, server: &Server) -> BodyBytes {
+    request.extensions().get::<BodyBytes>().cloned().unwrap_or_else(|| BodyBytes::of(&server.bodies))
+}
+
+/// Counts the values of a JSON body before it is parsed. Refuses one whose values alone would not fit.
+fn count_values(json: &[u8], counted: &BodyBytes, server: &Server) -> Result<(), Problem> {
+    let (bytes, max) = (parsed_bytes(json), server.settings.config().max_bodies_bytes);
+    if json.len().saturating_add(bytes) > max {
+        return Err(Problem::new(
+            StatusCode::PAYLOAD_TOO_LARGE,
+            Code::TooLarge,
+            format!(
+                "the values of the body would take about {bytes} bytes of memory, more than {max}; send less at once"
+            ),
+        ));
+    }
+    counted.add(bytes)
+}
+
 async fn read(request: Request, server: &Server) -> Result<Bytes, Problem> {
     let max_bytes = server.settings.config().max_body_bytes;
-    let counted = request.extensions().get::<BodyBytes>().cloned().unwrap_or_else(|| BodyBytes::of(&server.bodies));
+    let counted = counter(&request, server);
     let mut body = Limited::new(request.into_body(), max_bytes);
     // A small body is one frame and is not copied.
     let mut first = Bytes::new();

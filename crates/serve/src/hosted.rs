@@ -102,15 +102,22 @@ impl Hosted {
         Ok(())
     }
 
-    /// Loads commits of other programs. A check costs one file system call.
-    pub fn follow(&self) {
+    /// Loads commits of other programs, and the index that has taken the place of this one. A check costs one file system
+    /// call.
+    pub fn follow(&self, encoders: &Encoders) {
         let time = self.commit_time();
         let mut seen = self.seen.lock();
-        if *seen != time {
-            match self.index().reload(&NoProgress) {
-                Ok(_) => *seen = time,
-                Err(error) => tracing::warn!(index = self.name, %error, "cannot read a newer commit"),
-            }
+        if *seen == time {
+            return;
+        }
+        let index = self.index();
+        let loaded = index.is_replaced().and_then(|is_replaced| match is_replaced {
+            true => self.reopen(encoders),
+            false => index.reload(&NoProgress).map(drop),
+        });
+        match loaded {
+            Ok(()) => *seen = time,
+            Err(error) => tracing::warn!(index = self.name, %error, "cannot read a newer commit"),
         }
     }
 

@@ -244,7 +244,10 @@ impl Jobs {
             queued.jobs.lock().retain(|other| *other != id);
             Problem::internal(format!("cannot start a thread: {e}"))
         })?;
-        self.threads.lock().push(thread);
+        let mut threads = self.threads.lock();
+        threads.retain(|thread| !thread.is_finished());
+        threads.push(thread);
+        drop(threads);
         let view = job.view();
         jobs.insert(id, job);
         while jobs.len() > MAX_JOBS {

@@ -222,7 +222,7 @@ async fn follow(server: Arc<Server>) {
         let own = server.clone();
         let _ = tokio::task::spawn_blocking(move || {
             own.settings.follow();
-            own.indexes().iter().for_each(|hosted| hosted.follow());
+            own.indexes().iter().for_each(|hosted| hosted.follow(&own.encoders));
             own.retry_unavailable();
         })
         .await;

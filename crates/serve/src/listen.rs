@@ -207,7 +207,7 @@ pub async fn run(
             () = &mut stop => break,
         };
         let _ = stream.set_nodelay(true);
-        let stream = WriteTimeout { inner: stream, timeout: write_timeout, deadline: None };
+        let stream = WriteTimeout::new(stream, write_timeout);
         let tls = tls.as_ref().map(Tls::acceptor);
         let (app, metrics, watcher) = (app.clone(), metrics.clone(), graceful.watcher());
         let open = connections.add();
@@ -359,26 +359,47 @@ impl HttpBody for BusyBody {
     }
 }
 
-/// A stream whose writes fail if the client reads nothing for `timeout`.
+/// Bytes per second that a client reads at least, if writes wait for it.
+const LEAST_BYTES_PER_SECOND: f64 = (32 << 10) as f64;
+
+/// A stream whose writes fail if the client reads too slowly. Writes may wait for `timeout` in all, and for longer only as it
+/// reads: each byte that it takes gives back the time that it needs at [`LEAST_BYTES_PER_SECOND`]. So a client that reads a
+/// little now and then does not hold its answer for long.
 struct WriteTimeout<S> {
     inner: S,
     timeout: Duration,
-    deadline: Option<Pin<Box<Sleep>>>,
+    /// Time that writes may still wait.
+    left: Duration,
+    waiting: Option<(Instant, Pin<Box<Sleep>>)>,
 }
 
 impl<S: Unpin> WriteTimeout<S> {
-    /// Passes on the result of a write. A pending write fails at its deadline.
-    fn with_deadline<T>(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
-        if written.is_ready() {
-            self.deadline = None;
+    fn new(inner: S, timeout: Duration) -> Self {
+        WriteTimeout { inner, timeout, left: timeout, waiting: None }
+    }
+
+    /// Passes on the result of a write of `bytes`. A pending write fails when no time is left.
+    fn with_deadline<T>(
+        &mut self,
+        cx: &mut Context<'_>,
+        written: Poll<io::Result<T>>,
+        bytes: impl FnOnce(&T) -> usize,
+    ) -> Poll<io::Result<T>> {
+        if let Poll::Ready(result) = &written {
+            if let Some((since, _)) = self.waiting.take() {
+                self.left = self.left.saturating_sub(since.elapsed());
+            }
+            let read = result.as_ref().map_or(0, bytes) as f64;
+            self.left = (self.left + Duration::from_secs_f64(read / LEAST_BYTES_PER_SECOND)).min(self.timeout);
             return written;
         }
-        let timeout = self.timeout;
-        let deadline = self.deadline.get_or_insert_with(|| Box::pin(tokio::time::sleep(timeout)));
+        let left = self.left;
+        let new = || (Instant::now(), Box::pin(tokio::time::sleep(left)));
+        let (_, deadline) = self.waiting.get_or_insert_with(new);
         if deadline.as_mut().poll(cx).is_pending() {
             return Poll::Pending;
         }
-        Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client does not read its answer")))
+        Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client does not read its answer, or too slowly")))
     }
 }
 
@@ -391,7 +412,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for WriteTimeout<S> {
 impl<S: AsyncWrite + Unpin> AsyncWrite for WriteTimeout<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.inner).poll_write(cx, bytes);
-        self.with_deadline(cx, written)
+        self.with_deadline(cx, written, |bytes| *bytes)
     }
 
     fn poll_write_vectored(
@@ -400,7 +421,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for WriteTimeout<S> {
         bytes: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.inner).poll_write_vectored(cx, bytes);
-        self.with_deadline(cx, written)
+        self.with_deadline(cx, written, |bytes| *bytes)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -414,7 +435,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for WriteTimeout<S> {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let ended = Pin::new(&mut self.inner).poll_shutdown(cx);
-        self.with_deadline(cx, ended)
+        self.with_deadline(cx, ended, |()| 0)
     }
 }
 
@@ -437,6 +458,35 @@ impl Drop for Counted {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn a_client_that_reads_a_little_now_and_then_is_not_served_for_long() {
+        use tokio::io::{AsyncReadExt, AsyncWriteExt};
+        let answer = async |bytes: usize, bytes_at_once: usize, pause: Duration| {
+            let (server, mut client) = tokio::io::duplex(16 << 10);
+            let mut stream = WriteTimeout::new(server, Duration::from_millis(500));
+            let begun = Instant::now();
+            let reader = tokio::spawn(async move {
+                let mut buffer = vec![0; bytes_at_once];
+                while client.read(&mut buffer).await.is_ok_and(|n| n > 0) {
+                    tokio::time::sleep(pause).await;
+                }
+            });
+            let written = stream.write_all(&vec![7; bytes]).await;
+            let time = begun.elapsed();
+            drop(stream);
+            reader.abort();
+            (written.is_ok(), time)
+        };
+        // Each pause is shorter than the time limit.
+        for at_once in [1, 4 << 10] {
+            let (whole, time) = answer(8 << 20, at_once, Duration::from_millis(400)).await;
+            assert!(!whole && time < Duration::from_secs(4), "{at_once}: {whole}, {time:?}");
+        }
+        // A slow line takes longer than that in all.
+        let (whole, time) = answer(128 << 10, 8 << 10, Duration::from_millis(100)).await;
+        assert!(whole && time > Duration::from_secs(1), "{whole}, {time:?}");
+    }
 
     #[test]
     fn descriptors_are_reserved_for_writers_and_indexes() {

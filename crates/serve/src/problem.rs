@@ -206,6 +206,7 @@ impl Problem {
                 refused
             }
             Error::Input { .. } => Problem::refused(code, error.to_string()),
+            Error::TooLarge(_) => Problem::refused(Code::AnswerTooLarge, error.to_string()),
             Error::Busy(_) => Problem::conflict(Code::IndexBusy, error.to_string()),
             Error::Interrupted => Problem::stopping(),
             Error::Device(_) => {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use engine::encoder::QueryEncoder;
 use engine::query::{Answer, Embedded, Like, Query, Rerank, SearchConfig, Searcher};
-use engine::{Error, NoProgress, Progress};
+use engine::{Error, Progress};
 use tokio::sync::oneshot;
 
 use crate::config::ServeConfig;
@@ -265,7 +265,8 @@ fn answer(searcher: &Searcher, batch: Vec<Pending>, shared: &Shared) {
         if group.iter().all(|(pending, _)| pending.reply.is_closed()) {
             continue;
         }
-        match searcher.search_embedded(&all, &config, &NoProgress) {
+        let found = searcher.search_embedded(&all, &config, &GroupCallers(&group));
+        match found {
             Ok(answers) => {
                 if let Some(first) = answers.first() {
                     let stages = first.timings.stages();
@@ -281,6 +282,7 @@ fn answer(searcher: &Searcher, batch: Vec<Pending>, shared: &Shared) {
                     let _ = pending.reply.send(Ok(answers.by_ref().take(own.len()).collect()));
                 }
             }
+            Err(Error::Interrupted) => {}
             Err(error) if group.len() == 1 => refuse(group.into_iter().map(|(pending, _)| pending).collect(), error),
             Err(_) => group.into_iter().for_each(|(pending, _)| answer_alone(searcher, pending, shared)),
         }
@@ -293,6 +295,15 @@ struct Callers<'a>(&'a [Pending]);
 impl Progress for Callers<'_> {
     fn interrupted(&self) -> bool {
         self.0.iter().all(|pending| pending.reply.is_closed())
+    }
+}
+
+/// The callers of a group of a batch. Its search stops when all of them have disconnected.
+struct GroupCallers<'a>(&'a [(Pending, Vec<Embedded>)]);
+
+impl Progress for GroupCallers<'_> {
+    fn interrupted(&self) -> bool {
+        self.0.iter().all(|(pending, _)| pending.reply.is_closed())
     }
 }
 

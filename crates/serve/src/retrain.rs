@@ -36,13 +36,21 @@ pub fn check(hosted: &Hosted) -> Result<()> {
 /// Trains a model, fills a new index, and replaces the old one. Returns the result of the job.
 pub fn run(server: &Arc<Server>, hosted: &Arc<Hosted>, config: BuildConfig, job: &Job) -> Result<serde_json::Value> {
     let interrupted = |_| Error::Interrupted;
-    hosted.writes.run_exclusive_blocking(WriterThread::record_changes).map_err(interrupted)?;
+    hosted.writes.run_exclusive_blocking(WriterThread::record_changes).map_err(interrupted)??;
     let done = prepare(hosted, config, job).and_then(|(staged, result)| {
         job.stage("swapping", None);
         let (server, own) = (server.clone(), hosted.clone());
-        let swapped = hosted.writes.run_exclusive_blocking(move |writer| swap(&server, &own, writer, staged));
-        let swapped = swapped.map_err(interrupted)?;
-        swapped.map(|()| result)
+        let swapped = hosted.writes.run_exclusive_blocking(move |writer| {
+            swap(&own, writer, staged)?;
+            server.metrics.forget_recall(own.name());
+            Ok::<_, Error>(own.reopen(&server.encoders))
+        });
+        // The new index is in its place. If it cannot be opened now, the server tries again until it can.
+        if let Err(error) = swapped.map_err(interrupted)?? {
+            tracing::warn!(index = hosted.name(), %error, "the new index cannot be opened yet; the server tries again");
+            job.note("the new index is in its place and cannot be opened yet; the server tries again");
+        }
+        Ok(result)
     });
     if done.is_err() {
         let _ = hosted.writes.run_exclusive_blocking(|writer| drop(writer.take_changes()));
@@ -104,10 +112,14 @@ fn vectors_of(
     Ok(Matrix::from_vec(width, rows))
 }
 
-/// Updates the changed documents and replaces the old index. Runs on the writer thread.
-fn swap(server: &Server, hosted: &Hosted, old_writer: &mut WriterThread, staged: StagedDirectory) -> Result<()> {
+/// Updates the changed documents and replaces the old index. Runs on the writer thread. After an error the old index is
+/// still in its place.
+fn swap(hosted: &Hosted, old_writer: &mut WriterThread, staged: StagedDirectory) -> Result<()> {
     let changed = old_writer.take_changes();
     let old = old_writer.index();
+    if old.is_replaced()? {
+        return Err(Error::Busy(format!("index {} was replaced during training; train it again", hosted.name())));
+    }
     let new = Index::open(&staged.path(), &NoProgress)?;
     let mut writer = new.writer()?;
     catch_up(&old, old_writer.searcher().embedder(&NoProgress)?, &mut writer, changed)?;
@@ -117,9 +129,15 @@ fn swap(server: &Server, hosted: &Hosted, old_writer: &mut WriterThread, staged:
     engine::topics::carry(&old, &new, &NoProgress)?;
     drop(new);
     old_writer.release();
-    staged.finish()?;
-    server.metrics.forget_recall(hosted.name());
-    hosted.reopen(&server.encoders)
+    // No other program writes to the old index until the new one is in its place.
+    let _lock = old.lock()?;
+    if old.reload(&NoProgress)? {
+        return Err(Error::Busy(format!(
+            "another program wrote to index {} at the end of training; train it again",
+            hosted.name()
+        )));
+    }
+    staged.finish()
 }
 
 /// Copies changed documents from the old index. Deletions by filter come first: a document that was added again later is

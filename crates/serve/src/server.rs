@@ -130,20 +130,11 @@ impl Server {
         }
         if let Some(data) = &self.config.data {
             std::fs::create_dir_all(data).map_err(Error::io(data))?;
-            let mut found: Vec<PathBuf> = Vec::new();
-            for entry in std::fs::read_dir(data).map_err(Error::io(data))? {
-                found.push(entry.map_err(Error::io(data))?.path());
-            }
-            found.sort();
-            for dir in found {
+            clear_leftovers(data);
+            clear_leftovers(&data.join(BACKUPS));
+            for dir in entries(data)? {
                 let name = dir.file_name().unwrap_or_default().to_string_lossy().into_owned();
-                if name.starts_with('.') && name.ends_with(DROPPED_SUFFIX) {
-                    // The server stopped while it dropped this index.
-                    remove_dropped(&dir);
-                } else if let Some((index, _)) = name.strip_prefix('.').and_then(|rest| rest.split_once(".micpq-")) {
-                    // The server stopped while it created or retrained this index.
-                    clear_folders(&data.join(index), None)?;
-                } else if dir.join("index.json").is_file()
+                if dir.join("index.json").is_file()
                     && check_name(&name).is_ok()
                     && !self.config.indexes.contains_key(&name)
                 {
@@ -248,14 +239,19 @@ impl Server {
         let dir = self.data()?.join(name);
         // The folder of backups uses this name.
         let taken = self.indexes.read().contains_key(name);
+        let exists = || {
+            let text = format!("index \"{name}\" exists; add to it, drop it first, or choose another name");
+            Problem::conflict(Code::IndexExists, text)
+        };
         if taken || dir.exists() || name == BACKUPS {
-            return Err(Problem::conflict(
-                Code::IndexExists,
-                format!("index \"{name}\" exists; add to it, drop it first, or choose another name"),
-            ));
+            return Err(exists());
         }
-        Index::create(&dir, model, config).and_then(|_| self.host(name, &dir, true)).map_err(|error| {
-            // What is there now was not there before: without it, a retry finds the name free.
+        Index::create_unopened(&dir, model, config).map_err(|error| {
+            // Another program may have been faster. What it made stays.
+            if dir.exists() { exists() } else { Problem::of(Code::BadRequest)(error) }
+        })?;
+        self.host(name, &dir, true).map_err(|error| {
+            // It was made just now, by this request: without it, a retry finds the name free.
             let renamed = dropped_name(&dir, name);
             if std::fs::rename(&dir, &renamed).is_ok() {
                 remove_dropped(&renamed);
@@ -300,10 +296,14 @@ impl Server {
             let _ = self.try_host(name, &dir, true);
             return Err(Problem::of(Code::Storage)(Error::io(&dir)(error)));
         }
-        if let Err(error) = engine::disk::sync_directory(engine::disk::parent(&dir)) {
-            tracing::warn!(%error, index = name, "a power failure may undo the drop");
-        }
         drop(hosted);
+        if let Err(error) = engine::disk::sync_directory(engine::disk::parent(&dir)) {
+            // Nothing of it is removed while a power cut may bring the name back.
+            if std::fs::rename(&renamed, &dir).is_ok() {
+                let _ = self.try_host(name, &dir, true);
+            }
+            return Err(Problem::of(Code::Storage)(error));
+        }
         remove_dropped(&renamed);
         Ok(())
     }
@@ -314,6 +314,35 @@ impl Server {
 
     pub fn set_phase(&self, phase: Phase) {
         self.phase.store(phase as u8, Ordering::SeqCst);
+    }
+}
+
+/// The entries of a directory, ordered by name.
+fn entries(dir: &Path) -> Result<Vec<PathBuf>> {
+    let entries = std::fs::read_dir(dir).map_err(Error::io(dir))?;
+    let mut paths: Vec<PathBuf> =
+        entries.map(|entry| entry.map(|entry| entry.path())).collect::<std::io::Result<_>>().map_err(Error::io(dir))?;
+    paths.sort();
+    Ok(paths)
+}
+
+/// Removes what a stopped server left of indexes that it dropped, created, retrained or backed up. A failure is logged: the next
+/// start tries again.
+fn clear_leftovers(dir: &Path) {
+    let found = match entries(dir) {
+        Ok(found) => found,
+        Err(Error::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => return,
+        Err(error) => return tracing::warn!(%error, "cannot look for leftovers"),
+    };
+    for path in found {
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        if name.starts_with('.') && name.ends_with(DROPPED_SUFFIX) {
+            remove_dropped(&path);
+        } else if let Some((index, _)) = name.strip_prefix('.').and_then(|rest| rest.split_once(".micpq-"))
+            && let Err(error) = clear_folders(&dir.join(index), None)
+        {
+            tracing::warn!(%error, path = %path.display(), "cannot remove what a stopped server left");
+        }
     }
 }
 

@@ -193,8 +193,12 @@ impl WriterThread {
         (self.searcher)()
     }
 
-    pub fn record_changes(&mut self) {
+    /// Records changes from now on. Until [`WriterThread::take_changes`] the writer lock is held, so that no other program
+    /// makes changes that are not recorded.
+    pub fn record_changes(&mut self) -> Result<()> {
+        self.writer()?;
         self.changed = Some(Vec::new());
+        Ok(())
     }
 
     /// Stops recording and returns the changes.
@@ -202,10 +206,15 @@ impl WriterThread {
         self.changed.take().unwrap_or_default()
     }
 
-    /// The writer, opened on first use.
+    /// The writer of the current index, opened on first use.
     pub fn writer(&mut self) -> Result<&mut IndexWriter> {
+        let index = self.index();
+        // Another index may have taken the place of the one that the writer belongs to.
+        if self.writer.as_ref().is_some_and(|writer| !writer.index().is_same(&index)) {
+            self.discard_writer();
+        }
         if self.writer.is_none() {
-            self.writer = Some(self.index().writer()?);
+            self.writer = Some(index.writer()?);
         }
         Ok(self.writer.as_mut().expect("set above"))
     }
@@ -597,7 +606,9 @@ impl Thread {
             let first = match self.receiver.recv_timeout(self.idle) {
                 Ok(first) => first,
                 Err(RecvTimeoutError::Timeout) => {
-                    self.writer.release();
+                    if self.writer.changed.is_none() {
+                        self.writer.release();
+                    }
                     match self.receiver.recv() {
                         Ok(first) => first,
                         Err(_) => break,

@@ -109,6 +109,7 @@ impl Search {
             documents: !self.ids,
             snippets: self.snippets,
             explain: self.explain,
+            ..SearchConfig::default()
         }
     }
 }

@@ -13,6 +13,7 @@ mod formats;
 mod hub;
 mod mcp;
 mod methods;
+mod offline;
 mod operations;
 mod pull;
 mod query_encoder;

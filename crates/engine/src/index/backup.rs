@@ -135,6 +135,9 @@ fn copy_once(from: &Path, to: &Path, own_files: bool, progress: &dyn Progress) -
     manifest.check_model_files(to).map_err(|e| not_copied(from, to, e))?;
     let mut managed: Vec<String> = vec![SEGMENTS.into()];
     for name in files(to)? {
+        if progress.interrupted() {
+            return Err(Error::Interrupted);
+        }
         let path = to.join(&name);
         let file = open_to_sync(&path)?;
         sync_file(&file, &path)?;

@@ -161,7 +161,7 @@ fn questions() -> Vec<Question> {
         ),
         ("export", Box::new(|index| index.records(true)?.collect::<Result<Vec<_>>>().map(text))),
         ("statistics", Box::new(|index| index.stats(&NoProgress).map(|s| text((s.spread, s.labels, s.attributes))))),
-        ("usage", Box::new(|index| index.usage().map(text))),
+        ("usage", Box::new(|index| index.usage(&NoProgress).map(text))),
         ("length", Box::new(|index| Ok(text(index.len())))),
     ]
 }

@@ -159,6 +159,11 @@ pub struct Index {
     inner: Arc<Inner>,
 }
 
+/// The writer lock of an index, without a writer.
+pub struct IndexLock {
+    _lock: tantivy::directory::DirectoryLock,
+}
+
 pub(crate) struct Inner {
     dir: PathBuf,
     manifest: Manifest,
@@ -191,6 +196,12 @@ pub(crate) const CODES: &str = "codes";
 impl Index {
     /// Creates an empty index. It appears whole or not at all.
     pub fn create(dir: &Path, model: &Model, config: IndexConfig) -> Result<Index> {
+        Index::create_unopened(dir, model, config)?;
+        Index::open(dir, &crate::NoProgress)
+    }
+
+    /// Creates an empty index without opening it. After an error nothing of it is at `dir`.
+    pub fn create_unopened(dir: &Path, model: &Model, config: IndexConfig) -> Result<()> {
         let claim = Claim::new(dir, config.replace)?;
         let staged = &claim.path();
         std::fs::create_dir(staged).map_err(Error::io(staged))?;
@@ -206,8 +217,7 @@ impl Index {
         let manifest = Manifest::new(model, layout, staged)?;
         crate::disk::write_synced(&Manifest::path(staged), manifest.to_json().as_bytes())?;
 
-        claim.finish()?;
-        Index::open(dir, &crate::NoProgress)
+        claim.finish()
     }
 
     /// Opens an index for reading; reads only metadata. A file of packed codes that cannot be used is built again, with
@@ -334,6 +344,21 @@ impl Index {
     /// Switches to the latest commit of any process. Returns whether anything changed.
     pub fn reload(&self, progress: &dyn Progress) -> Result<bool> {
         self.inner.reload(progress)
+    }
+
+    /// Whether another index has taken the place of this one in its directory.
+    pub fn is_replaced(&self) -> Result<bool> {
+        Ok(Manifest::read(&self.inner.dir)? != self.inner.manifest)
+    }
+
+    /// Whether both are the same open index.
+    pub fn is_same(&self, other: &Index) -> bool {
+        Arc::ptr_eq(&self.inner, &other.inner)
+    }
+
+    /// Keeps every writer out, of any process, until the lock is dropped. An open writer is [`Error::Busy`].
+    pub fn lock(&self) -> Result<IndexLock> {
+        writer::lock(&self.inner.directory, &self.inner.dir).map(|lock| IndexLock { _lock: lock })
     }
 
     /// Opens the writer. Only one may be open over all processes: a second one gets [`Error::Busy`].

@@ -14,7 +14,7 @@ use super::snapshot::{Record, Snapshot};
 use super::{Index, Inner, RerankVectors, STORE, guarded_ours, tantivy_error};
 use crate::corpus::{DocId, Document};
 use crate::language::Language;
-use crate::{Error, Result};
+use crate::{Error, Progress, Result};
 
 /// The documents of one commit in the order of insertion, without deleted ones. Later commits are not seen.
 pub struct Walk {
@@ -78,13 +78,16 @@ impl Index {
     }
 
     /// Documents per codeword of each codebook, without deleted ones: `[num_codebooks][codebook_size]`.
-    pub fn usage(&self) -> Result<Vec<Vec<u64>>> {
+    pub fn usage(&self, progress: &dyn Progress) -> Result<Vec<Vec<u64>>> {
         let snapshot = self.inner.snapshot();
         let shape = self.inner.model.shape();
         guarded_ours(&self.inner.dir.join(STORE), || {
             snapshot.require(Part::Columns)?;
             let mut counts = vec![vec![0; shape.codebook_size()]; shape.num_codebooks()];
             for (ordinal, segment) in snapshot.segments().iter().enumerate() {
+                if progress.interrupted() {
+                    return Err(Error::Interrupted);
+                }
                 let reader = snapshot.searcher().segment_reader(ordinal as u32);
                 for (code, document) in segment.columns.codes().chunks_exact(shape.code_bytes()).zip(0u32..) {
                     if !reader.is_deleted(document) {

@@ -123,6 +123,11 @@ impl IndexWriter {
         Ok(writer)
     }
 
+    /// The index it writes to.
+    pub fn index(&self) -> Index {
+        Index { inner: self.inner.clone() }
+    }
+
     fn tantivy(&mut self) -> Result<&mut tantivy::IndexWriter> {
         if self.tantivy.is_none() {
             self.tantivy = Some(start(&self.inner)?);

@@ -31,6 +31,24 @@ pub struct Hit {
     pub codewords: Option<Vec<u8>>,
 }
 
+impl Hit {
+    /// Its size in memory, approximately.
+    pub fn bytes(&self) -> usize {
+        let value = |value: &Value| match value {
+            Value::Text(text) => text.len(),
+            Value::Texts(texts) => texts.iter().map(|text| size_of::<String>() + text.len()).sum(),
+            _ => 0,
+        };
+        let attribute = |(name, own): &(String, Value)| size_of::<(String, Value)>() + name.len() + value(own);
+        size_of::<Hit>()
+            + self.text.as_ref().map_or(0, String::len)
+            + self.labels.iter().map(|label| size_of::<String>() + label.len()).sum::<usize>()
+            + self.attributes.iter().map(attribute).sum::<usize>()
+            + self.snippet.as_ref().map_or(0, |snippet| snippet.text.len())
+            + self.codebook_distances.as_ref().map_or(0, |distances| size_of_val(&distances[..]))
+    }
+}
+
 /// The chunk by which a document was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct HitChunk {

@@ -209,6 +209,9 @@ pub(crate) struct Fetch {
     pub documents: bool,
     /// Whether hits have a snippet; with the statistics of all shards.
     pub snippets: Option<KeywordStatistics>,
+    /// Bytes that the hits of all queries may have together.
+    #[serde(default)]
+    pub max_bytes: Option<usize>,
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]

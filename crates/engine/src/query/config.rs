@@ -152,6 +152,9 @@ pub struct SearchConfig {
     pub documents: bool,
     /// Whether hits have a snippet that marks the query's keywords.
     pub snippets: bool,
+    /// Bytes of texts, labels, attributes and snippets that the hits of all queries of a search may have together. A search
+    /// that finds more is refused ([`Error::TooLarge`]). Default: no limit.
+    pub max_bytes: Option<usize>,
     /// Whether answers have an explanation, and hits their codebook distances.
     pub explain: bool,
 }
@@ -171,6 +174,7 @@ impl Default for SearchConfig {
             distance: None,
             documents: true,
             snippets: false,
+            max_bytes: None,
             explain: false,
         }
     }

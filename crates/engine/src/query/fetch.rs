@@ -1,11 +1,13 @@
 //! The contents of a page: documents, snippets, explanations.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use tantivy::snippet::{SnippetGenerator, collapse_overlapped_ranges};
 
 use super::answer::{Hit, HitChunk, SegmentPlan, Snippet};
-use crate::Result;
 use crate::index::{Candidate, Reader, Scanned, Stored};
 use crate::model::DistanceTable;
+use crate::{Error, Result};
 
 /// Characters of a snippet.
 pub(super) const SNIPPET: usize = 240;
@@ -52,6 +54,31 @@ pub(super) fn hit(
         codebook_distances: table.zip(code.as_ref()).map(|(table, code)| table.codebook_distances(code)),
         codewords: code.as_ref().map(codewords),
     })
+}
+
+/// The bytes that hits may still have. Hits are counted as they are fetched, so that an answer that nobody can take is not
+/// built whole.
+pub(super) struct Room {
+    max: Option<usize>,
+    taken: AtomicUsize,
+}
+
+impl Room {
+    pub fn new(max: Option<usize>) -> Room {
+        Room { max, taken: AtomicUsize::new(0) }
+    }
+
+    /// Counts a hit. Refuses one that exceeds the room.
+    pub fn take(&self, hit: &Hit) -> Result<()> {
+        let Some(max) = self.max else { return Ok(()) };
+        let bytes = hit.bytes();
+        if self.taken.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes) > max {
+            return Err(Error::TooLarge(format!(
+                "the texts and attributes of the hits have more than {max} bytes; ask for fewer hits, or for hits without documents"
+            )));
+        }
+        Ok(())
+    }
 }
 
 fn snippet(generator: &SnippetGenerator, text: &str) -> Snippet {

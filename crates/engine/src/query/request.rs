@@ -343,6 +343,7 @@ impl<'a> Request<'a> {
             queries: self.asked.iter().map(query).collect(),
             documents: self.config.documents,
             snippets: self.config.snippets.then(|| self.statistics.clone()),
+            max_bytes: self.config.max_bytes,
         }
     }
 }

@@ -9,7 +9,7 @@ use super::ask::{Embedded, Query};
 use super::calls::FilterText;
 use super::config::{Rerank, SearchConfig};
 use super::embed::LazyEmbedder;
-use super::fetch;
+use super::fetch::{self, Room};
 use super::group::{self, Grouped, Grouping};
 use super::recall::RecallReport;
 use super::request::{Common, Request};
@@ -163,7 +163,8 @@ impl Searcher {
             store: index.store(),
             language: index.language(),
         };
-        let shards = LocalShards(self.indexes.iter().map(ShardView::new).collect::<Result<_>>()?);
+        let views = self.indexes.iter().map(ShardView::new).collect::<Result<_>>()?;
+        let shards = LocalShards { views, progress };
         Request::new(common, &shards, queries, config)?.run()
     }
 }
@@ -239,10 +240,12 @@ fn by_tables(reader: &Reader, tables: &[DistanceTable], config: &SearchConfig) -
     let grouping = Grouping::new(reader, config.group, filter.as_ref(), config.radius, false)?;
     let found = group::nearest(reader, grouping.as_ref(), tables, &request, filter.as_ref())?;
     let pages: Vec<_> = tables.iter().zip(found).collect();
+    let room = Room::new(config.max_bytes);
     each(&pages, |(table, (near, _))| {
         let table = config.explain.then_some(*table);
         let hit = |document: &Grouped| -> Result<Hit> {
             let hit = fetch::hit(reader, document.chunk, table, None, config.documents)?;
+            room.take(&hit)?;
             Ok(Hit { score: document.sum.unwrap_or(hit.score), ..hit })
         };
         near.iter().map(hit).collect()

@@ -16,14 +16,14 @@ use super::calls::{
     Along, Call, Example, ExampleChunk, Fetch, Find, FindKeywords, FindQuery, Found, FoundQuery, Gather, Gathered,
     ShardCandidate,
 };
-use super::fetch;
+use super::fetch::{self, Room};
 use super::group::{self, Grouped, Grouping};
 use super::rank;
 use super::wire::WireHit;
 use crate::corpus::DocId;
 use crate::index::{Candidate, Filter, Index, KeywordStatistics, Keywords, Reader};
 use crate::model::DistanceTable;
-use crate::{Error, Result};
+use crate::{Error, NoProgress, Progress, Result};
 
 /// One commit of a shard. A request asks the same view for all its steps, so that it sees no two commits.
 pub struct ShardView {
@@ -59,10 +59,10 @@ impl ShardView {
         let json = |problem: serde_json::Error| Error::config(format!("the call to a shard cannot be read: {problem}"));
         let reply = match serde_json::from_str(call).map_err(json)? {
             Call::Gather(call) => serde_json::to_string(&self.gather(&call)?),
-            Call::Find(call) => serde_json::to_string(&self.find(&call)?),
+            Call::Find(call) => serde_json::to_string(&self.find(&call, &NoProgress)?),
             Call::Fetch(call) => {
                 let wire = |hits: Vec<Hit>| hits.into_iter().map(WireHit::from).collect::<Vec<_>>();
-                serde_json::to_string(&self.fetch(&call)?.into_iter().map(wire).collect::<Vec<_>>())
+                serde_json::to_string(&self.fetch(&call, &NoProgress)?.into_iter().map(wire).collect::<Vec<_>>())
             }
         };
         Ok(reply.expect("plain data has a JSON form"))
@@ -94,7 +94,7 @@ impl ShardView {
         })
     }
 
-    pub(super) fn find(&self, call: &Find) -> Result<Found> {
+    pub(super) fn find(&self, call: &Find, progress: &dyn Progress) -> Result<Found> {
         let reader = &self.reader;
         let begun = Instant::now();
         let (request, filter) = (call.request(), call.filter.as_ref());
@@ -104,15 +104,20 @@ impl ShardView {
         let grouping = Grouping::new(reader, call.group, filter.as_ref(), request.radius, call.first > 0)?;
         let found = group::nearest(reader, grouping.as_ref(), &tables, &request, filter.as_ref())?;
         let scan = begun.elapsed();
+        go_on(progress)?;
 
         let begun = Instant::now();
         let work: Vec<_> = call.queries.iter().zip(&tables).collect();
-        let keywords = each(&work, |(query, table)| self.by_keywords(call, query, table, filter.as_ref()))?;
+        let keywords = each(&work, |(query, table)| {
+            go_on(progress)?;
+            self.by_keywords(call, query, table, filter.as_ref())
+        })?;
         let keyword_time = begun.elapsed();
 
         let begun = Instant::now();
         let work: Vec<_> = work.into_iter().zip(found).zip(keywords).collect();
         let queries = each(&work, |(((query, table), (near, scanned)), (scores, keywords))| {
+            go_on(progress)?;
             let examples = self.examples(query)?;
             let is_example = |document: &Grouped| examples.contains(&reader.first(document.chunk.address));
             let near: Vec<Grouped> = near.iter().filter(|document| !is_example(document)).copied().collect();
@@ -225,17 +230,22 @@ impl ShardView {
     }
 
     /// The hits of each query, in order. Their scores are the merger's to fill in.
-    pub(super) fn fetch(&self, call: &Fetch) -> Result<Vec<Vec<Hit>>> {
+    pub(super) fn fetch(&self, call: &Fetch, progress: &dyn Progress) -> Result<Vec<Vec<Hit>>> {
         if call.commit != self.reader.number() {
             return Err(Error::Busy("the shard has changed while the request was answered; ask again".into()));
         }
+        let room = Room::new(call.max_bytes);
         each(&call.queries, |query| {
             let shape = self.reader.model().shape();
             let explained = !query.table.is_empty();
             let table = explained.then(|| DistanceTable::new(shape, query.table.clone())).transpose()?;
             let snippets = self.snippets(query.keywords.as_ref(), call.snippets.as_ref())?;
             let hit = |near: &ShardCandidate| {
-                fetch::hit(&self.reader, near.candidate(), table.as_ref(), snippets.as_ref(), call.documents)
+                go_on(progress)?;
+                let hit =
+                    fetch::hit(&self.reader, near.candidate(), table.as_ref(), snippets.as_ref(), call.documents)?;
+                room.take(&hit)?;
+                Ok(hit)
             };
             query.near.iter().map(hit).collect()
         })
@@ -261,16 +271,25 @@ pub(crate) trait Shards: Sync {
     fn fetch(&self, calls: &BTreeMap<usize, Fetch>) -> Result<BTreeMap<usize, Vec<Vec<Hit>>>>;
 }
 
-/// Shards of this process.
-pub(crate) struct LocalShards(pub Vec<ShardView>);
+/// Ends work whose caller is gone.
+fn go_on(progress: &dyn Progress) -> Result<()> {
+    if progress.interrupted() { Err(Error::Interrupted) } else { Ok(()) }
+}
 
-impl LocalShards {
+/// Shards of this process. Work ends when `progress` is interrupted.
+pub(crate) struct LocalShards<'a> {
+    pub views: Vec<ShardView>,
+    pub progress: &'a dyn Progress,
+}
+
+impl LocalShards<'_> {
     fn all<T: Send>(&self, ask: impl Fn(&ShardView) -> Result<T> + Sync + Send) -> Result<BTreeMap<usize, T>> {
-        Ok(each(&self.0, ask)?.into_iter().enumerate().collect())
+        go_on(self.progress)?;
+        Ok(each(&self.views, ask)?.into_iter().enumerate().collect())
     }
 }
 
-impl Shards for LocalShards {
+impl Shards for LocalShards<'_> {
     fn are_remote(&self) -> bool {
         false
     }
@@ -280,12 +299,14 @@ impl Shards for LocalShards {
     }
 
     fn find(&self, call: &Find) -> Result<BTreeMap<usize, Found>> {
-        self.all(|shard| shard.find(call))
+        self.all(|shard| shard.find(call, self.progress))
     }
 
     fn fetch(&self, calls: &BTreeMap<usize, Fetch>) -> Result<BTreeMap<usize, Vec<Vec<Hit>>>> {
         let calls: Vec<_> = calls.iter().collect();
-        Ok(each(&calls, |(shard, call)| Ok((**shard, self.0[**shard].fetch(call)?)))?.into_iter().collect())
+        Ok(each(&calls, |(shard, call)| Ok((**shard, self.views[**shard].fetch(call, self.progress)?)))?
+            .into_iter()
+            .collect())
     }
 }
 

@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::Refusals;
+use crate::bounds::Cancel;
 use crate::config::check_name;
 use crate::extract::{Body, MayAdmin, MayRead, NamedIndex, NoBody, PathPart, WholeIndex};
 use crate::hosted::Hosted;
@@ -422,7 +423,8 @@ pub async fn backup(
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     let name = format!("{}-{}", hosted.name(), now.as_millis());
     let path = folder.join(&name);
-    let copied = super::blocking(move || backup_of(hosted.dir(), &path, CopyConfig::default(), &NoProgress)).await?;
+    let work = move |cancel: &Cancel| backup_of(hosted.dir(), &path, CopyConfig::default(), cancel);
+    let copied = super::reading(&server, work).await?;
     let documents = copied.map_err(Problem::of(Code::Storage))?.documents as usize;
     Ok((StatusCode::CREATED, Json(Backup { name, documents })))
 }

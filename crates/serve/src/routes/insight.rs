@@ -125,7 +125,8 @@ pub async fn codebooks(
     WholeIndex(hosted): WholeIndex,
 ) -> Answer<Json<Codebooks>> {
     let index = hosted.index();
-    let usage = super::reading(&server, move |_| index.usage()).await?.map_err(Problem::of(Code::BadQuery))?;
+    let usage =
+        super::reading(&server, move |cancel| index.usage(cancel)).await?.map_err(Problem::of(Code::BadQuery))?;
     let documents: u64 = usage.first().map_or(0, |counts| counts.iter().sum());
     let bits = |count: &u64| match *count {
         0 => 0.0,

@@ -11,6 +11,7 @@ use engine::index::{Membership, Subset};
 use engine::model::Distance;
 use engine::query::{self as queries, Group, Like, MAX_HITS, Rerank, SearchConfig};
 use engine::topics::CodewordTerms;
+use futures_util::StreamExt;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -18,7 +19,7 @@ use super::Refusals;
 use super::documents::{Attributes, check_vector};
 use super::map::{Area, within};
 use super::vector::{Vector, VectorBytes};
-use crate::bounds::Cancel;
+use crate::bounds::{Cancel, too_long};
 use crate::config::ServeConfig;
 use crate::extract::{Body, MayRead, NamedIndex, Octets, QueryString};
 use crate::hosted::Hosted;
@@ -114,7 +115,7 @@ impl Search {
         self,
         hosted: &Hosted,
         access: &Access,
-        max_text_bytes: usize,
+        limits: &ServeConfig,
         within: Option<Subset>,
     ) -> Answer<(queries::Query, SearchConfig)> {
         let one = Example { text: self.text, vector: self.vector, document: self.document, weight: None };
@@ -140,7 +141,7 @@ impl Search {
         }
         let width = hosted.index().model().inputs();
         let like: Vec<(Like, f32)> =
-            examples.into_iter().map(|example| example.convert(width, max_text_bytes)).collect::<Answer<_>>()?;
+            examples.into_iter().map(|example| example.convert(width, limits.max_text_bytes)).collect::<Answer<_>>()?;
         expect_inside(hosted, access, &like)?;
         // Checked in double precision: rounding could move a value that is just out of range into it.
         let bounded = [("radius", self.radius, MAX_RADIUS), ("hybrid", self.hybrid, 1.0), ("kind", self.kind, 1.0)];
@@ -167,6 +168,7 @@ impl Search {
             distance: self.distance,
             documents: self.documents.unwrap_or(defaults.documents),
             snippets: self.snippets.unwrap_or(defaults.snippets),
+            max_bytes: Some(limits.max_answer_bytes),
             explain: self.explain.unwrap_or(defaults.explain),
         };
         // A value out of its documented range does not have the documented form.
@@ -371,7 +373,7 @@ async fn answer(
     coming: Coming,
 ) -> Answer<Json<Found>> {
     let within = within(server, hosted, search.area.take()).await?;
-    let (query, config) = search.convert(hosted, access, server.settings.config().max_text_bytes, within)?;
+    let (query, config) = search.convert(hosted, access, &server.settings.config(), within)?;
     take_queries(server, access, 1)?;
     let explain = config.explain;
     let answer = hosted.queries.ask(vec![query], config, coming).await?.pop();
@@ -497,7 +499,8 @@ pub async fn batch(
     NamedIndex(hosted): NamedIndex,
     Body(batch): Body<Batch>,
 ) -> Answer<Json<BatchFound>> {
-    let ServeConfig { max_queries, max_text_bytes, .. } = *server.settings.config();
+    let limits = server.settings.config();
+    let max_queries = limits.max_queries;
     let count = batch.queries.len();
     if !(1..=max_queries).contains(&count) {
         return Err(Problem::bad_request(format!("queries has {count} entries; send 1 to {max_queries}")));
@@ -505,7 +508,7 @@ pub async fn batch(
     let mut converted = Vec::with_capacity(count);
     for mut search in batch.queries {
         let within = within(&server, &hosted, search.area.take()).await?;
-        converted.push(search.convert(&hosted, &access, max_text_bytes, within)?);
+        converted.push(search.convert(&hosted, &access, &limits, within)?);
     }
     let total_hits: usize = converted.iter().map(|(_, config)| config.k).sum();
     if total_hits > 10 * MAX_HITS {
@@ -528,11 +531,22 @@ pub async fn batch(
             _ => groups.push((config, vec![query])),
         }
     }
-    let requests =
-        groups.into_iter().map(|(config, queries)| hosted.queries.ask(queries, config, hosted.queries.coming()));
-    let answers = futures_util::future::try_join_all(requests).await?;
-    let explain = answers.iter().flatten().any(|answer| answer.explanation.is_some());
+    let ask = |(config, queries)| hosted.queries.ask(queries, config, hosted.queries.coming());
+    let requests: Vec<_> = groups.into_iter().map(ask).collect();
+    let mut answers: Vec<queries::Answer> = Vec::with_capacity(count);
+    let mut bytes = 0;
+    let mut all = futures_util::stream::iter(requests).buffered(count);
+    while let Some(some) = all.next().await {
+        let some = some?;
+        bytes += some.iter().flat_map(|answer| &answer.hits).map(queries::Hit::bytes).sum::<usize>();
+        // Those that are not answered yet are cancelled.
+        if bytes > limits.max_answer_bytes {
+            return Err(too_long(limits.max_answer_bytes));
+        }
+        answers.extend(some);
+    }
+    let explain = answers.iter().any(|answer| answer.explanation.is_some());
     let terms = codeword_terms_for(&server, &access, &hosted, explain).await?;
     let found = |answer| Found::new(answer, &access, terms.as_deref());
-    Ok(Json(BatchFound { answers: answers.into_iter().flatten().map(found).collect() }))
+    Ok(Json(BatchFound { answers: answers.into_iter().map(found).collect() }))
 }

@@ -55,7 +55,7 @@ async fn commits_and_the_lock_of_other_programs_are_respected() {
     writer.delete(&engine::corpus::DocId::Int(1)).unwrap();
     writer.commit(&engine::NoProgress).unwrap();
     drop(writer);
-    bench.server.index("news").unwrap().follow();
+    bench.server.index("news").unwrap().follow(&bench.server.encoders);
     assert_eq!(bench.ok("POST", "/v1/indexes/news/count", json!({})).await["count"], 2);
     bench.ok("PUT", "/v1/indexes/news/documents", json!({ "documents": [document(9)] })).await;
     assert_eq!(bench.ok("POST", "/v1/indexes/news/count", json!({})).await["count"], 3);
@@ -220,4 +220,79 @@ async fn the_writer_thread_survives_a_panic() {
     }
     assert_eq!(bench.ok("POST", "/v1/indexes/news/count", json!({})).await["count"], 6);
     sound(&bench.dir.path().join("news"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_create_that_fails_removes_nothing_of_others() {
+    let bench = Bench::new(|_| {});
+    bench.fill(5).await;
+    let data = bench.dir.path().join("data");
+    let refused = async |name: &str| {
+        let reply = bench.call("PUT", &format!("/v1/indexes/{name}"), json!({ "like": "news" })).await;
+        assert!(reply.status >= 400, "{name}: {} {}", reply.status, reply.text);
+    };
+    // The index of a program that was stopped in the moment in which it replaced it: looking at the path brings it back.
+    engine::index::backup(
+        &bench.dir.path().join("news"),
+        &data.join(".other.micpq.old"),
+        engine::index::CopyConfig::default(),
+        &engine::NoProgress,
+    )
+    .unwrap();
+    refused("other").await;
+    assert_eq!(Index::open(&data.join("other"), &engine::NoProgress).unwrap().len(), 5);
+    #[cfg(unix)]
+    {
+        std::os::unix::fs::symlink(data.join("away"), data.join("link")).unwrap();
+        refused("link").await;
+        assert!(data.join("link").is_symlink());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_index_that_another_program_replaced_is_searched_and_written_again() {
+    let bench = Bench::new(|config| config.writer_idle_seconds = 0.1);
+    bench.fill(5).await;
+    let path = bench.dir.path().join("news");
+    let replace = IndexConfig { rerank_vectors: RerankVectors::Int8, replace: true, ..IndexConfig::default() };
+    let mut replaced = Index::create(&path, &model(), replace.clone());
+    for _ in 0..100 {
+        // An idle server releases the lock.
+        if !matches!(replaced, Err(engine::Error::Busy(_))) {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        replaced = Index::create(&path, &model(), replace.clone());
+    }
+    drop(replaced.unwrap());
+    let put =
+        async |i: usize| bench.call("PUT", "/v1/indexes/news/documents", json!({ "documents": [document(i)] })).await;
+    // Until the server notices, it answers from the old index and writes to none.
+    assert_eq!(bench.ok("POST", "/v1/indexes/news/count", json!({})).await["count"], 5);
+    assert!(put(1).await.status >= 400);
+    bench.server.index("news").unwrap().follow(&bench.server.encoders);
+    assert_eq!(bench.ok("POST", "/v1/indexes/news/count", json!({})).await["count"], 0);
+    let written = put(1).await;
+    assert_eq!((written.status, &written.body["documents"]), (200, &json!(1)), "{}", written.text);
+    sound(&path);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_start_removes_what_a_stopped_server_left_and_no_failure_of_that_stops_it() {
+    let bench = Bench::new(|_| {});
+    bench.ok("PUT", "/v1/indexes/copy", json!({ "like": "news" })).await;
+    let data = bench.dir.path().join("data");
+    let left = [".copy.micpq-abc/new", ".gone.dropped", "backups/.copy-1700000000000.micpq-abc/new"];
+    left.iter().for_each(|name| std::fs::create_dir_all(data.join(name)).unwrap());
+    std::fs::create_dir_all(data.join("backups/copy-1600000000000")).unwrap();
+    // What it stands beside cannot be looked at.
+    std::fs::create_dir_all(data.join(".loop.micpq-abc/new")).unwrap();
+    #[cfg(unix)]
+    std::os::unix::fs::symlink("loop", data.join("loop")).unwrap();
+    let bench = bench.restarted(|_| {}).await;
+    for name in left {
+        assert!(!data.join(name).exists(), "{name} is still there");
+    }
+    assert!(data.join("backups/copy-1600000000000").exists());
+    assert_eq!(bench.ok("POST", "/v1/indexes/copy/count", json!({})).await["count"], 0);
 }

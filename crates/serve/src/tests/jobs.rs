@@ -193,3 +193,28 @@ async fn recall_is_measured_in_the_background_and_shown_by_window() {
     }
     assert!(!bench.get("/metrics").await.text.contains("micpq_index_recall{index=\"news\",window=\"1\"}"));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_other_program_writes_while_changes_are_recorded() {
+    use crate::writes::WriterThread;
+    let bench = Bench::new(|config| config.writer_idle_seconds = 0.1);
+    bench.fill(3).await;
+    let hosted = bench.server.index("news").unwrap();
+    hosted.writes.run_exclusive(WriterThread::record_changes).await.unwrap().unwrap();
+    let other = Index::open(&bench.dir.path().join("news"), &engine::NoProgress).unwrap();
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert!(matches!(other.writer(), Err(engine::Error::Busy(_))));
+    assert!(matches!(other.lock(), Err(engine::Error::Busy(_))));
+    bench.ok("PUT", "/v1/indexes/news/documents", json!({ "documents": [document(7)] })).await;
+    let changes = hosted.writes.run_exclusive(WriterThread::take_changes).await.unwrap();
+    assert_eq!(changes.len(), 1);
+    let mut writer = other.writer();
+    for _ in 0..100 {
+        if writer.is_ok() {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        writer = other.writer();
+    }
+    assert_eq!(writer.unwrap().commit(&engine::NoProgress).unwrap(), 4);
+}

@@ -133,3 +133,43 @@ async fn a_vector_as_list_base64_and_bytes_gives_the_same_answer() {
     let found = bench.ok("POST", "/v1/indexes/news/query", json!({ "document": 999, "k": 1 })).await;
     assert_eq!(found["hits"][0]["id"], 7);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn documents_of_hits_are_counted_while_they_are_fetched() {
+    let bench = Bench::new(|config| config.max_answer_bytes = 256 << 10);
+    let long = |i: usize| {
+        let mut long = document(i);
+        long["text"] = format!("{i} {}", "oil and wheat ".repeat(1000)).into();
+        long
+    };
+    let documents: Vec<Value> = (0..100).map(long).collect();
+    bench.ok("PUT", "/v1/indexes/news/documents", json!({ "documents": documents })).await;
+    let index = bench.server.index("news").unwrap().index();
+    let searcher = engine::query::Searcher::new(index, None).unwrap();
+    // The engine refuses: the answer is not built first and measured then.
+    let config = engine::query::SearchConfig { k: 100, max_bytes: Some(256 << 10), ..Default::default() };
+    let query = engine::query::Query::vector(vector(1));
+    let error = searcher.search(&[query.clone()], &config, &engine::NoProgress).unwrap_err();
+    assert!(matches!(error, engine::Error::TooLarge(_)), "{error}");
+    let few = engine::query::SearchConfig { k: 10, ..config.clone() };
+    assert_eq!(searcher.search(&[query.clone()], &few, &engine::NoProgress).unwrap()[0].hits.len(), 10);
+    // All queries together.
+    assert!(searcher.search(&vec![query.clone(); 10], &few, &engine::NoProgress).is_err());
+    let bare = engine::query::SearchConfig { documents: false, ..config };
+    assert_eq!(searcher.search(&[query], &bare, &engine::NoProgress).unwrap()[0].hits.len(), 100);
+
+    let ask = async |k: usize, path: &str, body: Value| {
+        let reply = bench.call("POST", &format!("/v1/indexes/news/query{path}"), body).await;
+        assert_eq!((reply.status, reply.code()), (422, "answer_too_large"), "{k}: {}", reply.text);
+    };
+    ask(100, "", json!({ "vector": vector(1), "k": 100 })).await;
+    let queries: Vec<Value> = (0..10).map(|i| json!({ "vector": vector(i), "k": 5 + i })).collect();
+    ask(10, "/batch", json!({ "queries": queries })).await;
+    // Requests that share a batch with it are answered.
+    let small = async |i: usize| {
+        bench.call("POST", "/v1/indexes/news/query", json!({ "vector": vector(i), "k": 3 })).await.status
+    };
+    let large = json!({ "vector": vector(1), "k": 100 });
+    let (_, a, b) = tokio::join!(bench.call("POST", "/v1/indexes/news/query", large), small(1), small(2));
+    assert_eq!((a, b), (200, 200));
+}

@@ -186,3 +186,21 @@ async fn a_server_that_opens_its_indexes_answers_health_and_refuses_the_rest() {
     assert_eq!(bench.get("/readyz").await.status, 200);
     assert_eq!(bench.ok("POST", "/v1/indexes/news/count", json!({})).await["count"], 3);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_values_of_a_body_are_counted_before_they_are_made() {
+    let bench = Bench::new(|config| {
+        config.max_body_bytes = 4 << 20;
+        config.max_bodies_bytes = 16 << 20;
+    });
+    // A million empty documents would take 300 MB.
+    let empty = format!("{{\"documents\":[{}{{}}]}}", "{},".repeat(1_000_000));
+    let reply = bench.raw("PUT", "/v1/indexes/news/documents", "application/json", empty).await;
+    assert_eq!((reply.status, reply.code()), (413, "too_large"), "{}", reply.text);
+    // Vectors of the same size are parsed.
+    let numbers = "0.12345678,".repeat(300_000);
+    let reply =
+        bench.raw("POST", "/v1/indexes/news/query", "application/json", format!("{{\"vector\":[{numbers}0]}}")).await;
+    assert_eq!(reply.code(), "bad_vector", "{}", reply.text);
+    bench.fill(500).await;
+}

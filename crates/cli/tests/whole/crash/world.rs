@@ -82,16 +82,25 @@ pub enum Operation {
     Restore,
     /// Drops the index and creates it again.
     Recreate,
+    /// Replaces the index by a new one of a corpus.
+    Build,
+    /// Writes an attribute of every document.
+    Mark,
+    /// Saves a query with the index.
+    Watch,
 }
 
-pub const OPERATIONS: [Operation; 8] = [
+pub const OPERATIONS: [Operation; 11] = [
     Operation::Add,
     Operation::AddInCommits,
+    Operation::Mark,
+    Operation::Watch,
     Operation::Delete,
     Operation::Compact,
     Operation::Backup,
     Operation::Migrate,
     Operation::Restore,
+    Operation::Build,
     Operation::Recreate,
 ];
 
@@ -136,6 +145,11 @@ impl World {
 
     /// Prepares a command. `folder` as in [`World::of`].
     pub fn step(&mut self, operation: Operation, folder: &str, draws: &mut Draws) -> Step {
+        // Topics need documents.
+        let operation = match operation {
+            Operation::Mark if self.index.texts.len() < 8 => Operation::Add,
+            operation => operation,
+        };
         let mut step =
             Step { operation, line: String::new(), index: vec![self.index.clone()], copy: vec![self.copy.clone()] };
         let mut after = self.index.clone();
@@ -173,6 +187,13 @@ impl World {
                 after = State { model: self.models[0].clone(), texts: BTreeMap::new() };
                 format!("index create {folder}i --model a --force")
             }
+            Operation::Build => {
+                let texts = self.new_rows(draws).into_iter().collect();
+                after = State { model: self.models[0].clone(), texts };
+                format!("build rows.jsonl --model a --force -o {folder}i")
+            }
+            Operation::Mark => format!("topics {folder}i --topics 2 --mark topic"),
+            Operation::Watch => format!("watch add {folder}i oil 'oil prices' --cosine 0.5"),
         };
         step.index.push(after);
         step
