@@ -149,10 +149,10 @@ async fn documents_of_hits_are_counted_while_they_are_fetched() {
     // The engine refuses: the answer is not built first and measured then.
     let config = engine::query::SearchConfig { k: 100, max_bytes: Some(256 << 10), ..Default::default() };
     let query = engine::query::Query::vector(vector(1));
-    let error = searcher.search(&[query.clone()], &config, &engine::NoProgress).unwrap_err();
+    let error = searcher.search(std::slice::from_ref(&query), &config, &engine::NoProgress).unwrap_err();
     assert!(matches!(error, engine::Error::TooLarge(_)), "{error}");
     let few = engine::query::SearchConfig { k: 10, ..config.clone() };
-    assert_eq!(searcher.search(&[query.clone()], &few, &engine::NoProgress).unwrap()[0].hits.len(), 10);
+    assert_eq!(searcher.search(std::slice::from_ref(&query), &few, &engine::NoProgress).unwrap()[0].hits.len(), 10);
     // All queries together.
     assert!(searcher.search(&vec![query.clone(); 10], &few, &engine::NoProgress).is_err());
     let bare = engine::query::SearchConfig { documents: false, ..config };
