@@ -87,7 +87,8 @@ impl MethodOptions for MicpqOptions {
             Input::Encoder => Ok(self.boxed()),
             Input::Tfidf => Err(Error::option(
                 "input",
-                "is tfidf, but MICPQ and its variants read embeddings; give encoder, or a method that takes terms, such as nash",
+                "is tfidf, but the method needs an encoder: MICPQ and its variants read embeddings; name an encoder, or a \
+                 method that takes terms, such as nash",
             )),
         }
     }

@@ -307,7 +307,10 @@ impl WriterThread {
         if let Some(changed) = &mut self.changed {
             // Those that new documents replaced, too.
             let repeats = done.iter().flat_map(|done| &done.duplicates).flat_map(|d| &d.documents);
-            changed.push(Changed::Ids(repeats.map(|repeat| repeat.duplicate_of.0.clone()).collect()));
+            let replaced: Vec<DocId> = repeats.map(|repeat| repeat.duplicate_of.0.clone()).collect();
+            if !replaced.is_empty() {
+                changed.push(Changed::Ids(replaced));
+            }
             changed.extend(changes.iter().map(|change| match change {
                 Change::Upsert(new, _) => Changed::Ids(new.iter().map(|(d, _)| d.id.clone()).collect()),
                 Change::Delete(ids) => Changed::Ids(ids.clone()),

@@ -410,11 +410,15 @@ pub(super) fn check_list(index: &tantivy::Index, store: &Path, opened: Option<&t
         let is_same =
             |meta: &&SegmentMeta| meta.id() == reader.segment_id() && meta.delete_opstamp() == reader.delete_opstamp();
         let Some(meta) = metas.segments.iter().find(is_same) else { continue };
-        let (id, found) = (meta.id().uuid_string(), reader.num_deleted_docs());
-        if (meta.max_doc(), meta.num_deleted_docs()) != (reader.max_doc(), found) {
-            let (said, of) = (meta.num_deleted_docs(), meta.max_doc());
-            let problem =
-                format!("segment {id} has {found} deleted documents of {}, not {said} of {of}", reader.max_doc());
+        // Living documents are counted in the segment's file of deletions. With a wrong list they are more than all, and tantivy's
+        // own subtraction panics.
+        let (id, living) = (meta.id().uuid_string(), reader.num_docs());
+        let (of, deleted) = (meta.max_doc(), meta.num_deleted_docs());
+        if of != reader.max_doc() || of.checked_sub(deleted) != Some(living) {
+            let problem = format!(
+                "segment {id} has {living} living documents, {} with deleted ones, not {deleted} deleted of {of}",
+                reader.max_doc()
+            );
             return Err(damaged(&path, &problem));
         }
     }

@@ -28,13 +28,15 @@ use parking_lot::Mutex;
 /// ```
 /// use engine::NoProgress;
 /// use engine::corpus::{DocId, Document, Value};
-/// use engine::index::{Index, IndexConfig};
+/// use engine::index::{Index, IndexConfig, RerankVectors};
 /// use engine::model::Model;
 /// use engine::query::{Query, SearchConfig, Searcher};
 ///
 /// let model = Model::load("tests/data/index-3/model".as_ref())?;
 /// let dir = tempfile::tempdir()?;
-/// let index = Index::create(&dir.path().join("news.micpq"), &model, IndexConfig::default())?;
+/// // The candidates by code are ordered by the vectors stored for it.
+/// let config = IndexConfig { rerank_vectors: RerankVectors::Int8, ..IndexConfig::default() };
+/// let index = Index::create(&dir.path().join("news.micpq"), &model, config)?;
 /// let year = |i: u64| vec![("year".to_owned(), Value::Int(1980 + i as i64))];
 /// let documents: Vec<Document> =
 ///     (0..8).map(|i| Document { attributes: year(i), ..Document::new(i, format!("story {i}")) }).collect();
