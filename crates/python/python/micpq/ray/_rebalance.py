@@ -62,14 +62,16 @@ def rebalance(out: Path, shards: int, end_writers: Callable[[], None], deadline:
             # In one step, so that nobody opens half a shard. Processes that have it mapped may go on reading.
             removed = source.with_name(f".{source.name}.removed")
             os.rename(source, removed)
-            shutil.rmtree(removed, ignore_errors=True)
+        # Also what killed attempts of the tasks left.
+        for leftover in _present(out) - set(Manifest.read(out).directories(out)):
+            shutil.rmtree(leftover, ignore_errors=True)
     finally:
         _unlock(locks)
 
 
 def _present(out: Path) -> set[Path]:
     """Directories of shards, and those that are being written or removed."""
-    return {*out.glob("shard-*"), *out.glob(".shard-*")}
+    return {*out.glob("shard-*"), *out.glob(".shard-*"), *out.glob("..shard-*")}
 
 
 def _lock(out: Path, end_writers: Callable[[], None], deadline: float) -> tuple[Manifest, list[_micpq.Shard]]:

@@ -48,8 +48,8 @@ def reading(parameters: Any) -> dict[str, Any]:
                 raise Refusal(400, "bad_request", f"{name} is empty; name the field, or leave the option out")
             found[name] = value
         elif name == "on_error":
-            if value not in ("stop", "skip"):
-                raise Refusal(400, "bad_request", f"on_error is {value[:80]}; give stop or skip")
+            if value not in ("auto", "stop", "skip"):
+                raise Refusal(400, "bad_request", f"on_error is {value[:80]}; give auto, stop or skip")
             found[name] = value
         elif name != "on_duplicate" or value != "keep":
             raise Refusal(409, "unsupported", "shards do not look for duplicates while documents are added; leave on_duplicate out")
