@@ -100,7 +100,7 @@ export interface components {
          * @description Reason of a failure. Programs use `code`, people the message.
          * @enum {string}
          */
-        Code: "not_json" | "bad_request" | "too_large" | "answer_too_large" | "wrong_media_type" | "wrong_host" | "cross_site" | "no_key" | "unknown_key" | "not_allowed" | "unknown_index" | "index_unavailable" | "unknown_document" | "unknown_saved_query" | "unknown_job" | "unknown_path" | "wrong_method" | "bad_filter" | "bad_vector" | "bad_query" | "bad_document" | "unknown_model" | "index_exists" | "index_busy" | "unsupported" | "overloaded" | "timeout" | "stopping" | "storage" | "internal";
+        Code: "not_json" | "bad_request" | "too_large" | "answer_too_large" | "wrong_media_type" | "wrong_host" | "cross_site" | "no_key" | "unknown_key" | "not_allowed" | "unknown_index" | "index_unavailable" | "unknown_document" | "unknown_saved_query" | "unknown_job" | "unknown_path" | "wrong_method" | "bad_filter" | "bad_vector" | "bad_query" | "bad_document" | "unknown_model" | "index_exists" | "index_busy" | "unsupported" | "quota_exceeded" | "overloaded" | "timeout" | "stopping" | "storage" | "internal";
         /** @description Usage of the codebooks. */
         Codebooks: {
             documents: number;
@@ -489,16 +489,15 @@ export interface components {
         IndexView: {
             /** @description Bits of a code. */
             bits: number;
-            /** @description Bytes on disk by part. */
-            bytes: components["schemas"]["Sizes"];
+            bytes?: null | components["schemas"]["Sizes"];
             chunk?: null | components["schemas"]["ChunkSizesView"];
-            /** @description Number of chunks, in an index with chunks. */
+            /** @description Number of chunks, in an index with chunks. Not for a key with a filter. */
             chunks?: number | null;
             /** @description Number of codewords per codebook. */
             codebook_size: number;
-            /** @description Number of deleted documents that are still on disk. */
-            deleted: number;
-            /** @description Number of documents, without deleted ones. */
+            /** @description Number of deleted documents that are still on disk. Not for a key with a filter. */
+            deleted?: number | null;
+            /** @description Number of documents, without deleted ones; for a key with a filter, of those that match it. */
             documents: number;
             /** @description Whether it was created over HTTP, and can be dropped over HTTP. */
             droppable: boolean;
@@ -525,7 +524,8 @@ export interface components {
             queries_waiting: number;
             /** @description How the index stores embeddings for re-ranking. */
             rerank_vectors: components["schemas"]["RerankVectors"];
-            segments: number;
+            /** @description Not for a key with a filter. */
+            segments?: number | null;
             /** @description Always `open`. */
             status: string;
             /** @description What the index stores of a document. */
@@ -580,6 +580,7 @@ export interface components {
              * @description Duration so far, in seconds.
              */
             seconds: number;
+            /** @description What it does now; `waiting for other jobs` before its turn. */
             stage: string;
             /**
              * Format: int64
@@ -800,7 +801,10 @@ export interface components {
         Readiness: {
             /** @description `ok`, or `degraded` if some indexes are unavailable. */
             status: string;
-            /** @description Names of indexes that cannot be opened. */
+            /**
+             * @description Names of the indexes that cannot be opened and that the key of the request reaches. On a server with keys, a request
+             *     without one is told no names.
+             */
             unavailable: string[];
         };
         /** @description The last measurement of recall. */

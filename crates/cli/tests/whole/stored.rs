@@ -213,7 +213,7 @@ fn a_killed_upload_leaves_no_backup_and_the_next_run_completes_it() {
     let line = format!("index backup news.micpq {}", store.url);
     // A file that takes a while, so that a kill lands in it.
     let large: Vec<u8> = (0..150_000_000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
-    std::fs::write(bench.path("news.micpq/model/README.md"), &large).unwrap();
+    std::fs::write(bench.path("news.micpq/model/query_encoder.safetensors"), &large).unwrap();
     let expected = bench.json("search news.micpq 'oil barrel' -k 1000");
     let mut kills = 0;
     // Later and later: a kill with the first file there, the second, and so on, each after what the runs before it left.
@@ -233,7 +233,7 @@ fn a_killed_upload_leaves_no_backup_and_the_next_run_completes_it() {
     let done = &store.json(&bench, &line)[0];
     assert!(done["uploaded_files"].as_u64() <= done["files"].as_u64(), "{done}");
     restores_as(&bench, &store, "new.micpq", &expected);
-    assert!(bench.bytes("new.micpq/model/README.md") == large);
+    assert!(bench.bytes("new.micpq/model/query_encoder.safetensors") == large);
     // Parts of files that a killed run left are removed when they are old.
     let unfinished = || stored(&bench)[1].iter().filter(|name| name.contains('#')).count();
     let week = std::time::SystemTime::now() - Duration::from_secs(8 * 86_400);
@@ -302,10 +302,10 @@ fn a_bucket_keeps_backups_that_share_files() {
     keep_and_restore(&bench, &store);
     // A file of two parts.
     let large: Vec<u8> = (0..40_000_000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
-    std::fs::write(bench.path("news.micpq/model/README.md"), &large).unwrap();
+    std::fs::write(bench.path("news.micpq/model/query_encoder.safetensors"), &large).unwrap();
     store.json(&bench, &format!("index backup news.micpq {}", store.url));
     store.json(&bench, &format!("index restore {} large.micpq", store.url));
-    assert!(bench.bytes("large.micpq/model/README.md") == large);
+    assert!(bench.bytes("large.micpq/model/query_encoder.safetensors") == large);
     let missing = store.fails(&bench, "index backups s3://absent/news", 1);
     assert!(missing.contains("bucket"), "{missing}");
 }
