@@ -41,3 +41,14 @@ pub fn some_whole<'de, D: Deserializer<'de>, T: TryFrom<u64>>(deserializer: D) -
     let number = Option::<Whole>::deserialize(deserializer)?;
     number.map(|Whole(number)| T::try_from(number).map_err(|_| refuse(number))).transpose()
 }
+
+/// The largest seed, so that it is one number in every language.
+const MAX_SEED: u64 = 1_000_000_000;
+
+/// A seed, or null.
+pub fn some_seed<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
+    match some_whole(deserializer)? {
+        Some(seed) if seed > MAX_SEED => Err(D::Error::custom(format!("the seed is {seed}; give at most {MAX_SEED}"))),
+        seed => Ok(seed),
+    }
+}

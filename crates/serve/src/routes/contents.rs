@@ -19,7 +19,7 @@ use crate::jobs::{Job, JobView};
 use crate::problem::{Answer, Problem};
 use crate::schema;
 use crate::server::Server;
-use crate::whole::some_whole;
+use crate::whole::{some_seed, some_whole};
 
 /// Groups in the result of a job.
 pub const GROUPS: usize = 1000;
@@ -131,7 +131,7 @@ pub struct FindTopics {
     topics: Option<usize>,
     /// Seed of the first centres. The same seed gives the same topics.
     #[schema(maximum = 1000000000, default = 1)]
-    #[serde(deserialize_with = "some_whole")]
+    #[serde(deserialize_with = "some_seed")]
     seed: Option<u64>,
     /// Terms of a topic.
     #[schema(minimum = 1, maximum = 100, default = 10)]

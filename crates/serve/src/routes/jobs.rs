@@ -20,7 +20,7 @@ use crate::keys::Access;
 use crate::problem::{Answer, Code, Problem};
 use crate::retrain;
 use crate::server::Server;
-use crate::whole::some_whole;
+use crate::whole::{some_seed, some_whole};
 
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
@@ -38,7 +38,7 @@ pub struct Train {
     #[serde(deserialize_with = "some_whole")]
     batch: Option<usize>,
     #[schema(maximum = 1000000000)]
-    #[serde(deserialize_with = "some_whole")]
+    #[serde(deserialize_with = "some_seed")]
     seed: Option<u64>,
     /// Maximum number of training documents; a larger index is sampled evenly.
     #[schema(minimum = 2, maximum = 1000000000, default = 200000)]

@@ -25,7 +25,7 @@ use crate::jobs::JobView;
 use crate::mapped::Mapped;
 use crate::problem::{Answer, Code, Problem};
 use crate::server::Server;
-use crate::whole::{Whole, some_whole};
+use crate::whole::{Whole, some_seed, some_whole};
 
 fn mapped(hosted: &Hosted) -> Answer<Arc<Mapped>> {
     hosted.map.lock().clone().ok_or_else(|| {
@@ -45,7 +45,7 @@ pub struct MakeMap {
     topics: Option<usize>,
     /// Seed of topics and landmarks. The same seed gives the same map.
     #[schema(maximum = 1000000000, default = 1)]
-    #[serde(deserialize_with = "some_whole")]
+    #[serde(deserialize_with = "some_seed")]
     seed: Option<u64>,
 }
 
@@ -271,7 +271,10 @@ pub async fn documents(
     let count = mapped.map.len();
     let point = |&Whole(point): &Whole| match u32::try_from(point) {
         Ok(small) if (small as usize) < count => Ok(small),
-        _ => Err(Problem::bad_request(format!("point {point} is not on the map, which has {count}"))),
+        _ => {
+            let text = format!("point {point} is not on the map, which has {count}");
+            Err(Problem::new(StatusCode::UNPROCESSABLE_ENTITY, Code::BadQuery, text))
+        }
     };
     let points = body.points.iter().map(point).collect::<Answer<Vec<u32>>>()?;
     let index = hosted.index();
