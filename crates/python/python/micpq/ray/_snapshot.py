@@ -106,6 +106,8 @@ def snapshot(out: str | os.PathLike[str], to: str | os.PathLike[str], *, filesys
             if Manifest.read(source).shards == manifest.shards:
                 raise
             # The shards were moved meanwhile: the new ones are copied.
+    # Also what tasks of killed attempts left in the meantime.
+    _clear(source)
     record = {"format": 1, "model": manifest.model, "shards": shards}
     target.create_dir(place, recursive=True)
     with target.open_output_stream(f"{place}/{_RECORD}") as stream:
