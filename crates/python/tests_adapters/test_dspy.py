@@ -17,7 +17,7 @@ def test_a_module_gives_passages_in_the_order_of_the_index(retriever):
     found = retriever("crude oil barrel")
     hits = retriever.index.search("crude oil barrel", 4, filter="year:1988")
     assert (found.passages, found.ids, found.scores) == ([h.text for h in hits], hits.ids, [h.score for h in hits])
-    assert {attributes["year"] for attributes in found.attributes} == {1988} and len(found.labels) == 4
+    assert {attributes["year"] for attributes in found.attributes} == {1988} and len(found.document_labels) == 4
     assert len(retriever("crude oil barrel", k=2).passages) == 2
     years = {a["year"] for a in retriever(query="crude oil barrel", k=50, filter="year:1987").attributes}
     assert years == {1987}, "an option of the call goes before one of the retriever"

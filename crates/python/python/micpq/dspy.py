@@ -35,13 +35,14 @@ class MicpqRetriever(dspy.Retrieve):
         return self.index.search(query, self.k if k is None else k, **{**self.options, **options})
 
     def forward(self, query: str, k: int | None = None, **options: Any) -> dspy.Prediction:
-        """The ``passages`` nearest to a query, best first, with their ``ids``, ``scores``, ``labels`` and ``attributes``."""
+        """The ``passages`` nearest to a query, best first, with their ``ids``, ``scores``, ``document_labels`` and ``attributes``."""
         hits = self._search(query, k, options)
         return dspy.Prediction(
             passages=[hit.text or "" for hit in hits],
             ids=[hit.id for hit in hits],
             scores=[hit.score for hit in hits],
-            labels=[hit.labels for hit in hits],
+            # DSPy has a method called labels.
+            document_labels=[hit.labels for hit in hits],
             attributes=[hit.attributes for hit in hits],
         )
 
