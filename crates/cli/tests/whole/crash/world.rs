@@ -87,14 +87,14 @@ pub enum Operation {
     /// Writes an attribute of every document.
     Mark,
     /// Saves a query with the index.
-    Watch,
+    SaveQuery,
 }
 
 pub const OPERATIONS: [Operation; 11] = [
     Operation::Add,
     Operation::AddInCommits,
     Operation::Mark,
-    Operation::Watch,
+    Operation::SaveQuery,
     Operation::Delete,
     Operation::Compact,
     Operation::Backup,
@@ -193,7 +193,7 @@ impl World {
                 format!("build rows.jsonl --model a --force -o {folder}i")
             }
             Operation::Mark => format!("topics {folder}i --topics 2 --mark topic"),
-            Operation::Watch => format!("watch add {folder}i oil 'oil prices' --cosine 0.5"),
+            Operation::SaveQuery => format!("watch add {folder}i oil 'oil prices' --cosine 0.5"),
         };
         step.index.push(after);
         step
