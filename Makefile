@@ -257,7 +257,7 @@ wasm-check:  ## check that the committed WebAssembly is made of the sources besi
 	  echo "skipped: Rust's library for wasm32-unknown-unknown is not installed, so the WebAssembly was not made again"; \
 	elif [ "$$(rustc --version)" != "$(WASM_COMPILER)" ]; then \
 	  echo "skipped: the WebAssembly was made by $(WASM_COMPILER), this is $$(rustc --version)"; \
-	else cp crates/web/page/micpq.wasm target/committed.wasm && $(MAKE) --no-print-directory wasm && \
+	else mkdir -p target && cp crates/web/page/micpq.wasm target/committed.wasm && $(MAKE) --no-print-directory wasm && \
 	  cmp target/committed.wasm crates/web/page/micpq.wasm || { echo "make: run make wasm and commit crates/web/page/micpq.wasm"; exit 1; }; fi
 
 # Needs what `page` needs, and the index of `make demo`.

@@ -100,7 +100,7 @@ async fn points_documents_and_values_belong_together() {
         assert_eq!(u16::from_le_bytes(*pair), [0, 1, 65534][(id % 3) as usize], "{id}");
     }
     let wrong = bench.call("POST", &format!("{map}/documents"), json!({ "points": [60] })).await;
-    assert_eq!((wrong.status, wrong.code()), (400, "bad_request"), "{}", wrong.text);
+    assert_eq!((wrong.status, wrong.code()), (422, "bad_query"), "{}", wrong.text);
 }
 
 #[tokio::test(flavor = "multi_thread")]
