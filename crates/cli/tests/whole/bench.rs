@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 use safetensors::tensor::{Dtype, TensorView};
 use serde_json::Value;
@@ -14,6 +15,15 @@ const TOPICS: [(&str, &[&str]); 4] = [
     ("ship", &["ship", "port", "strike", "dock", "cargo", "tanker", "union"]),
 ];
 const COMMON: &[&str] = &["the", "of", "and", "said", "year", "new", "price", "market"];
+
+/// Waits until something holds. Two minutes are more than the slowest machine needs.
+pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let started = Instant::now();
+    while !holds() {
+        assert!(started.elapsed() < Duration::from_secs(120), "waited two minutes: {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
 
 /// A temporary directory with an encoder and a corpus in it.
 pub struct Bench {

@@ -1,18 +1,8 @@
 //! Killed processes, and Ctrl-C.
 
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
 
-use crate::bench::{Bench, TINY, corpus, text};
-
-/// Waits until `done` is true, at most a minute.
-fn until(mut done: impl FnMut() -> bool) {
-    let started = Instant::now();
-    while !done() {
-        assert!(started.elapsed() < Duration::from_secs(60), "waited a minute");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
+use crate::bench::{Bench, TINY, corpus, text, until};
 
 fn spawn(bench: &Bench, line: &str) -> Child {
     bench.command(line).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap()
@@ -34,7 +24,7 @@ fn training_resumed_after_a_kill_gives_the_same_model() {
     let bench = Bench::new();
     bench.ok(&long_run("whole", "model-whole"));
     let mut child = spawn(&bench, &long_run("killed", "model-killed"));
-    until(|| has_checkpoint(&bench, "killed"));
+    until("there is a checkpoint", || has_checkpoint(&bench, "killed"));
     child.kill().unwrap();
     let status = child.wait().unwrap();
     assert!(!status.success(), "the kill came before the end");
@@ -48,7 +38,7 @@ fn training_resumed_after_a_kill_gives_the_same_model() {
 fn an_interrupt_saves_the_best_model_and_reports_it() {
     let bench = Bench::new();
     let child = spawn(&bench, &long_run("cache", "model"));
-    until(|| has_checkpoint(&bench, "cache"));
+    until("there is a checkpoint", || has_checkpoint(&bench, "cache"));
     assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
     let output = child.wait_with_output().unwrap();
     let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -63,7 +53,7 @@ fn a_killed_add_loses_no_committed_document() {
     std::fs::write(bench.path("many.jsonl"), corpus(1000, 41_000)).unwrap();
     let count = |bench: &Bench| bench.json("index info i")[0]["documents"].as_u64().unwrap();
     let mut child = spawn(&bench, "index add i many.jsonl --commit-every 4000");
-    until(|| count(&bench) > 400);
+    until("documents are added", || count(&bench) > 400);
     child.kill().unwrap();
     child.wait().unwrap();
     let committed = count(&bench);

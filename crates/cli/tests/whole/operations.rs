@@ -5,22 +5,13 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::bench::{Bench, TINY};
+use crate::bench::{Bench, TINY, until};
 use crate::serve::Server;
 
 fn built() -> Bench {
     let bench = Bench::new();
     bench.ok(&format!("build news.jsonl {TINY} --epochs 1 --views noise:4 -o news.micpq"));
     bench
-}
-
-/// Waits until something holds.
-fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let started = Instant::now();
-    while !holds() {
-        assert!(started.elapsed() < Duration::from_secs(30), "{what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
 }
 
 #[test]
@@ -63,19 +54,18 @@ fn a_hangup_reads_the_config_again_and_names_what_needs_a_restart() {
 #[test]
 fn a_drain_answers_not_ready_while_requests_are_still_accepted() {
     let bench = built();
-    let mut server = Server::start(&bench, "news.micpq --set drain_seconds=3");
+    let mut server = Server::start(&bench, "news.micpq --set drain_seconds=8");
     let ready = |server: &Server| server.try_call("GET", "/readyz", Value::Null).map(|(status, _)| status);
     assert_eq!(ready(&server), Some(200));
     let told = Instant::now();
     server.signal("-TERM");
     until("it is not ready", || ready(&server) == Some(503));
-    assert!(told.elapsed() < Duration::from_secs(2), "{:?}", told.elapsed());
     // New connections are accepted and answered, writes too.
     let document = json!({ "documents": [{ "id": 9000, "text": "crude oil barrel" }] });
     assert_eq!(server.ok("PUT", "/v1/indexes/news/documents", document)["documents"], 401);
     assert_eq!(server.count("news"), 401);
     until("the listener closes", || ready(&server).is_none());
-    assert!(told.elapsed() >= Duration::from_secs(3), "{:?}", told.elapsed());
+    assert!(told.elapsed() >= Duration::from_secs(8), "{:?}", told.elapsed());
     server.wait();
     assert_eq!(bench.json("search news.micpq 'crude oil barrel' -k 401").len(), 401);
 }

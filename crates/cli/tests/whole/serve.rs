@@ -4,11 +4,11 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::bench::{Bench, TINY, corpus};
+use crate::bench::{Bench, TINY, corpus, until};
 
 pub struct Server {
     child: Child,
@@ -262,9 +262,7 @@ fn sigterm_completes_accepted_writes() {
         })
         .collect();
     std::thread::sleep(Duration::from_millis(700));
-    let started = Instant::now();
     assert_eq!(server.stop(), Some(0));
-    assert!(started.elapsed() < Duration::from_secs(30));
     let done: Vec<usize> = writers.into_iter().flat_map(|w| w.join().unwrap()).collect();
     assert!(!done.is_empty());
     let server = Server::start(&bench, "news.micpq");
@@ -419,14 +417,13 @@ fn encoding_stops_when_the_caller_disconnects() {
     for _ in 0..5 {
         drop(server.begin("POST", "/v1/embeddings", body.len(), body.as_bytes()));
     }
-    let started = Instant::now();
+    // All the texts would take minutes, in which a client gives up.
     server.ok("POST", "/v1/indexes/news/query", json!({ "text": "crude oil" }));
-    assert!(started.elapsed() < Duration::from_secs(10), "a query took {:?}", started.elapsed());
-    std::thread::sleep(Duration::from_secs(3));
-    let before = server.cpu_seconds();
-    std::thread::sleep(Duration::from_secs(1));
-    let used = server.cpu_seconds() - before;
-    assert!(used < 0.3, "no caller waits, but the server used {used} s of CPU time in a second");
+    until("the server uses less than 0.3 s of CPU time in a second, because no caller waits", || {
+        let before = server.cpu_seconds();
+        std::thread::sleep(Duration::from_secs(1));
+        server.cpu_seconds() - before < 0.3
+    });
     assert_eq!(server.stop(), Some(0));
 }
 
@@ -449,9 +446,10 @@ fn unread_answers_are_bounded_and_time_out() {
     // The unread answer still occupies its room.
     let (status, answer) = server.call("POST", "/v1/indexes/news/query", serde_json::from_str(&body).unwrap());
     assert_eq!((status, &answer["error"]["code"]), (429, &json!("overloaded")));
-    std::thread::sleep(Duration::from_secs(4));
-    let retried = server.ok("POST", "/v1/indexes/news/query", serde_json::from_str(&body).unwrap());
-    assert_eq!(retried["hits"].as_array().unwrap().len(), 72, "the room is free again");
+    until("the room is free again", || {
+        let (status, answer) = server.call("POST", "/v1/indexes/news/query", serde_json::from_str(&body).unwrap());
+        status == 200 && answer["hits"].as_array().unwrap().len() == 72
+    });
     let mut rest = Vec::new();
     let _ = unread.read_to_end(&mut rest);
     assert!(rest.len() < 30_000_000, "{} bytes were sent after the timeout", rest.len());
@@ -462,7 +460,7 @@ fn unread_answers_are_bounded_and_time_out() {
 fn incomplete_bodies_are_bounded_and_time_out() {
     let bench = Bench::new();
     built(&bench);
-    let limits = "--set max_body_bytes=1000000 --set max_bodies_bytes=2000000 --set timeout_seconds=3";
+    let limits = "--set max_body_bytes=1000000 --set max_bodies_bytes=2000000 --set timeout_seconds=6";
     let server = Server::start(&bench, &format!("news.micpq {limits}"));
     let path = "/v1/indexes/news/query";
     let half = vec![b' '; 900_000];
@@ -473,9 +471,7 @@ fn incomplete_bodies_are_bounded_and_time_out() {
     };
     let held: Vec<TcpStream> = (0..2).map(|_| server.begin("POST", path, 1_000_000, &half)).collect();
     std::thread::sleep(Duration::from_millis(500));
-    let started = Instant::now();
-    assert_eq!(status(server.begin("POST", path, 1_000_000, &half)).as_deref(), Some("429"));
-    assert!(started.elapsed() < Duration::from_secs(2), "the refusal is immediate");
+    assert_eq!(status(server.begin("POST", path, 1_000_000, &half)).as_deref(), Some("429"), "refused, not timed out");
     server.ok("POST", path, json!({ "text": "crude oil" }));
     for stream in held {
         assert_eq!(status(stream).as_deref(), Some("504"));

@@ -1,17 +1,8 @@
 //! Backups, statistics and migration, also interrupted and killed.
 
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
 
-use crate::bench::{Bench, TINY, corpus, text};
-
-fn until(mut done: impl FnMut() -> bool) {
-    let started = Instant::now();
-    while !done() {
-        assert!(started.elapsed() < Duration::from_secs(120), "waited two minutes");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
+use crate::bench::{Bench, TINY, corpus, text, until};
 
 fn spawn(bench: &Bench, line: &str) -> Child {
     bench.command(line).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap()
@@ -98,7 +89,7 @@ fn an_interrupted_or_killed_migration_resumes() {
         serde_json::from_slice::<serde_json::Value>(&output.stdout).map_or(0, |v| v["documents"].as_u64().unwrap_or(0))
     };
     let child = spawn(&bench, line);
-    until(|| migrated() > 0);
+    until("some documents are migrated", || migrated() > 0);
     assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
@@ -113,7 +104,7 @@ fn an_interrupted_or_killed_migration_resumes() {
     assert_eq!(bench.json("index info i")[0]["documents"], 30_400);
 
     let mut child = spawn(&bench, line);
-    until(|| migrated() > committed);
+    until("more documents are migrated", || migrated() > committed);
     child.kill().unwrap();
     child.wait().unwrap();
     let committed = migrated();
@@ -132,8 +123,7 @@ fn a_build_removes_what_a_killed_build_left() {
     std::fs::write(bench.path("many.jsonl"), corpus(0, 60_000)).unwrap();
     bench.ok(&format!("train news.jsonl {TINY} --epochs 1 --views noise:4 -o model"));
     let mut child = spawn(&bench, "build many.jsonl --model model -o i");
-    // Waits until the staged directory has an index.
-    until(|| {
+    until("the staged directory has an index", || {
         staged(&bench).iter().any(|folder| bench.path(folder).join("new/index.json").exists())
             || child.try_wait().unwrap().is_some()
     });
