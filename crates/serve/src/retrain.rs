@@ -8,6 +8,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use engine::corpus::{DocId, Document};
 use engine::disk::{Replaces, StagedDirectory};
@@ -36,6 +37,8 @@ pub fn check(hosted: &Hosted) -> Result<()> {
 /// Trains a model, fills a new index, and replaces the old one. Returns the result of the job.
 pub fn run(server: &Arc<Server>, hosted: &Arc<Hosted>, config: BuildConfig, job: &Job) -> Result<serde_json::Value> {
     let interrupted = |_| Error::Interrupted;
+    // Of the last training, if the index could not be opened at its end.
+    hosted.follow(&server.encoders);
     hosted.writes.run_exclusive_blocking(WriterThread::record_changes).map_err(interrupted)??;
     let done = prepare(hosted, config, job).and_then(|(staged, result)| {
         job.stage("swapping", None);
@@ -43,7 +46,7 @@ pub fn run(server: &Arc<Server>, hosted: &Arc<Hosted>, config: BuildConfig, job:
         let swapped = hosted.writes.run_exclusive_blocking(move |writer| {
             swap(&own, writer, staged)?;
             server.metrics.forget_recall(own.name());
-            Ok::<_, Error>(own.reopen(&server.encoders))
+            Ok::<_, Error>(reopen(&own, &server))
         });
         // The new index is in its place. If it cannot be opened now, the server tries again until it can.
         if let Err(error) = swapped.map_err(interrupted)?? {
@@ -56,6 +59,19 @@ pub fn run(server: &Arc<Server>, hosted: &Arc<Hosted>, config: BuildConfig, job:
         let _ = hosted.writes.run_exclusive_blocking(|writer| drop(writer.take_changes()));
     }
     done
+}
+
+/// Opens the index that has taken the place of the old one. What fails may succeed a moment later, for example when other
+/// connections have given their descriptors back; until then every write would fail. So it is tried for about a second.
+fn reopen(hosted: &Hosted, server: &Server) -> Result<()> {
+    let mut pause = Duration::from_millis(1);
+    loop {
+        match hosted.reopen(&server.encoders) {
+            Err(_) if pause < Duration::from_secs(1) => std::thread::sleep(pause),
+            done => return done,
+        }
+        pause *= 2;
+    }
 }
 
 fn prepare(hosted: &Hosted, config: BuildConfig, job: &Job) -> Result<(StagedDirectory, serde_json::Value)> {

@@ -249,22 +249,27 @@ async fn a_create_that_fails_removes_nothing_of_others() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn an_index_that_another_program_replaced_is_searched_and_written_again() {
-    let bench = Bench::new(|config| config.writer_idle_seconds = 0.1);
-    bench.fill(5).await;
-    let path = bench.dir.path().join("news");
+/// Another program puts an empty index in the place of the served one.
+async fn replace(path: &std::path::Path) {
     let replace = IndexConfig { rerank_vectors: RerankVectors::Int8, replace: true, ..IndexConfig::default() };
-    let mut replaced = Index::create(&path, &model(), replace.clone());
+    let mut replaced = Index::create(path, &model(), replace.clone());
     for _ in 0..100 {
         // An idle server releases the lock.
         if !matches!(replaced, Err(engine::Error::Busy(_))) {
             break;
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
-        replaced = Index::create(&path, &model(), replace.clone());
+        replaced = Index::create(path, &model(), replace.clone());
     }
     drop(replaced.unwrap());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_index_that_another_program_replaced_is_searched_and_written_again() {
+    let bench = Bench::new(|config| config.writer_idle_seconds = 0.1);
+    bench.fill(5).await;
+    let path = bench.dir.path().join("news");
+    replace(&path).await;
     let put =
         async |i: usize| bench.call("PUT", "/v1/indexes/news/documents", json!({ "documents": [document(i)] })).await;
     // Until the server notices, it answers from the old index and writes to none.
@@ -275,6 +280,22 @@ async fn an_index_that_another_program_replaced_is_searched_and_written_again() 
     let written = put(1).await;
     assert_eq!((written.status, &written.body["documents"]), (200, &json!(1)), "{}", written.text);
     sound(&path);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn training_begins_with_the_index_that_is_there_now() {
+    let bench = Bench::new(|config| config.writer_idle_seconds = 0.1);
+    bench.fill(5).await;
+    replace(&bench.dir.path().join("news")).await;
+    let job = bench.ok("POST", "/v1/indexes/news/train", json!({})).await;
+    let mut told = serde_json::Value::Null;
+    while told["status"] != "failed" {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        told = bench.get(&format!("/v1/jobs/{}", job["id"])).await.body;
+    }
+    // And not: "is another index now".
+    assert!(told["error"].as_str().unwrap().contains("trained on user vectors"), "{told}");
+    assert_eq!(bench.ok("POST", "/v1/indexes/news/count", json!({})).await["count"], 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
