@@ -214,7 +214,7 @@ pub async fn values(
     }
     let mapped = mapped(&hosted)?;
     let index = hosted.index();
-    let work = move |_: &Cancel| mapped.map.values(&index, &options.attribute, most);
+    let work = move |cancel: &Cancel| mapped.map.values(&index, &options.attribute, most, cancel);
     let found = super::reading(&server, work).await?.map_err(Problem::of(Code::BadQuery))?;
     let bytes: Vec<u8> = found.values.iter().flat_map(|value| value.to_le_bytes()).collect();
     let value = |(value, documents)| ValueOfMap { value, documents };
@@ -278,8 +278,8 @@ pub async fn documents(
     };
     let points = body.points.iter().map(point).collect::<Answer<Vec<u32>>>()?;
     let index = hosted.index();
-    let work = move |_: &Cancel| -> engine::Result<DocumentsOfMap> {
-        let records = mapped.map.documents(&index, &points)?;
+    let work = move |cancel: &Cancel| -> engine::Result<DocumentsOfMap> {
+        let records = mapped.map.documents(&index, &points, cancel)?;
         let document = |(&point, record): (&u32, Option<engine::index::Record>)| {
             let record = record?;
             let topic = mapped.map.topic[point as usize];
@@ -323,7 +323,7 @@ pub async fn places(
     let mapped = mapped(&hosted)?;
     let index = hosted.index();
     let ids: Vec<_> = body.ids.into_iter().map(|Id(id)| id).collect();
-    let points = super::reading(&server, move |_| mapped.map.find(&index, &ids)).await?;
+    let points = super::reading(&server, move |cancel| mapped.map.find(&index, &ids, cancel)).await?;
     Ok(Json(PlacesOfMap { points: points.map_err(Problem::of(Code::BadQuery))? }))
 }
 
@@ -357,6 +357,6 @@ pub async fn within(server: &Server, hosted: &Arc<Hosted>, area: Option<Area>) -
         let text = format!("the area was drawn on map {map}, and the map is {} now; draw it again", mapped.name());
         return Err(Problem::conflict(Code::Unsupported, text));
     }
-    let inside = super::reading(server, move |_| mapped.map.inside(&polygon)).await?;
+    let inside = super::reading(server, move |cancel| mapped.map.inside(&polygon, cancel)).await?;
     inside.map(Some).map_err(|error| Problem::bad_request(error.to_string()))
 }
