@@ -9,7 +9,8 @@
  *                 PATTERN only calls on paths that match it, as in fnmatch with extended patterns; a rename is on its new name
  * FAULTS_SEEN   the number of calls so far is written there, as decimal digits
  *
- * Calls that a program issues without libc are not seen. The rename that ends a commit is one: rustix makes it as a system call.
+ * Calls that a program issues without libc are not seen. rustix would make the rename that ends a commit so; crates/hack has it use
+ * libc.
  */
 #define _GNU_SOURCE
 #include <dirent.h>
