@@ -5,6 +5,7 @@
 //! documents and the options, not on threads or segments.
 
 mod export;
+mod kept;
 mod labels;
 mod landmarks;
 mod layout;
@@ -22,6 +23,7 @@ use crate::index::{Index, Record, Subset, Walk};
 use crate::topics::{self, TopicsConfig};
 use crate::{Error, Progress, Result};
 pub use export::{HtmlMap, HtmlMapConfig, write_html};
+pub use kept::{keep, kept};
 pub use labels::{MapLabel, MapTopic};
 pub use wire::{MAGIC, VERSION};
 

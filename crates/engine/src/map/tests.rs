@@ -298,3 +298,50 @@ fn a_file_of_html_holds_the_map_and_no_markup_of_documents() {
     let said = write_html(&index, &path, &unknown, &NoProgress).unwrap_err().to_string();
     assert!(said.contains("\"nowhere\"") && said.contains("class"), "{said}");
 }
+
+#[test]
+fn a_map_is_kept_with_the_index_it_is_of() {
+    let dir = tempfile::tempdir().unwrap();
+    let index = index(&dir, 600, 2);
+    assert!(kept(&index).unwrap().is_none());
+    let (commit, map) = (index.commit_number(), make(&index, &config(), &NoProgress).unwrap());
+    keep(&index, &map, commit).unwrap();
+    let open = || Index::open(index.dir(), &NoProgress).unwrap();
+    assert_eq!(kept(&open()).unwrap(), Some((commit, map.clone())));
+    assert_eq!(open().commit_number(), commit, "it is told that the map is of the last commit");
+    // A later commit: the map is that of the commit it was made of.
+    let mut writer = index.writer().unwrap();
+    writer.delete(&DocId::Int(7)).unwrap();
+    writer.commit(&NoProgress).unwrap();
+    writer.close(&NoProgress).unwrap();
+    assert_eq!(kept(&open()).unwrap(), Some((commit, map.clone())));
+    assert_ne!(open().commit_number(), commit);
+    // Another index numbers its documents itself.
+    let copy = dir.path().join("copy");
+    crate::index::backup(index.dir(), &copy, crate::index::CopyConfig::default(), &NoProgress).unwrap();
+    assert!(!copy.join("map").exists());
+    let file = index.dir().join("map/last");
+    let good = std::fs::read(&file).unwrap();
+    std::fs::create_dir(copy.join("map")).unwrap();
+    std::fs::write(copy.join("map/last"), &good).unwrap();
+    assert!(kept(&Index::open(&copy, &NoProgress).unwrap()).unwrap().is_none());
+    // A smaller map takes its place.
+    let small = DocumentMap::new(vec![[1, 2]], vec![NO_TOPIC], vec![3], Vec::new(), Vec::new());
+    keep(&index, &small, 9).unwrap();
+    assert_eq!(kept(&index).unwrap(), Some((9, small)));
+    // Any damage is an error, and no part of a map.
+    for at in (0..good.len()).step_by(good.len() / 50).chain([good.len() - 1]) {
+        let mut bad = good.clone();
+        bad[at] ^= 4;
+        std::fs::write(&file, &bad).unwrap();
+        let said = kept(&index).unwrap_err().to_string();
+        assert!(said.contains("map/last") && said.contains("make the map anew"), "{at}: {said}");
+    }
+    for length in [0, 8, 15, 16, 20, 100, good.len() - 1] {
+        std::fs::write(&file, &good[..length]).unwrap();
+        assert!(kept(&index).is_err(), "{length}");
+    }
+    // The folder is a part of the index: one that replaces it may take its place.
+    let config = IndexConfig { replace: true, ..IndexConfig::default() };
+    assert!(kept(&Index::create(index.dir(), &model(), config).unwrap()).unwrap().is_none());
+}
