@@ -15,7 +15,7 @@ mod staged_directory;
 mod staged_file;
 
 pub use replaces::Replaces;
-pub(crate) use replaces::{SAVED, TOPICS};
+pub(crate) use replaces::{MAP, SAVED, TOPICS};
 pub use staged_directory::{StagedDirectory, clear_folders, recover};
 pub use staged_file::StagedFile;
 

@@ -1,5 +1,7 @@
 //! Progress and cancellation of long work, independent of terminals.
 
+use crate::{Error, Result};
+
 /// Receives progress and answers whether to go on. Implementations must be cheap: they are called once per batch.
 pub trait Progress: Sync {
     /// A new stage begins; `total` units where the number is known.
@@ -30,6 +32,11 @@ pub trait Progress: Sync {
     /// Whether the user asked to stop. Long loops ask at every batch and return [`crate::Error::Interrupted`].
     fn interrupted(&self) -> bool {
         false
+    }
+
+    /// Ends work that nobody waits for any more.
+    fn go_on(&self) -> Result<()> {
+        if self.interrupted() { Err(Error::Interrupted) } else { Ok(()) }
     }
 }
 

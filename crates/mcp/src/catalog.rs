@@ -1,7 +1,7 @@
 //! The tool `indexes`.
 
 use engine::index::{Facet, Index, Store};
-use engine::{Error, Result};
+use engine::{Error, NoProgress, Result};
 use rmcp::schemars::{self, JsonSchema};
 use serde::{Deserialize, Serialize};
 
@@ -97,7 +97,7 @@ fn view(opened: &Opened, values: bool) -> Result<IndexView> {
     let (index, model) = (searcher.index(), searcher.index().model());
     let mut notes = Vec::new();
     let mut attributes = match (values, searcher.indexes()) {
-        (true, [one]) => one.facets(None, VALUES)?.into_iter().map(attribute).collect(),
+        (true, [one]) => one.facets(None, VALUES, &NoProgress)?.into_iter().map(attribute).collect(),
         (shown, shards) => {
             if shown {
                 notes.push("values are not counted over several shards".into());

@@ -54,6 +54,7 @@ impl Hosted {
             let searcher = searcher.clone();
             move || searcher.read().clone()
         };
+        let map = Mapped::kept(searcher.read().index()).map(Arc::new);
         let queries = QueryQueue::start(name, current(), config, metrics.clone())?;
         let writes = WriteQueue::start(name, current(), config, metrics)?;
         let hosted = Hosted {
@@ -61,7 +62,7 @@ impl Hosted {
             dir: dir.to_path_buf(),
             ours,
             seen: Mutex::new(None),
-            map: Mutex::new(None),
+            map: Mutex::new(map),
             topics: Mutex::new(None),
             codeword_terms: Mutex::new(None),
             finding_terms: tokio::sync::Mutex::new(()),
@@ -94,8 +95,9 @@ impl Hosted {
     /// Opens the directory again after another index replaced it.
     pub fn reopen(&self, encoders: &Encoders) -> Result<()> {
         let new = Arc::new(open(&self.dir, encoders)?);
+        let map = Mapped::kept(new.index()).map(Arc::new);
         *self.searcher.write() = new;
-        *self.map.lock() = None;
+        *self.map.lock() = map;
         *self.topics.lock() = None;
         *self.codeword_terms.lock() = None;
         *self.recall.lock() = None;

@@ -70,6 +70,13 @@ pub struct Sync {
     /// Look again every SECONDS, until Ctrl-C
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "5")]
     pub watch: Option<f64>,
+    /// Delete the documents of all files if the folder has none. Without it such a folder is refused, because its disk may not be
+    /// mounted
+    #[arg(long)]
+    pub allow_empty: bool,
+    /// Change nothing if more than N files are gone. Default: no limit
+    #[arg(long, value_name = "N")]
+    pub max_delete: Option<usize>,
     /// Documents per commit; committed documents survive a crash
     #[arg(long, default_value_t = FillConfig::UPDATES, value_name = "N")]
     pub commit_every: usize,

@@ -50,6 +50,10 @@ pub struct Dedup {
 }
 
 pub fn run(args: Dedup, json: bool, progress: &TerminalProgress) -> Result<()> {
+    dedup(args, json, progress).map_err(super::whole_or_nothing)
+}
+
+fn dedup(args: Dedup, json: bool, progress: &TerminalProgress) -> Result<()> {
     let index = Index::open(&args.index, progress)?;
     let config = DuplicatesConfig { by: args.by, threshold: args.threshold, neighbours: args.neighbours };
     let found = duplicates::find(&index, &config, progress)?;

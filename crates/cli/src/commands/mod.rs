@@ -65,3 +65,13 @@ fn embedder_for_queries(model: &Model, computing: ComputingArgs, progress: &dyn 
     let device = if device() == Device::Auto { Device::Cpu } else { device() };
     Ok(model.embedder(computing.precision, progress)?.on(device, progress)?)
 }
+
+/// Says what an interrupt leaves of a change that is one commit.
+fn whole_or_nothing(error: anyhow::Error) -> anyhow::Error {
+    match error.downcast_ref::<engine::Error>() {
+        Some(engine::Error::Interrupted) => {
+            error.context("the index has the whole change or nothing of it; run the same command again")
+        }
+        _ => error,
+    }
+}

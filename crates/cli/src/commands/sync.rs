@@ -36,11 +36,16 @@ pub fn run(args: Sync, json: bool, progress: &TerminalProgress) -> Result<()> {
     }
     let index = Index::open(&args.index, progress)?;
     let embedder = embedder_of(index.model(), args.computing, progress)?;
-    let mut config = SyncConfig { corpus: args.source.config(), ..SyncConfig::default() };
+    let mut config = SyncConfig {
+        corpus: args.source.config(),
+        allow_empty: args.allow_empty,
+        max_delete: args.max_delete,
+        ..SyncConfig::default()
+    };
     config.fill.commit_every = args.commit_every;
     let (mut looks, mut first, mut problem) = (Looks::default(), true, None);
     loop {
-        match sync_again(&index, &embedder, &args.folder, &config, &mut looks, progress) {
+        match sync_again(&index, &embedder, &args.folder, &config, &mut looks, progress).map_err(in_flags) {
             Ok(synced) => {
                 progress.finish();
                 if first || problem.take().is_some() || synced.is_changed() || synced.filled.interrupted {
@@ -70,6 +75,16 @@ pub fn run(args: Sync, json: bool, progress: &TerminalProgress) -> Result<()> {
             }
             std::thread::sleep(STEP);
         }
+    }
+}
+
+/// A folder that lost files is no wrong usage, so its error is none of an option; but options help.
+fn in_flags(error: Error) -> Error {
+    match error {
+        Error::Input { place, problem } => {
+            Error::input(place, problem.replace("allow_empty", "--allow-empty").replace("max_delete", "--max-delete"))
+        }
+        other => other,
     }
 }
 

@@ -57,6 +57,10 @@ pub struct TopicsArgs {
 }
 
 pub fn run(args: TopicsArgs, json: bool, progress: &TerminalProgress) -> Result<()> {
+    topics(args, json, progress).map_err(super::whole_or_nothing)
+}
+
+fn topics(args: TopicsArgs, json: bool, progress: &TerminalProgress) -> Result<()> {
     let index = Index::open(&args.index, progress)?;
     if args.unfollow {
         return unfollow(&index, json);

@@ -296,6 +296,51 @@ fn sync_makes_an_index_like_its_folder() {
     assert!(bench.fails("sync docs nothing.micpq", 2).contains("micpq build docs"));
 }
 
+#[test]
+fn a_folder_that_lost_its_files_empties_no_index() {
+    let bench = Bench::new();
+    folder(&bench);
+    bench.ok(&format!("build docs {TINY} {QUICK} -o docs.micpq"));
+    let before = contents(&bench, "docs.micpq");
+    let commit = || bench.bytes("docs.micpq/store/meta.json");
+    // As if the disk were not mounted: the folder is there and has nothing.
+    let put = |from: &str, to: &str| {
+        let entries: Vec<_> = std::fs::read_dir(bench.path(from)).unwrap().map(Result::unwrap).collect();
+        for entry in entries {
+            std::fs::rename(entry.path(), bench.path(to).join(entry.file_name())).unwrap();
+        }
+    };
+    std::fs::create_dir(bench.path("disk")).unwrap();
+    put("docs", "disk");
+    let refused = |line: &str, says: &[&str]| {
+        let made = commit();
+        let said = bench.fails(line, 1);
+        assert!(says.iter().all(|says| said.contains(says)) && said.contains("Nothing was changed"), "{said}");
+        assert!(contents(&bench, "docs.micpq") == before && commit() == made, "{line}");
+    };
+    refused("sync docs docs.micpq", &["docs: has no files", "0 of the 23", "documents of 23", "set --allow-empty"]);
+    #[cfg(unix)]
+    {
+        // One folder cannot be read, and everything else is gone.
+        std::os::unix::fs::symlink("notes", bench.path("docs/notes")).unwrap();
+        refused("sync docs docs.micpq", &["0 of the 23", "documents of 3 ", "set --allow-empty"]);
+        std::fs::remove_file(bench.path("docs/notes")).unwrap();
+    }
+    put("disk", "docs");
+    assert_eq!(bench.json("sync docs docs.micpq")[0]["unchanged"], 23);
+    // Two files are gone.
+    std::fs::remove_file(bench.path("docs/plain.txt")).unwrap();
+    std::fs::remove_file(bench.path("docs/notes/3.md")).unwrap();
+    refused(
+        "sync docs docs.micpq --max-delete 1",
+        &["lost 2 of the 23 files", "--max-delete is 1", "set --max-delete to 2"],
+    );
+    assert_eq!(bench.json("sync docs docs.micpq --max-delete 2")[0]["deleted"], 2);
+    put("docs", "disk");
+    assert_eq!(bench.json("sync docs docs.micpq --allow-empty")[0]["deleted"], 21);
+    assert_eq!(bench.json("index info docs.micpq")[0]["documents"], 0);
+}
+
 /// A message of an mbox file.
 fn message(id: &str, subject: &str) -> String {
     format!("From a Thu Mar 19 10:00:00 1987\nFrom: a@b.c\nSubject: {subject}\nMessage-ID: <{id}>\n\nport strike\n\n")

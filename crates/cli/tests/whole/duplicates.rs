@@ -1,8 +1,10 @@
 //! New documents that repeat another: kept, skipped, marked, or put in place of the older ones.
 
-use std::process::Stdio;
-use std::time::Duration;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
+use engine::NoProgress;
+use engine::index::Index;
 use serde_json::{Value, json};
 
 use crate::bench::{Bench, TINY};
@@ -124,5 +126,48 @@ fn a_killed_replacement_leaves_the_old_documents_or_the_new() {
             ids.iter().filter(|id| id.starts_with("new")).count(),
         );
         assert!([(40, 0), (0, 40)].contains(&(olds, news)), "after {delay} ms: {olds} old and {news} new");
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn an_interrupted_search_for_duplicates_or_topics_leaves_the_index_whole() {
+    const TURNS: u32 = 8;
+    let bench = built("");
+    let more = |i: usize| json!({ "id": format!("more {i}"), "text": format!("{TEXT} {}", i / 2) });
+    write(&bench, "more.jsonl", &(0..6000).map(more).collect::<Vec<_>>());
+    bench.ok("index add i more.jsonl");
+    let count = |attribute: &str| {
+        let index = Index::open(&bench.path("i"), &NoProgress).unwrap();
+        index.count(&format!("{attribute}:*")).unwrap_or(0)
+    };
+    for command in ["dedup i --by text --mark", "topics i --topics 4 --mark"] {
+        let begun = Instant::now();
+        bench.ok(&format!("{command} whole"));
+        let (took, whole) = (begun.elapsed(), count("whole"));
+        assert!(whole > 0);
+        let mut interrupted = 0;
+        for turn in 0..TURNS {
+            let name = format!("{}{turn}", &command[..5]);
+            let mut child = bench.command(&format!("{command} {name}"));
+            let child = child.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+            std::thread::sleep(took * (turn + 1) / (TURNS + 1));
+            assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
+            let output = child.wait_with_output().unwrap();
+            let (said, marked) = (crate::bench::text(&output.stderr), count(&name));
+            let what = format!("{command}, turn {turn}: {marked} of {whole} marked, {:?}: {said}", output.status);
+            match output.status.code() {
+                Some(0) => assert_eq!(marked, whole, "{what}"),
+                Some(1) => {
+                    interrupted += 1;
+                    assert!(said.contains("run the same command again: interrupted"), "{what}");
+                    assert!(marked == 0 || marked == whole, "{what}");
+                }
+                // It came before the program catches signals.
+                _ => assert_eq!(marked, 0, "{what}"),
+            }
+        }
+        assert!(interrupted > 0, "no {command} was interrupted");
+        assert_eq!(bench.json("index verify i")[0]["sound"], true);
     }
 }

@@ -7,13 +7,16 @@ use tantivy::index::SegmentId;
 use crate::{Error, Result};
 
 /// Everything that belongs in an index directory. A directory with any other entry is not replaced.
-const INDEX: &[&str] = &["index.json", "store", "model", "codes", SAVED, TOPICS];
+const INDEX: &[&str] = &["index.json", "store", "model", "codes", SAVED, TOPICS, MAP];
 /// The folder of saved queries in an index, and its files.
 pub(crate) const SAVED: &str = "saved";
 const SAVED_FILES: &[&str] = &["queries.json", "position"];
 /// The folder of the topics that later documents get, and its files.
 pub(crate) const TOPICS: &str = "topics";
 const TOPICS_FILES: &[&str] = &["follow.json"];
+/// The folder of the last map of an index, and its file.
+pub(crate) const MAP: &str = "map";
+const MAP_FILES: &[&str] = &["last"];
 /// The same for a model directory.
 const MODEL: &[&str] = &["config.json", "model.safetensors", "metrics.json", "README.md", "query_encoder.safetensors"];
 
@@ -105,12 +108,13 @@ fn not_of_an_index(place: &Path) -> Result<Option<String>> {
         return Ok(Some("its index.json is not of a micpq index; if it was one, remove the directory yourself".into()));
     }
     type IsKnown = fn(&str) -> bool;
-    let parts: [(&str, IsKnown); 5] = [
+    let parts: [(&str, IsKnown); 6] = [
         ("store", is_store_file),
         ("model", |name| MODEL.contains(&name)),
         ("codes", |name| name.strip_suffix(".codes").is_some_and(is_segment)),
         (SAVED, |name| SAVED_FILES.contains(&name)),
         (TOPICS, |name| TOPICS_FILES.contains(&name)),
+        (MAP, |name| MAP_FILES.contains(&name)),
     ];
     for (part, is_known) in parts {
         let foreign = names(&place.join(part))?.into_iter().filter(|name| !is_known(name) && !is_temporary(name));

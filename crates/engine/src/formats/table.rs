@@ -354,7 +354,7 @@ pub fn write_index(
 
 fn advance(progress: &dyn Progress) -> Result<()> {
     progress.advance(1);
-    if progress.interrupted() { Err(Error::Interrupted) } else { Ok(()) }
+    progress.go_on()
 }
 
 #[cfg(test)]

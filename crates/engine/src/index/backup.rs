@@ -208,7 +208,8 @@ impl Commit {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         // The copy writes its own list of segments and its own manifest.
         let own = path == Path::new(STORE).join(SEGMENTS) || path == Manifest::path(Path::new(""));
-        if name.starts_with('.') || own {
+        // A map names documents by numbers of this index. It is made again.
+        if name.starts_with('.') || own || path.starts_with(crate::disk::MAP) {
             return false;
         }
         let Some(segment) = segment_of(path) else { return true };

@@ -152,7 +152,7 @@ fn questions() -> Vec<Question> {
         ("hybrid", Box::new(ask(SearchConfig { hybrid: 0.5, snippets: true, explain: true, ..base.clone() }))),
         ("hybrid with a filter", Box::new(ask(SearchConfig { hybrid: 0.5, filter, ..base }))),
         ("count", Box::new(|index| index.count("author:\"writer 3\" OR labels:acq").map(text))),
-        ("facets", Box::new(|index| index.facets(Some("draft:true"), 5).map(text))),
+        ("facets", Box::new(|index| index.facets(Some("draft:true"), 5, &NoProgress).map(text))),
         (
             "get",
             Box::new(|index| {

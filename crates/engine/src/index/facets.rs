@@ -10,7 +10,7 @@ use super::filter::{Bitmap, matching};
 use super::stats::columnar;
 use super::{Index, STORE, guarded_ours};
 use crate::corpus::Value;
-use crate::{Error, Result};
+use crate::{Error, Progress, Result};
 
 /// One attribute over all matching documents.
 #[derive(Clone, Debug, PartialEq)]
@@ -64,7 +64,7 @@ const LABELS: &str = "labels";
 
 impl Index {
     /// The `most` frequent values of every attribute, and of the labels, among the matching documents.
-    pub fn facets(&self, filter: Option<&str>, most: usize) -> Result<Vec<Facet>> {
+    pub fn facets(&self, filter: Option<&str>, most: usize, progress: &dyn Progress) -> Result<Vec<Facet>> {
         let snapshot = self.inner.snapshot();
         let mut seen: BTreeMap<String, Seen> = BTreeMap::new();
         guarded_ours(&self.inner.dir.join(STORE), || {
@@ -74,12 +74,13 @@ impl Index {
                 snapshot.require(Part::Terms)?;
             }
             for (ordinal, reader) in snapshot.searcher().segment_readers().iter().enumerate() {
+                progress.go_on()?;
                 let rows = match &filter {
                     Some(filter) => matching(snapshot.searcher(), reader, filter)?,
                     None => living(reader),
                 };
                 let documents = snapshot.documents_of(ordinal, rows);
-                count(reader, &documents, &mut seen)?;
+                count(reader, &documents, &mut seen, progress)?;
             }
             Ok(())
         })?;
@@ -93,7 +94,12 @@ fn living(reader: &SegmentReader) -> Bitmap {
     bits
 }
 
-fn count(reader: &SegmentReader, documents: &Bitmap, seen: &mut BTreeMap<String, Seen>) -> Result<()> {
+fn count(
+    reader: &SegmentReader,
+    documents: &Bitmap,
+    seen: &mut BTreeMap<String, Seen>,
+    progress: &dyn Progress,
+) -> Result<()> {
     let unread = |e| Error::io(reader.segment_id().uuid_string() + ".fast")(e);
     for (name, handle) in columnar(reader)?.list_columns().map_err(unread)? {
         let name = match name.strip_prefix("attributes\u{1}") {
@@ -101,6 +107,7 @@ fn count(reader: &SegmentReader, documents: &Bitmap, seen: &mut BTreeMap<String,
             None if name == LABELS => name,
             None => continue,
         };
+        progress.go_on()?;
         let seen = seen.entry(name).or_default();
         // One name can have columns of several types; each is counted by its own type.
         match handle.open().map_err(unread)? {

@@ -455,7 +455,7 @@ mod tests {
     fn ask(index: &Index, filter: &str) -> Result<usize> {
         let every_use = || {
             let count = index.count(filter)?;
-            index.facets(Some(filter), 5)?;
+            index.facets(Some(filter), 5, &crate::NoProgress)?;
             let config = SearchConfig { filter: Some(filter.into()), k: 50, ..SearchConfig::default() };
             let hits = index.search(&tables(index.model(), 1, 1), &config)?;
             assert_eq!(hits[0].len(), count, "{filter}");

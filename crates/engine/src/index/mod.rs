@@ -94,7 +94,7 @@ use crate::chunk::ChunkSizes;
 use crate::corpus::DocId;
 use crate::language::Language;
 use crate::model::{CodeShape, Model};
-use crate::{Error, Progress, Result};
+use crate::{Error, NoProgress, Progress, Result};
 use directory::StoreDirectory;
 pub(crate) use errors::tantivy_error;
 use errors::{guarded, guarded_ours};
@@ -197,7 +197,7 @@ impl Index {
     /// Creates an empty index. It appears whole or not at all.
     pub fn create(dir: &Path, model: &Model, config: IndexConfig) -> Result<Index> {
         Index::create_unopened(dir, model, config)?;
-        Index::open(dir, &crate::NoProgress)
+        Index::open(dir, &NoProgress)
     }
 
     /// Creates an empty index without opening it. After an error nothing of it is at `dir`.
@@ -377,26 +377,29 @@ impl Index {
 
     /// Number of documents that match a filter.
     pub fn count(&self, filter: &str) -> Result<usize> {
-        let snapshot = self.inner.snapshot();
-        guarded_ours(&self.inner.dir.join(STORE), || {
-            let query = self.inner.parse_filter(filter, Some(&snapshot))?;
-            snapshot.count(&query)
-        })
+        self.count_within(Some(filter), None, &NoProgress)
     }
 
-    /// Number of documents of a subset that match a filter.
-    pub fn count_within(&self, filter: Option<&str>, subset: &Subset) -> Result<usize> {
+    /// Number of documents that match a filter and are in a subset, where given.
+    pub fn count_within(
+        &self,
+        filter: Option<&str>,
+        subset: Option<&Subset>,
+        progress: &dyn Progress,
+    ) -> Result<usize> {
         let snapshot = self.inner.snapshot();
         guarded_ours(&self.inner.dir.join(STORE), || {
             let query = self.inner.parse_filter(filter.unwrap_or(ALL), Some(&snapshot))?;
-            snapshot.count(&query.within(Some(subset)))
+            snapshot.count(&query.within(subset), progress)
         })
     }
 
     /// [`Index::count`] in a shard. `known` are the attributes of all shards; any other name is refused.
     pub fn count_in_shard(&self, filter: &str, known: Option<&BTreeSet<String>>) -> Result<usize> {
         let snapshot = self.inner.snapshot();
-        guarded_ours(&self.inner.dir.join(STORE), || snapshot.count(&self.inner.parse_filter_of(filter, known)?))
+        guarded_ours(&self.inner.dir.join(STORE), || {
+            snapshot.count(&self.inner.parse_filter_of(filter, known)?, &NoProgress)
+        })
     }
 
     /// Problems found since the last call: packed codes that were damaged and built again, damaged segments excluded
@@ -449,7 +452,7 @@ impl Inner {
         }
         drop(warnings);
         let searcher = snapshot.searcher().clone();
-        let new = Arc::new(self.open_snapshot(searcher, &snapshot, &crate::NoProgress)?);
+        let new = Arc::new(self.open_snapshot(searcher, &snapshot, &NoProgress)?);
         *self.snapshot.write() = new.clone();
         // These files were just written and mapped. If they are damaged too, there is nothing left to search.
         match new.check().into_iter().next() {

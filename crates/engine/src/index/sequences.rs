@@ -10,7 +10,7 @@ use super::segment::Segment;
 use super::stats::columnar;
 use super::{Index, Record, STORE, guarded_ours};
 use crate::corpus::DocId;
-use crate::{Error, Result};
+use crate::{Error, Progress, Result};
 
 /// A number that no value has.
 const NONE: u32 = u32::MAX;
@@ -25,14 +25,17 @@ pub(crate) struct Categories {
 
 impl Index {
     /// The insertion sequences of documents by id; `None` where there is none.
-    pub(crate) fn sequences_of(&self, ids: &[DocId]) -> Result<Vec<Option<u64>>> {
+    pub(crate) fn sequences_of(&self, ids: &[DocId], progress: &dyn Progress) -> Result<Vec<Option<u64>>> {
         let reader = self.reader()?;
-        let sequence = |id: &DocId| Ok(reader.find(id)?.map(|address| reader.sequence(reader.first(address))));
+        let sequence = |id: &DocId| {
+            progress.go_on()?;
+            Ok(reader.find(id)?.map(|address| reader.sequence(reader.first(address))))
+        };
         ids.iter().map(sequence).collect()
     }
 
     /// The documents with these insertion sequences; `None` where one was deleted.
-    pub(crate) fn at_sequences(&self, sequences: &[u64]) -> Result<Vec<Option<Record>>> {
+    pub(crate) fn at_sequences(&self, sequences: &[u64], progress: &dyn Progress) -> Result<Vec<Option<Record>>> {
         let snapshot = self.inner.sound()?;
         let readers = snapshot.searcher().segment_readers();
         let address = |sequence: u64| {
@@ -41,12 +44,15 @@ impl Index {
                 (!reader.is_deleted(row)).then(|| DocAddress::new(ordinal, row))
             })
         };
-        let record = |&sequence: &u64| address(sequence).map(|at| self.inner.record(&snapshot, at)).transpose();
+        let record = |&sequence: &u64| {
+            progress.go_on()?;
+            address(sequence).map(|at| self.inner.record(&snapshot, at)).transpose()
+        };
         sequences.iter().map(record).collect()
     }
 
     /// The values of an attribute, or of the labels, of all documents. Of several values of a document the first counts.
-    pub(crate) fn categories(&self, attribute: &str, most: usize) -> Result<Categories> {
+    pub(crate) fn categories(&self, attribute: &str, most: usize, progress: &dyn Progress) -> Result<Categories> {
         let snapshot = self.inner.snapshot();
         let (mut numbers, mut names): (HashMap<String, u32>, Vec<(String, u64)>) = (HashMap::new(), Vec::new());
         let mut found: Vec<(u64, u32)> = Vec::new();
@@ -54,6 +60,7 @@ impl Index {
             snapshot.require(Part::Columns)?;
             let readers = snapshot.searcher().segment_readers().iter();
             for ((reader, segment), ordinal) in readers.zip(snapshot.segments()).zip(0u32..) {
+                progress.go_on()?;
                 let unread = |e| Error::io(reader.segment_id().uuid_string() + ".fast")(e);
                 let mut of_row = vec![NONE; reader.max_doc() as usize];
                 for (name, handle) in columnar(reader)?.list_columns().map_err(unread)? {

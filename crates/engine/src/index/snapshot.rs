@@ -244,12 +244,14 @@ impl Snapshot {
         Ok(None)
     }
 
-    pub fn count(&self, filter: &Filter) -> Result<usize> {
+    pub fn count(&self, filter: &Filter, progress: &dyn Progress) -> Result<usize> {
         self.require(FilePart::Terms)?;
         self.require(FilePart::Columns)?;
         let readers = self.searcher.segment_readers().iter().enumerate();
-        let count =
-            |(ordinal, reader)| Ok(self.documents_of(ordinal, matching(&self.searcher, reader, filter)?).count());
+        let count = |(ordinal, reader)| {
+            progress.go_on()?;
+            Ok(self.documents_of(ordinal, matching(&self.searcher, reader, filter)?).count())
+        };
         readers.map(count).sum()
     }
 

@@ -150,9 +150,9 @@ mod tests {
             assert_eq!(japan, all.iter().filter(|id| expected.contains(id)).cloned().collect::<Vec<_>>());
             assert!(!japan.is_empty() && japan.len() < expected.len());
         }
-        assert_eq!(index.count_within(None, &subset).unwrap(), expected.len());
+        assert_eq!(index.count_within(None, Some(&subset), &NoProgress).unwrap(), expected.len());
         assert_eq!(
-            index.count_within(Some("places:japan"), &subset).unwrap(),
+            index.count_within(Some("places:japan"), Some(&subset), &NoProgress).unwrap(),
             found(&config(Some("places:japan"))).len()
         );
         assert!(found(&SearchConfig { within: Some(Subset::new(vec![])), ..config(None) }).is_empty());

@@ -413,7 +413,7 @@ impl IndexWriter {
 
     fn delete_matching(&mut self, query: Filter) -> Result<usize> {
         let store = self.inner.dir.join(STORE);
-        let count = guarded_ours(&store, || self.base.count(&query))?;
+        let count = guarded_ours(&store, || self.base.count(&query, &crate::NoProgress))?;
         self.tantivy()?.delete_query(query.into_query()).map_err(|e| tantivy_error(&store, e))?;
         self.changed = true;
         Ok(count)

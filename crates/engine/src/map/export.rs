@@ -57,7 +57,7 @@ pub fn write_html(index: &Index, to: &Path, config: &HtmlMapConfig, progress: &d
     let map = make(index, &config.map, progress)?;
     let titles = titles(index, &map, config.titles, progress)?;
     progress.stage("writing the map", None);
-    let packed = pack(&payload(index, &map, &titles, &config.attributes)?)?;
+    let packed = pack(&payload(index, &map, &titles, &config.attributes, progress)?)?;
     let page = page(&config.title, &packed);
     crate::disk::replace(to, page.as_bytes())?;
     Ok(HtmlMap { documents: map.len() as u64, titles: titles.len() as u64, bytes: page.len() as u64 })
@@ -72,7 +72,7 @@ fn titles(index: &Index, map: &DocumentMap, most: usize, progress: &dyn Progress
         if progress.interrupted() {
             return Err(Error::Interrupted);
         }
-        for record in map.documents(index, part)? {
+        for record in map.documents(index, part, progress)? {
             titles.push(match record {
                 Some(record) => {
                     let title = topics::title(&record).unwrap_or_else(|| format!("document {}", record.id));
@@ -87,10 +87,16 @@ fn titles(index: &Index, map: &DocumentMap, most: usize, progress: &dyn Progress
 }
 
 /// The length of the JSON and that of the map as `u32`, the map, the values of each attribute as `u16`, the JSON.
-fn payload(index: &Index, map: &DocumentMap, titles: &[serde_json::Value], attributes: &[String]) -> Result<Vec<u8>> {
+fn payload(
+    index: &Index,
+    map: &DocumentMap,
+    titles: &[serde_json::Value],
+    attributes: &[String],
+    progress: &dyn Progress,
+) -> Result<Vec<u8>> {
     let (mut named, mut values) = (Vec::new(), Vec::new());
     for name in attributes {
-        let found = map.values(index, name, VALUES)?;
+        let found = map.values(index, name, VALUES, progress)?;
         named.push(json!({ "name": name, "names": found.names }));
         found.values.iter().for_each(|value| values.extend_from_slice(&value.to_le_bytes()));
     }

@@ -1,11 +1,12 @@
 //! Labels of a map: names of topics and of their merges, each in the middle of its documents.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::topics::NamedTopics;
 
 /// A topic of the map.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct MapTopic {
     pub number: usize,
     pub name: String,
@@ -13,7 +14,8 @@ pub struct MapTopic {
 }
 
 /// A name on the map. A label of a merge gives way to those of its children when one looks closer.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct MapLabel {
     pub text: String,
     /// The median of the coordinates of its documents.

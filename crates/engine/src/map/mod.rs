@@ -5,6 +5,7 @@
 //! documents and the options, not on threads or segments.
 
 mod export;
+mod kept;
 mod labels;
 mod landmarks;
 mod layout;
@@ -22,6 +23,7 @@ use crate::index::{Index, Record, Subset, Walk};
 use crate::topics::{self, TopicsConfig};
 use crate::{Error, Progress, Result};
 pub use export::{HtmlMap, HtmlMapConfig, write_html};
+pub use kept::{keep, kept};
 pub use labels::{MapLabel, MapTopic};
 pub use wire::{MAGIC, VERSION};
 
@@ -30,6 +32,9 @@ pub const NO_TOPIC: u16 = u16::MAX;
 
 /// Corners of an area at most.
 pub const MAX_CORNERS: usize = 10_000;
+
+/// Points that are compared with an area between two looks at whether anybody waits.
+const AT_ONCE: usize = 4096;
 
 /// How a map is made.
 #[derive(Clone, Debug, PartialEq)]
@@ -137,20 +142,20 @@ impl DocumentMap {
     }
 
     /// The points of documents, by id; `None` where a document is not in the index, or newer than the map.
-    pub fn find(&self, index: &Index, ids: &[DocId]) -> Result<Vec<Option<u32>>> {
+    pub fn find(&self, index: &Index, ids: &[DocId], progress: &dyn Progress) -> Result<Vec<Option<u32>>> {
         let point = |sequence: u64| self.sequences.binary_search(&sequence).ok().map(|at| self.points[at]);
-        Ok(index.sequences_of(ids)?.into_iter().map(|sequence| sequence.and_then(point)).collect())
+        Ok(index.sequences_of(ids, progress)?.into_iter().map(|sequence| sequence.and_then(point)).collect())
     }
 
     /// The documents of points; `None` where one was deleted or changed since. Points must be less than [`DocumentMap::len`].
-    pub fn documents(&self, index: &Index, points: &[u32]) -> Result<Vec<Option<Record>>> {
+    pub fn documents(&self, index: &Index, points: &[u32], progress: &dyn Progress) -> Result<Vec<Option<Record>>> {
         let sequences: Vec<u64> =
             points.iter().map(|&point| self.sequences[self.places[point as usize] as usize]).collect();
-        index.at_sequences(&sequences)
+        index.at_sequences(&sequences, progress)
     }
 
     /// The documents inside a polygon, by the even-odd rule. Its sides may cross.
-    pub fn inside(&self, polygon: &[[f64; 2]]) -> Result<Subset> {
+    pub fn inside(&self, polygon: &[[f64; 2]], progress: &dyn Progress) -> Result<Subset> {
         if !(3..=MAX_CORNERS).contains(&polygon.len()) {
             return Err(Error::config(format!("an area has {} corners; give 3 to {MAX_CORNERS}", polygon.len())));
         }
@@ -163,16 +168,23 @@ impl DocumentMap {
         };
         let (across, up) = (range(0), range(1));
         let place = |i: usize| (f64::from(self.x[i]), f64::from(self.y[i]));
-        let inside = (0..self.len()).filter(|&i| {
+        let is_inside = |&i: &usize| {
             let (x, y) = place(i);
             across.contains(&x) && up.contains(&y) && is_inside(x, y, polygon)
-        });
-        Ok(Subset::new(inside.map(|i| self.sequences[self.places[i] as usize]).collect()))
+        };
+        let mut inside = Vec::new();
+        // Parts are so small that a look comes soon with all corners that are allowed, too.
+        for begin in (0..self.len()).step_by(AT_ONCE) {
+            progress.go_on()?;
+            let part = (begin..self.len().min(begin + AT_ONCE)).filter(is_inside);
+            inside.extend(part.map(|i| self.sequences[self.places[i] as usize]));
+        }
+        Ok(Subset::new(inside))
     }
 
     /// The values of an attribute by point.
-    pub fn values(&self, index: &Index, attribute: &str, most: usize) -> Result<MapValues> {
-        let found = index.categories(attribute, most)?;
+    pub fn values(&self, index: &Index, attribute: &str, most: usize, progress: &dyn Progress) -> Result<MapValues> {
+        let found = index.categories(attribute, most, progress)?;
         let mut values = vec![MapValues::NONE; self.len()];
         for (sequence, value) in found.values {
             if let Ok(at) = self.sequences.binary_search(&sequence) {

@@ -11,6 +11,8 @@ const NEAREST: usize = 8;
 const FITTED: usize = 12;
 /// The greatest shift that keeps apart documents of one code, of the width of the map.
 const SHIFT: f64 = 0.002;
+/// At either end of an axis, one landmark of so many may be far from the others without making the map wider.
+const FAR: usize = 50;
 const SIDE: f64 = u16::MAX as f64;
 
 /// The place of every document on a square. `plane` has the places of the landmarks.
@@ -30,24 +32,37 @@ pub(super) fn places(points: &Points, landmarks: &Centres, plane: &[[f64; 2]], s
         if total > 0.0 { sum.map(|v| v / total) } else { plane[usize::from(near[0].0)] }
     };
     let raw: Vec<[f64; 2]> = points.map_nearest::<NEAREST, _>(landmarks, place);
-    on_square(&raw, sequences)
+    on_square(&raw, plane, sequences)
+}
+
+/// The part of an axis that the map shows. Few landmarks far from all others do not make the rest small: what is farther away than
+/// half the range of the others lies on the edge.
+fn shown(raw: &[[f64; 2]], plane: &[[f64; 2]], axis: usize) -> (f64, f64) {
+    let (low, high) =
+        raw.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), p| (low.min(p[axis]), high.max(p[axis])));
+    let mut sorted: Vec<f64> = plane.iter().map(|p| p[axis]).collect();
+    sorted.sort_unstable_by(f64::total_cmp);
+    let few = sorted.len() / FAR;
+    let (first, last) = (sorted[few], sorted[sorted.len() - 1 - few]);
+    let reach = (last - first) / 2.0;
+    // Nothing is far from landmarks that all lie in one place.
+    if reach > 0.0 { (low.max(first - reach), high.min(last + reach)) } else { (low, high) }
 }
 
 /// Scales both axes alike into a square, and shifts every document by a hash of its sequence.
-fn on_square(raw: &[[f64; 2]], sequences: &[u64]) -> Vec<[u16; 2]> {
-    let range = |axis: usize| {
-        raw.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), p| (low.min(p[axis]), high.max(p[axis])))
-    };
-    let (x, y) = (range(0), range(1));
+fn on_square(raw: &[[f64; 2]], plane: &[[f64; 2]], sequences: &[u64]) -> Vec<[u16; 2]> {
+    let (x, y) = (shown(raw, plane, 0), shown(raw, plane, 1));
     let width = (x.1 - x.0).max(y.1 - y.0);
     let scale = if width > 0.0 { (1.0 - 2.0 * SHIFT) / width } else { 0.0 };
     let middle = [f64::midpoint(x.0, x.1), f64::midpoint(y.0, y.1)];
+    let edge = [x, y].map(|(low, high)| ((high - low) / 2.0).max(0.0));
     let place = |(place, &sequence): (&[f64; 2], &u64)| {
         let draw = |of: u64| (mix(sequence, of) >> 11) as f64 / (1u64 << 53) as f64;
         // Evenly over a disc.
         let (angle, radius) = (draw(1) * std::f64::consts::TAU, SHIFT * draw(2).sqrt());
         let shift = [radius * angle.cos(), radius * angle.sin()];
-        let on = |axis: usize| ((0.5 + (place[axis] - middle[axis]) * scale + shift[axis]) * SIDE).round() as u16;
+        let from_middle = |axis: usize| (place[axis] - middle[axis]).clamp(-edge[axis], edge[axis]);
+        let on = |axis: usize| ((0.5 + from_middle(axis) * scale + shift[axis]) * SIDE).round() as u16;
         [on(0), on(1)]
     };
     raw.par_iter().zip(sequences).map(place).collect()
@@ -187,12 +202,38 @@ mod tests {
     fn equal_places_are_kept_apart_within_the_square() {
         let raw = vec![[3.0, 4.0]; 500];
         let sequences: Vec<u64> = (0..500).collect();
-        let placed = on_square(&raw, &sequences);
+        let placed = on_square(&raw, &raw, &sequences);
         let distinct: std::collections::HashSet<_> = placed.iter().collect();
         assert!(distinct.len() > 490, "{}", distinct.len());
         let most = (SHIFT * SIDE) as i32 + 1;
         assert!(placed.iter().flatten().all(|&v| (i32::from(v) - 32768).abs() <= most));
-        let ends = on_square(&[[0.0, 0.0], [10.0, 1.0]], &[1, 2]);
+        let two = [[0.0, 0.0], [10.0, 1.0]];
+        let ends = on_square(&two, &two, &[1, 2]);
         assert!(ends[0][0] < 300 && ends[1][0] > 65200, "{ends:?}");
+    }
+
+    #[test]
+    fn far_outliers_do_not_make_the_map_small() {
+        let mut raw: Vec<[f64; 2]> = (0..400).map(|i| [f64::from(i % 20), f64::from(i / 20)]).collect();
+        let sequences: Vec<u64> = (0..404).collect();
+        let range = |placed: &[[u16; 2]], axis: usize| {
+            let values = || placed.iter().map(|place| i32::from(place[axis]));
+            (values().min().unwrap(), values().max().unwrap())
+        };
+        // Nothing is far: the map is as wide as all of it.
+        let near = on_square(&raw, &raw, &sequences);
+        assert!((0..2).all(|axis| range(&near, axis).0 < 300 && range(&near, axis).1 > 65_200));
+        raw.extend([[1e6, 3.0], [-1e5, -1e5], [5.0, 1e9], [6.0, 700.0]]);
+        let placed = on_square(&raw, &raw, &sequences);
+        for axis in 0..2 {
+            let (low, high) = range(&placed[..400], axis);
+            // The others keep their order and half of the map or nearly.
+            assert!(high - low > 29_000, "{low} {high}");
+            let at = |i: usize| placed[i * if axis == 0 { 1 } else { 20 }][axis];
+            assert!((1..20).all(|i| at(i - 1) < at(i)));
+        }
+        let edge = (2.0 * SHIFT * SIDE) as u16 + 1;
+        assert!(placed[400][0] > u16::MAX - edge && placed[401][0] < edge && placed[402][1] > u16::MAX - edge);
+        assert!(placed[403][1] > placed[399][1], "{placed:?}");
     }
 }

@@ -1,6 +1,7 @@
 //! Maps of planted clusters: what is near, what does not matter, and what a map answers.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use kernels::dropout::mix;
 
@@ -121,10 +122,10 @@ fn a_map_names_its_points_and_finds_documents_on_it() {
         assert_eq!((topic.number, &topic.name, topic.documents), (own.number, &own.name, own.documents));
     }
     let ids: Vec<DocId> = [7, 599, 1234].map(DocId::Int).to_vec();
-    let points = map.find(&index, &ids).unwrap();
+    let points = map.find(&index, &ids, &NoProgress).unwrap();
     assert!(points[0].is_some() && points[1].is_some() && points[2].is_none());
     let known: Vec<u32> = points.into_iter().flatten().collect();
-    let documents = map.documents(&index, &known).unwrap();
+    let documents = map.documents(&index, &known, &NoProgress).unwrap();
     assert_eq!(documents.iter().map(|d| d.as_ref().unwrap().id.clone()).collect::<Vec<_>>(), ids[..2]);
     for (point, (id, _, assignment)) in map.points.iter().zip(&found.assignments) {
         let topic = if assignment.outlier { NO_TOPIC } else { assignment.topic };
@@ -137,7 +138,7 @@ fn a_map_names_its_points_and_finds_documents_on_it() {
     });
     assert!(classes.len() == 12 && classes.values().all(|n| (10..=42).contains(n)), "{classes:?}");
 
-    let values = map.values(&index, "class", 3).unwrap();
+    let values = map.values(&index, "class", 3, &NoProgress).unwrap();
     assert_eq!(values.names, [("0", 50), ("1", 50), ("10", 50)].map(|(name, n)| (name.to_owned(), n)));
     for point in 0..600 {
         let class = u64::from(map.places[point]) % CLASSES;
@@ -149,8 +150,8 @@ fn a_map_names_its_points_and_finds_documents_on_it() {
         };
         assert_eq!(values.values[point], expected);
     }
-    assert_eq!(map.values(&index, "labels", 100).unwrap().names.len(), 12);
-    assert!(map.values(&index, "nothing", 9).unwrap().values.iter().all(|v| *v == MapValues::NONE));
+    assert_eq!(map.values(&index, "labels", 100, &NoProgress).unwrap().names.len(), 12);
+    assert!(map.values(&index, "nothing", 9, &NoProgress).unwrap().values.iter().all(|v| *v == MapValues::NONE));
 
     // A document that is deleted is on the map, but no answer.
     let mut writer = index.writer().unwrap();
@@ -158,9 +159,9 @@ fn a_map_names_its_points_and_finds_documents_on_it() {
     writer.commit(&NoProgress).unwrap();
     writer.close(&NoProgress).unwrap();
     index.reload(&NoProgress).unwrap();
-    let documents = map.documents(&index, &known).unwrap();
+    let documents = map.documents(&index, &known, &NoProgress).unwrap();
     assert!(documents[0].is_none() && documents[1].is_some());
-    assert_eq!(map.find(&index, &ids[..1]).unwrap(), [None]);
+    assert_eq!(map.find(&index, &ids[..1], &NoProgress).unwrap(), [None]);
 }
 
 #[test]
@@ -175,19 +176,56 @@ fn an_area_is_an_exact_filter() {
     let quarter = [[-1.0, -1.0], [x, -1.0], [x, y], [-1.0, y]];
     let inside = |i: usize| f64::from(map.x[i]) < x && f64::from(map.y[i]) < y;
     let expected = (0..600).filter(|&i| inside(i)).count();
-    let subset = map.inside(&quarter).unwrap();
+    let subset = map.inside(&quarter, &NoProgress).unwrap();
     assert!(expected > 50 && subset.len() == expected, "{} {expected}", subset.len());
-    assert_eq!(index.count_within(None, &subset).unwrap(), expected);
+    assert_eq!(index.count_within(None, Some(&subset), &NoProgress).unwrap(), expected);
     let class = |i: usize| u64::from(map.places[i]) % CLASSES;
     let ones = (0..600).filter(|&i| inside(i) && class(i) == 1).count();
-    assert_eq!(index.count_within(Some("class:1"), &subset).unwrap(), ones);
+    assert_eq!(index.count_within(Some("class:1"), Some(&subset), &NoProgress).unwrap(), ones);
     // A polygon that crosses itself leaves out what it covers twice.
-    let twice = map.inside(&[&quarter[..], &quarter[..]].concat()).unwrap();
+    let twice = map.inside(&[&quarter[..], &quarter[..]].concat(), &NoProgress).unwrap();
     assert_eq!(twice.len(), 0);
     for (polygon, says) in
         [(vec![[0.0, 0.0]; 2], "3 to"), (vec![[f64::NAN, 0.0]; 3], "corner"), (vec![[1e9, 0.0]; 3], "corner")]
     {
-        assert!(map.inside(&polygon).unwrap_err().to_string().contains(says));
+        assert!(map.inside(&polygon, &NoProgress).unwrap_err().to_string().contains(says));
+    }
+}
+
+/// Interrupted from the question after so many on.
+struct Patience(AtomicUsize);
+
+impl Progress for Patience {
+    fn interrupted(&self) -> bool {
+        self.0.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_err()
+    }
+}
+
+#[test]
+fn counts_facets_and_questions_to_a_map_end_when_nobody_waits() {
+    let dir = tempfile::tempdir().unwrap();
+    let index = index(&dir, 9000, 3);
+    let map = make(&index, &config(), &NoProgress).unwrap();
+    let all = [[-1.0, -1.0], [70_000.0, -1.0], [70_000.0, 70_000.0], [-1.0, 70_000.0]];
+    let subset = map.inside(&all, &NoProgress).unwrap();
+    let ids = [7, 599, 1234].map(DocId::Int);
+    type Ask<'a> = Box<dyn Fn(&dyn Progress) -> Result<()> + 'a>;
+    let asks: [(&str, Ask); 7] = [
+        ("count", Box::new(|p| index.count_within(Some("class:1"), None, p).map(drop))),
+        ("count in an area", Box::new(|p| index.count_within(None, Some(&subset), p).map(drop))),
+        ("facets", Box::new(|p| index.facets(Some("class:1"), 5, p).map(drop))),
+        ("area", Box::new(|p| map.inside(&all, p).map(drop))),
+        ("values", Box::new(|p| map.values(&index, "class", 3, p).map(drop))),
+        ("documents", Box::new(|p| map.documents(&index, &[0, 1, 2], p).map(drop))),
+        ("places", Box::new(|p| map.find(&index, &ids, p).map(drop))),
+    ];
+    for (what, ask) in asks {
+        // Each looks several times: once for each segment, part of the map or document.
+        for looks in 0..3 {
+            let ended = ask(&Patience(AtomicUsize::new(looks)));
+            assert!(matches!(ended, Err(Error::Interrupted)), "{what} after {looks} looks: {ended:?}");
+        }
+        ask(&Patience(AtomicUsize::new(1000))).unwrap();
     }
 }
 
@@ -259,4 +297,51 @@ fn a_file_of_html_holds_the_map_and_no_markup_of_documents() {
     let unknown = HtmlMapConfig { attributes: vec!["nowhere".into()], ..config };
     let said = write_html(&index, &path, &unknown, &NoProgress).unwrap_err().to_string();
     assert!(said.contains("\"nowhere\"") && said.contains("class"), "{said}");
+}
+
+#[test]
+fn a_map_is_kept_with_the_index_it_is_of() {
+    let dir = tempfile::tempdir().unwrap();
+    let index = index(&dir, 600, 2);
+    assert!(kept(&index).unwrap().is_none());
+    let (commit, map) = (index.commit_number(), make(&index, &config(), &NoProgress).unwrap());
+    keep(&index, &map, commit).unwrap();
+    let open = || Index::open(index.dir(), &NoProgress).unwrap();
+    assert_eq!(kept(&open()).unwrap(), Some((commit, map.clone())));
+    assert_eq!(open().commit_number(), commit, "it is told that the map is of the last commit");
+    // A later commit: the map is that of the commit it was made of.
+    let mut writer = index.writer().unwrap();
+    writer.delete(&DocId::Int(7)).unwrap();
+    writer.commit(&NoProgress).unwrap();
+    writer.close(&NoProgress).unwrap();
+    assert_eq!(kept(&open()).unwrap(), Some((commit, map.clone())));
+    assert_ne!(open().commit_number(), commit);
+    // Another index numbers its documents itself.
+    let copy = dir.path().join("copy");
+    crate::index::backup(index.dir(), &copy, crate::index::CopyConfig::default(), &NoProgress).unwrap();
+    assert!(!copy.join("map").exists());
+    let file = index.dir().join("map/last");
+    let good = std::fs::read(&file).unwrap();
+    std::fs::create_dir(copy.join("map")).unwrap();
+    std::fs::write(copy.join("map/last"), &good).unwrap();
+    assert!(kept(&Index::open(&copy, &NoProgress).unwrap()).unwrap().is_none());
+    // A smaller map takes its place.
+    let small = DocumentMap::new(vec![[1, 2]], vec![NO_TOPIC], vec![3], Vec::new(), Vec::new());
+    keep(&index, &small, 9).unwrap();
+    assert_eq!(kept(&index).unwrap(), Some((9, small)));
+    // Any damage is an error, and no part of a map.
+    for at in (0..good.len()).step_by(good.len() / 50).chain([good.len() - 1]) {
+        let mut bad = good.clone();
+        bad[at] ^= 4;
+        std::fs::write(&file, &bad).unwrap();
+        let said = kept(&index).unwrap_err().to_string();
+        assert!(said.contains("map/last") && said.contains("make the map anew"), "{at}: {said}");
+    }
+    for length in [0, 8, 15, 16, 20, 100, good.len() - 1] {
+        std::fs::write(&file, &good[..length]).unwrap();
+        assert!(kept(&index).is_err(), "{length}");
+    }
+    // The folder is a part of the index: one that replaces it may take its place.
+    let config = IndexConfig { replace: true, ..IndexConfig::default() };
+    assert!(kept(&Index::create(index.dir(), &model(), config).unwrap()).unwrap().is_none());
 }

@@ -294,7 +294,7 @@ fn hits_are_documents_with_their_passage_and_the_attributes_of_the_whole() {
     }
     let years = |year: i64| case.all.iter().filter(|long| long.year() == year).count();
     assert_eq!(index.count("year:1982").unwrap(), years(1982));
-    let facet = index.facets(None, 10).unwrap().into_iter().find(|facet| facet.name == "year").unwrap();
+    let facet = index.facets(None, 10, &NoProgress).unwrap().into_iter().find(|facet| facet.name == "year").unwrap();
     assert_eq!(facet.documents as usize, case.all.len());
     assert_eq!(index.records(true).unwrap().count(), case.all.len());
     // Like a document: it is not among its own hits, by none of its chunks.

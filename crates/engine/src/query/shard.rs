@@ -104,12 +104,12 @@ impl ShardView {
         let grouping = Grouping::new(reader, call.group, filter.as_ref(), request.radius, call.first > 0)?;
         let found = group::nearest(reader, grouping.as_ref(), &tables, &request, filter.as_ref())?;
         let scan = begun.elapsed();
-        go_on(progress)?;
+        progress.go_on()?;
 
         let begun = Instant::now();
         let work: Vec<_> = call.queries.iter().zip(&tables).collect();
         let keywords = each(&work, |(query, table)| {
-            go_on(progress)?;
+            progress.go_on()?;
             self.by_keywords(call, query, table, filter.as_ref())
         })?;
         let keyword_time = begun.elapsed();
@@ -117,7 +117,7 @@ impl ShardView {
         let begun = Instant::now();
         let work: Vec<_> = work.into_iter().zip(found).zip(keywords).collect();
         let queries = each(&work, |(((query, table), (near, scanned)), (scores, keywords))| {
-            go_on(progress)?;
+            progress.go_on()?;
             let examples = self.examples(query)?;
             let is_example = |document: &Grouped| examples.contains(&reader.first(document.chunk.address));
             let near: Vec<Grouped> = near.iter().filter(|document| !is_example(document)).copied().collect();
@@ -241,7 +241,7 @@ impl ShardView {
             let table = explained.then(|| DistanceTable::new(shape, query.table.clone())).transpose()?;
             let snippets = self.snippets(query.keywords.as_ref(), call.snippets.as_ref())?;
             let hit = |near: &ShardCandidate| {
-                go_on(progress)?;
+                progress.go_on()?;
                 let hit =
                     fetch::hit(&self.reader, near.candidate(), table.as_ref(), snippets.as_ref(), call.documents)?;
                 room.take(&hit)?;
@@ -271,11 +271,6 @@ pub(crate) trait Shards: Sync {
     fn fetch(&self, calls: &BTreeMap<usize, Fetch>) -> Result<BTreeMap<usize, Vec<Vec<Hit>>>>;
 }
 
-/// Ends work whose caller is gone.
-fn go_on(progress: &dyn Progress) -> Result<()> {
-    if progress.interrupted() { Err(Error::Interrupted) } else { Ok(()) }
-}
-
 /// Shards of this process. Work ends when `progress` is interrupted.
 pub(crate) struct LocalShards<'a> {
     pub views: Vec<ShardView>,
@@ -284,7 +279,7 @@ pub(crate) struct LocalShards<'a> {
 
 impl LocalShards<'_> {
     fn all<T: Send>(&self, ask: impl Fn(&ShardView) -> Result<T> + Sync + Send) -> Result<BTreeMap<usize, T>> {
-        go_on(self.progress)?;
+        self.progress.go_on()?;
         Ok(each(&self.views, ask)?.into_iter().enumerate().collect())
     }
 }

@@ -5,7 +5,7 @@
 //! always part of one commit. An index is kept like one folder; another one is refused, because its files would replace those
 //! of the first.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::io;
 use std::path::Path;
 
@@ -25,12 +25,16 @@ use super::fill::{self, Embeddings, FillConfig, Filled};
 pub struct SyncConfig {
     pub corpus: CorpusConfig,
     pub fill: FillConfig,
+    /// Whether a folder without files empties the index. A disk that is not mounted looks like one.
+    pub allow_empty: bool,
+    /// Maximum number of files that may be gone since the last sync; `None` is no limit.
+    pub max_delete: Option<usize>,
 }
 
 impl Default for SyncConfig {
     fn default() -> Self {
         let fill = FillConfig { commit_every: FillConfig::UPDATES, ..FillConfig::default() };
-        SyncConfig { corpus: CorpusConfig::default(), fill }
+        SyncConfig { corpus: CorpusConfig::default(), fill, allow_empty: false, max_delete: None }
     }
 }
 
@@ -81,7 +85,8 @@ pub struct Looks {
 }
 
 /// Makes the index hold the documents of the files below `folder` as they are now. Documents that came from elsewhere stay.
-/// Interrupted or killed, it keeps what it has committed, and the next call does the rest.
+/// Interrupted or killed, it keeps what it has committed, and the next call does the rest. Nothing changes if more files are gone
+/// than `config` allows.
 pub fn sync(
     index: &Index,
     embedder: &Embedder,
@@ -123,15 +128,21 @@ fn look(
             "sync keeps an index like a folder, so it adds every file; leave on_duplicate out, or run dedup after it",
         ));
     }
-    let fill = config.fill;
+    let SyncConfig { fill, allow_empty, max_delete, .. } = *config;
     let config =
         CorpusConfig { file_hashes: true, on_error: OnError::Skip, unique_ids: false, ..config.corpus.clone() };
     progress.stage("looking at files", None);
     let (files, skipped) = files_below(folder, &config, &mut looks.hashes)?;
     // The writer follows the last commit, which nobody else changes from here on.
     let writer = index.writer()?;
-    let mut known = known(index)?;
+    let known = known(index)?;
     check_folder(&known, folder, &files)?;
+    let count = known.len();
+    let here: HashSet<&str> = files.iter().map(|file| &*file.name).collect();
+    // A file that could not be read is not gone.
+    let is_missing = |name: &str| !here.contains(name) && (skipped.is_empty() || is_gone(&folder.join(name)));
+    let (gone, mut known): (BTreeMap<_, _>, BTreeMap<_, _>) = known.into_iter().partition(|(name, _)| is_missing(name));
+    check_gone(gone.len(), count, folder, files.is_empty() && !allow_empty, max_delete)?;
     let mut work = Work {
         writer,
         chunker: fill::chunker(index, Some(embedder))?,
@@ -146,8 +157,6 @@ fn look(
         progress,
     };
     progress.stage("indexing", None);
-    // A file that could not be read is not gone.
-    let unreadable = !work.synced.skipped.is_empty();
     for file in files {
         match known.remove(&file.name) {
             Some(had) if had.is(&file.hash) => work.synced.unchanged += 1,
@@ -157,10 +166,8 @@ fn look(
             },
         }
     }
-    for (name, had) in known {
-        if !unreadable || is_gone(&folder.join(&name)) {
-            work.delete(&had)?;
-        }
+    for had in gone.values() {
+        work.delete(had)?;
     }
     work.finish()
 }
@@ -168,6 +175,29 @@ fn look(
 /// Whether there is no such file. A folder that cannot be read, or a disk that fails, is no proof of it.
 fn is_gone(path: &Path) -> bool {
     matches!(std::fs::metadata(path), Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory))
+}
+
+/// Refuses to delete the documents of more files than is allowed: of `gone` of the `known` files.
+fn check_gone(gone: usize, known: usize, folder: &Path, empty: bool, max_delete: Option<usize>) -> Result<()> {
+    if gone > 0 && empty {
+        return Err(Error::input(
+            folder.display(),
+            format!(
+                "has no files: 0 of the {known} that the index has are here, and the documents of {gone} would be deleted. Nothing was \
+                 changed. If its disk is not mounted, mount it; if the files were removed on purpose, set allow_empty"
+            ),
+        ));
+    }
+    match max_delete {
+        Some(most) if gone > most => Err(Error::input(
+            folder.display(),
+            format!(
+                "lost {gone} of the {known} files that the index has, and max_delete is {most}. Nothing was changed. If they were \
+                 removed on purpose, set max_delete to {gone} or more"
+            ),
+        )),
+        _ => Ok(()),
+    }
 }
 
 /// Refuses a folder that the index is not of: at least half of the files that the index has are from this folder, or are here

@@ -425,9 +425,9 @@ pub async fn count(
     let index = hosted.index();
     let count = match (access.narrowed(body.filter), within) {
         (None, None) => Ok(index.len()),
-        (Some(filter), None) => super::reading(&server, move |_| index.count(&filter)).await?,
-        (filter, Some(subset)) => {
-            super::reading(&server, move |_| index.count_within(filter.as_deref(), &subset)).await?
+        (filter, within) => {
+            let work = move |cancel: &bounds::Cancel| index.count_within(filter.as_deref(), within.as_ref(), cancel);
+            super::reading(&server, work).await?
         }
     };
     let count = count.map_err(Problem::of(Code::BadQuery))?;

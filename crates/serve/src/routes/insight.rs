@@ -88,7 +88,7 @@ pub async fn facets(
     }
     let index = hosted.index();
     let filter = access.narrowed(options.filter);
-    let facets = super::reading(&server, move |_| index.facets(filter.as_deref(), max_values));
+    let facets = super::reading(&server, move |cancel| index.facets(filter.as_deref(), max_values, cancel));
     let facets = facets.await?.map_err(Problem::of(Code::BadQuery))?;
     let view = |facet: Facet| FacetView {
         documents: facet.documents,

@@ -8,6 +8,7 @@ use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
+use engine::Progress;
 use engine::index::Subset;
 use engine::map::{self, MapConfig, MapLabel, MapTopic, NO_TOPIC};
 use engine::topics;
@@ -51,8 +52,8 @@ pub struct MakeMap {
 
 /// Make a map
 ///
-/// Puts every document on a plane, similar ones near each other, in the background. The server keeps the map until it is made
-/// anew, stops, or gets a new model. The result of the job has the name of the map and its number of documents.
+/// Puts every document on a plane, similar ones near each other, in the background. The map is kept with the index until it is made
+/// anew or the index gets a new model. The result of the job has the name of the map and its number of documents.
 #[utoipa::path(post, path = "/v1/indexes/{index}/map", tag = "jobs", operation_id = "makeMap",
     params(("index" = String, Path, description = "Name of the index")),
     request_body = Option<MakeMap>, responses((status = 202, description = "The job is started", body = JobView), Refusals))]
@@ -68,6 +69,11 @@ pub async fn make(
         let index = hosted.index();
         let commit = index.commit_number();
         let mapped = Mapped::new(commit, map::make(&index, &config, job)?);
+        // It is served without that, too.
+        if let Err(error) = map::keep(&index, &mapped.map, commit) {
+            tracing::warn!(index = hosted.name(), %error, "the map is served, but cannot be kept with the index");
+            job.note("the map is served, but cannot be kept with the index: the server's log says why");
+        }
         let result = serde_json::json!({ "map": mapped.name(), "documents": mapped.map.len() });
         *hosted.map.lock() = Some(Arc::new(mapped));
         Ok(result)
@@ -113,7 +119,7 @@ pub struct MapAbout {
 
 #[derive(Debug, Serialize, ToSchema)]
 pub struct MapView {
-    /// `null` if no map was made since the server started, or since the last training.
+    /// `null` if no map was made since the last training.
     map: Option<MapAbout>,
 }
 
@@ -214,7 +220,7 @@ pub async fn values(
     }
     let mapped = mapped(&hosted)?;
     let index = hosted.index();
-    let work = move |_: &Cancel| mapped.map.values(&index, &options.attribute, most);
+    let work = move |cancel: &Cancel| mapped.map.values(&index, &options.attribute, most, cancel);
     let found = super::reading(&server, work).await?.map_err(Problem::of(Code::BadQuery))?;
     let bytes: Vec<u8> = found.values.iter().flat_map(|value| value.to_le_bytes()).collect();
     let value = |(value, documents)| ValueOfMap { value, documents };
@@ -278,8 +284,8 @@ pub async fn documents(
     };
     let points = body.points.iter().map(point).collect::<Answer<Vec<u32>>>()?;
     let index = hosted.index();
-    let work = move |_: &Cancel| -> engine::Result<DocumentsOfMap> {
-        let records = mapped.map.documents(&index, &points)?;
+    let work = move |cancel: &Cancel| -> engine::Result<DocumentsOfMap> {
+        let records = mapped.map.documents(&index, &points, cancel)?;
         let document = |(&point, record): (&u32, Option<engine::index::Record>)| {
             let record = record?;
             let topic = mapped.map.topic[point as usize];
@@ -323,7 +329,7 @@ pub async fn places(
     let mapped = mapped(&hosted)?;
     let index = hosted.index();
     let ids: Vec<_> = body.ids.into_iter().map(|Id(id)| id).collect();
-    let points = super::reading(&server, move |_| mapped.map.find(&index, &ids)).await?;
+    let points = super::reading(&server, move |cancel| mapped.map.find(&index, &ids, cancel)).await?;
     Ok(Json(PlacesOfMap { points: points.map_err(Problem::of(Code::BadQuery))? }))
 }
 
@@ -357,6 +363,6 @@ pub async fn within(server: &Server, hosted: &Arc<Hosted>, area: Option<Area>) -
         let text = format!("the area was drawn on map {map}, and the map is {} now; draw it again", mapped.name());
         return Err(Problem::conflict(Code::Unsupported, text));
     }
-    let inside = super::reading(server, move |_| mapped.map.inside(&polygon)).await?;
+    let inside = super::reading(server, move |cancel| mapped.map.inside(&polygon, cancel)).await?;
     inside.map(Some).map_err(|error| Problem::bad_request(error.to_string()))
 }

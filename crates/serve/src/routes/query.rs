@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::{FromRequest, Request, State};
-use engine::NoProgress;
 use engine::corpus::DocId;
 use engine::encoder::QueryEncoder;
 use engine::index::{Membership, Subset};
@@ -421,8 +420,8 @@ async fn codeword_terms(server: &Server, hosted: &Arc<Hosted>) -> Answer<Arc<Cod
         return Ok(terms);
     }
     let hosted = hosted.clone();
-    let work = move |_: &Cancel| -> engine::Result<Arc<CodewordTerms>> {
-        let terms = Arc::new(CodewordTerms::of(&index, TERMS, &NoProgress)?);
+    let work = move |cancel: &Cancel| -> engine::Result<Arc<CodewordTerms>> {
+        let terms = Arc::new(CodewordTerms::of(&index, TERMS, cancel)?);
         *hosted.codeword_terms.lock() = Some((documents, terms.clone()));
         Ok(terms)
     };

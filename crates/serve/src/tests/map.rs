@@ -152,3 +152,29 @@ async fn an_area_of_the_map_is_an_exact_filter_of_queries_and_counts() {
         assert_eq!(refused.status, status, "{}", refused.text);
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_map_survives_a_restart_of_the_server() {
+    let bench = Bench::new(|_| {});
+    bench.fill(60).await;
+    let job = made(&bench, json!({ "topics": 3 })).await;
+    let before = points(&bench).await;
+    let about = bench.get("/v1/indexes/news/map").await.body;
+    let bench = bench.restarted(|_| {}).await;
+    assert_eq!(bench.get("/v1/indexes/news/map").await.body, about);
+    let after = points(&bench).await;
+    assert_eq!((after.name, after.x, after.y, after.topic), (before.name, before.x, before.y, before.topic));
+    let area = json!({ "map": job["result"]["map"], "polygon": [[-1, -1], [70000, -1], [70000, 70000], [-1, 70000]] });
+    assert_eq!(bench.ok("POST", "/v1/indexes/news/count", json!({ "area": area })).await["count"], 60);
+    bench.ok("PUT", "/v1/indexes/news/documents", json!({ "documents": [document(200)] })).await;
+    let bench = bench.restarted(|_| {}).await;
+    assert_eq!(bench.get("/v1/indexes/news/map").await.body["map"]["current"], false);
+    // A damaged one is as none, and the index is served.
+    let file = bench.dir.path().join("news/map/last");
+    let mut bytes = std::fs::read(&file).unwrap();
+    bytes[300] ^= 1;
+    std::fs::write(&file, bytes).unwrap();
+    let bench = bench.restarted(|_| {}).await;
+    assert_eq!(bench.get("/v1/indexes/news/map").await.body, json!({ "map": null }));
+    assert_eq!(made(&bench, json!({ "topics": 3 })).await["result"]["documents"], 61);
+}

@@ -173,3 +173,33 @@ async fn documents_of_hits_are_counted_while_they_are_fetched() {
     let (_, a, b) = tokio::join!(bench.call("POST", "/v1/indexes/news/query", large), small(1), small(2));
     assert_eq!((a, b), (200, 200));
 }
+
+#[test]
+fn what_nobody_waits_for_is_not_found_out() {
+    // A runtime with one thread for work that blocks, which is taken.
+    let runtime = tokio::runtime::Builder::new_multi_thread().max_blocking_threads(1).enable_all().build().unwrap();
+    runtime.block_on(async {
+        let bench = Arc::new(Bench::new(|_| {}));
+        bench.fill(30).await;
+        let hosted = bench.server.index("news").unwrap();
+        let (release, held) = std::sync::mpsc::channel::<()>();
+        let busy = tokio::task::spawn_blocking(move || held.recv().unwrap());
+        let ask = |bench: Arc<Bench>| async move {
+            bench.ok("POST", "/v1/indexes/news/query", json!({ "vector": vector(1), "explain": true })).await
+        };
+        let asked = tokio::spawn(ask(bench.clone()));
+        while hosted.finding_terms.try_lock().is_ok() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        // The caller hangs up.
+        asked.abort();
+        assert!(asked.await.unwrap_err().is_cancelled());
+        release.send(()).unwrap();
+        busy.await.unwrap();
+        tokio::task::spawn_blocking(|| ()).await.unwrap();
+        assert!(hosted.codeword_terms.lock().is_none());
+        // Another caller gets all of it.
+        ask(bench.clone()).await;
+        assert!(hosted.codeword_terms.lock().is_some());
+    });
+}

@@ -3,7 +3,7 @@
 use std::process::Stdio;
 
 use super::shim::{Action, Shim};
-use super::world::{OPERATIONS, World};
+use super::world::{OPERATIONS, Operation, World};
 use super::{Draws, rounds};
 
 const EIO: i32 = 5;
@@ -56,6 +56,21 @@ fn a_command_whose_io_fails_reports_it_and_can_be_repeated() {
     eprintln!(
         "{faults} failed calls, {hidden} of them without consequence; the model was right after each and each retry"
     );
+}
+
+#[test]
+fn a_commit_whose_last_rename_fails_reports_it_and_can_be_repeated() {
+    let Some(shim) = Shim::new() else { return };
+    let (mut world, mut draws) = (World::new(), Draws::new());
+    for error in [EIO, ENOSPC] {
+        let step = world.step(Operation::Add, "", &mut draws);
+        shim.order_at("*/store/meta.json", "n", Action::Fail(error), 1);
+        let (succeeded, stderr) = run(&shim, &world, &step.line);
+        assert!(!succeeded && shim.seen() > 0, "{} renames, {succeeded}: {stderr}", shim.seen());
+        world.judge(&step, "", false).unwrap_or_else(|e| panic!("{}\n{e}", step.line));
+        shim.rest();
+        world.repeat(&step, "").unwrap_or_else(|e| panic!("{}\n{e}", step.line));
+    }
 }
 
 /// Whether the command succeeded, and its standard error. It ends with 0 or 1 and never panics.

@@ -1,6 +1,8 @@
 //! Kills and failing I/O calls of the server, and the files it leaves.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
@@ -124,7 +126,7 @@ impl Served {
                         last = (if job["status"] == "succeeded" { 200 } else { 500 }, job);
                         break;
                     }
-                    std::thread::sleep(std::time::Duration::from_millis(2));
+                    std::thread::sleep(Duration::from_millis(2));
                 }
                 if last.0 >= 300 {
                     return Some(last);
@@ -258,4 +260,109 @@ fn a_server_whose_io_fails_answers_and_takes_the_retry() {
         server = served.start(&shim);
     }
     eprintln!("{faults} failed calls of a server; every retry was taken");
+}
+
+/// Documents of a write of [`write_until`].
+const PER_WRITE: u64 = 8;
+
+/// The ids of the documents of a write.
+fn ids_of(write: u64) -> std::ops::Range<u64> {
+    write * PER_WRITE..(write + 1) * PER_WRITE
+}
+
+/// Sends one write after the other until it is told to stop. Returns the number and the status of each.
+fn write_until(server: &Server, first: u64, done: &AtomicBool, acknowledged: &AtomicU64) -> Vec<(u64, u16)> {
+    let mut writes = Vec::new();
+    for write in first.. {
+        if done.load(Ordering::SeqCst) {
+            break;
+        }
+        let rows = ids_of(write).map(|id| json!({ "id": id, "text": format!("ship {id} brings oil") }));
+        let body = json!({ "documents": rows.collect::<Vec<_>>() });
+        let (status, _) = server.try_call("PUT", &format!("{INDEX}/documents"), body).expect("the server answers");
+        writes.push((write, status));
+        acknowledged.fetch_add(u64::from(status < 300), Ordering::SeqCst);
+    }
+    writes
+}
+
+#[test]
+fn a_drop_or_create_that_fails_under_writes_leaves_a_whole_index_or_none() {
+    const EIO: Action = Action::Fail(5);
+    let Some(shim) = Shim::new() else { return };
+    let mut served = Served::new();
+    shim.rest();
+    let mut server = served.start(&shim);
+    // What fails of the drop, and what of the create after it: the calls, the paths that they are on, and which of them. An index
+    // that is not dropped stays; one that cannot be put back is gone.
+    let drops = [
+        ("the rename of a drop", "n", "*/.notes.dropped", 1, true),
+        ("the sync of a drop", "s", "*/made", 1, true),
+        ("the sync of a drop and the way back", "sn", "@(*/made|*/made/notes)", 0, false),
+    ];
+    // A create first removes an empty directory of its name.
+    let creates = [("the rename of a create", "n", "*/made/notes", 2), ("the sync of a create", "s", "*/made", 1)];
+    for (round, (what, fault)) in
+        drops.iter().map(|d| (d.0, Ok(d))).chain(creates.iter().map(|c| (c.0, Err(c)))).enumerate()
+    {
+        server.ok("PUT", INDEX, json!({ "encoder": "tiny", "bits": 32 }));
+        let (done, acknowledged) = (AtomicBool::new(false), AtomicU64::new(0));
+        let (status, writes) = std::thread::scope(|scope| {
+            let write = |first| write_until(&server, first, &done, &acknowledged);
+            let clients = [0, 1].map(|client| scope.spawn(move || write(1000 * (2 * round as u64 + client))));
+            let limit = Instant::now() + Duration::from_secs(60);
+            while acknowledged.load(Ordering::SeqCst) < 4 && Instant::now() < limit {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            if let Ok((_, calls, pattern, nth, _)) = fault {
+                shim.order_at(pattern, calls, EIO, *nth);
+            }
+            let (status, _) = server.call("DELETE", INDEX, Value::Null);
+            shim.rest();
+            done.store(true, Ordering::SeqCst);
+            (status, clients.map(|client| client.join().unwrap()).concat())
+        });
+        assert!(acknowledged.into_inner() >= 4, "{what}: {writes:?}");
+        assert_eq!(status, if fault.is_ok() { 500 } else { 204 }, "{what}");
+        if let Err((_, calls, pattern, nth)) = fault {
+            shim.order_at(pattern, calls, EIO, *nth);
+            let (status, body) = server.call("PUT", INDEX, json!({ "encoder": "tiny", "bits": 32 }));
+            assert_eq!((status, shim.seen()), (500, *nth), "{what}: {body}");
+            shim.rest();
+        }
+        let stays = matches!(fault, Ok((.., true)));
+        for restarted in [false, true] {
+            if restarted {
+                drop(server);
+                server = served.start(&shim);
+            }
+            assert_eq!(server.call("GET", INDEX, Value::Null).0, if stays { 200 } else { 404 }, "{what} {restarted}");
+            let found = served.read().unwrap_or_else(|e| panic!("{what}: {e}"));
+            let Some(texts) = found else {
+                assert!(!stays, "{what}: the index is gone");
+                continue;
+            };
+            assert!(stays && server.count("notes") == texts.len() as u64, "{what} {restarted}");
+            let of_writes: BTreeSet<u64> = writes.iter().flat_map(|(write, _)| ids_of(*write)).collect();
+            assert!(texts.keys().all(|id| of_writes.contains(id)), "{what}: ghosts");
+            for (write, status) in &writes {
+                let count = ids_of(*write).filter(|id| texts.contains_key(id)).count() as u64;
+                let whole = count == PER_WRITE || count == 0 && *status >= 300;
+                assert!(whole, "{what}: {count} documents of a write that was answered with {status}");
+            }
+        }
+        if stays {
+            server.ok("DELETE", INDEX, Value::Null);
+        }
+        // No write to the dropped index is in the next of its name, now and after a restart.
+        server.ok("PUT", INDEX, json!({ "encoder": "tiny", "bits": 32 }));
+        drop(server);
+        server = served.start(&shim);
+        assert_eq!(server.call("GET", "/readyz", Value::Null).1["status"], "ok", "{what}");
+        assert_eq!((server.count("notes"), served.read().unwrap().unwrap().len()), (0, 0), "{what}");
+        server.ok("DELETE", INDEX, Value::Null);
+        let left: Vec<_> =
+            std::fs::read_dir(served.bench.path("made")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert!(left.is_empty(), "{what}: {left:?}");
+    }
 }

@@ -1,20 +1,23 @@
 /* Counts the I/O calls of a program below one folder, and makes the n-th one fail or be the last. Loaded with LD_PRELOAD.
  *
  * FAULTS_UNDER  the folder; other files are left alone
- * FAULTS_ORDER  a file with an order "TOKEN CALLS ACTION NTH". A new token starts counting again, so that a running server can
+ * FAULTS_ORDER  a file with an order "TOKEN CALLS ACTION NTH [PATTERN]". A new token starts counting again, so that a running server can
  *               be given the next order. While the file is empty nothing is counted.
  *                 CALLS   letters: o open, r read, w write, s sync, n names (rename, link, remove, make directory), m map
  *                 ACTION  count, kill (before the call), killed (after it), short (half of a write), or an errno
  *                 NTH     1 is the first; 0 every one
+ *                 PATTERN only calls on paths that match it, as in fnmatch with extended patterns; a rename is on its new name
  * FAULTS_SEEN   the number of calls so far is written there, as decimal digits
  *
- * Calls that a program issues without libc are not seen. The rename that ends a commit is one: rustix makes it as a system call.
+ * Calls that a program issues without libc are not seen. rustix would make the rename that ends a commit so; crates/hack has it use
+ * libc.
  */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <fnmatch.h>
 #include <limits.h>
 #include <pthread.h>
 #include <signal.h>
@@ -33,20 +36,24 @@ enum action { NOTHING, COUNT, KILL, KILLED, SHORT, ERROR };
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static char token[64];
 static long seen;
+/* The path of the call that is being looked at. */
+static __thread char subject[PATH_MAX];
 
 static int below(const char *path) {
     const char *under = getenv("FAULTS_UNDER");
-    return under && strncmp(path, under, strlen(under)) == 0;
+    if (!under || strncmp(path, under, strlen(under)) != 0) return 0;
+    snprintf(subject, sizeof subject, "%s", path);
+    return 1;
 }
 
 static int named(int dir, const char *path) {
-    char full[PATH_MAX], link[64];
+    char full[2 * PATH_MAX], link[64];
     if (path[0] == '/') return below(path);
     if (dir == AT_FDCWD) snprintf(link, sizeof link, "/proc/self/cwd");
     else snprintf(link, sizeof link, "/proc/self/fd/%d", dir);
-    ssize_t n = readlink(link, full, sizeof full - 1);
+    ssize_t n = readlink(link, full, PATH_MAX - 1);
     if (n < 0) return 0;
-    full[n] = 0;
+    snprintf(full + n, sizeof full - n, "/%s", path);
     return below(full);
 }
 
@@ -62,7 +69,7 @@ static int held(int fd) {
 /* What to do with this call. Uses system calls directly, so that it does not count itself. */
 static enum action turn(char call, int *error) {
     const char *order = getenv("FAULTS_ORDER"), *tally = getenv("FAULTS_SEEN");
-    char text[128], now[64], calls[16], action[16];
+    char text[256], now[64], calls[16], action[16], pattern[128];
     long nth;
     int kept = errno;
     enum action result = NOTHING;
@@ -75,7 +82,9 @@ static enum action turn(char call, int *error) {
     errno = kept;
     if (n <= 0) return NOTHING;
     text[n] = 0;
-    if (sscanf(text, "%63s %15s %15s %ld", now, calls, action, &nth) != 4 || !strchr(calls, call)) return NOTHING;
+    int words = sscanf(text, "%63s %15s %15s %ld %127s", now, calls, action, &nth, pattern);
+    if (words < 4 || !strchr(calls, call)) return NOTHING;
+    if (words == 5 && fnmatch(pattern, subject, FNM_EXTMATCH) != 0) return NOTHING;
     pthread_mutex_lock(&lock);
     if (strcmp(now, token)) { strcpy(token, now); seen = 0; }
     seen++;

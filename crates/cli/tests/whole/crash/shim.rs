@@ -54,6 +54,11 @@ impl Shim {
 
     /// Orders `action` at the `nth` call from now on, or at every call with 0.
     pub fn order(&self, calls: &str, action: Action, nth: u64) {
+        self.order_at("*", calls, action, nth);
+    }
+
+    /// The same for calls on paths that match a pattern.
+    pub fn order_at(&self, pattern: &str, calls: &str, action: Action, nth: u64) {
         self.orders.set(self.orders.get() + 1);
         let action = match action {
             Action::Count => "count".to_owned(),
@@ -63,7 +68,7 @@ impl Shim {
             Action::Fail(error) => error.to_string(),
         };
         let _ = std::fs::remove_file(self.folder.path().join("seen"));
-        self.put(&format!("{} {calls} {action} {nth}", self.orders.get()));
+        self.put(&format!("{} {calls} {action} {nth} {pattern}", self.orders.get()));
     }
 
     pub fn rest(&self) {
