@@ -70,7 +70,7 @@ class Fleet:
         self.actors = [
             [ShardActor.options(**options).remote(directory, threads, follow) for _ in range(replicas)] for directory in directories
         ]
-        self.sequences = SequenceActor.remote(directories)
+        self.sequences = SequenceActor.remote(str(out), directories)
         self._turn = itertools.count()
         # By shard: until when nobody waits for it who may do without.
         self._dead: dict[int, float] = {}

@@ -40,7 +40,7 @@ RECALL_SECONDS = 3600.0
 class Searcher(Index):
     """Searches an index in shards as one index: the same answers, in the same order. It takes the calls of
     :class:`micpq.Index` that search and change documents. Any number of threads may use it, and any number of searchers may
-    search one folder; one of them may write.
+    search one folder; a shard is written by one of them, from its first change there until it is closed.
 
     :param out: the folder of shards, which all machines see.
     :param replicas: actors per shard.
