@@ -2,6 +2,7 @@
 
 use engine::corpus::{DocId, Value};
 use engine::query::{Answer, Hit};
+use engine::topics::{CodewordTerms, SharedCodeword};
 use pyo3::IntoPyObjectExt;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
@@ -45,8 +46,8 @@ pub fn attributes<'py>(py: Python<'py>, all: &[(String, Value)]) -> PyResult<Bou
     Ok(out)
 }
 
-/// `(id, distance, score, text, labels, attributes, snippet, codebook_distances, chunk)`.
-fn hit<'py>(py: Python<'py>, hit: &Hit) -> PyResult<Bound<'py, PyTuple>> {
+/// `(id, distance, score, text, labels, attributes, snippet, codebook_distances, chunk, shared codewords)`.
+fn hit<'py>(py: Python<'py>, hit: &Hit, shared: Option<Vec<SharedCodeword>>) -> PyResult<Bound<'py, PyTuple>> {
     let snippet = hit.snippet.as_ref().map(|s| {
         let marks: Vec<(usize, usize)> = s.marks_in_chars().into_iter().map(|m| (m.start, m.end)).collect();
         (s.text.clone(), marks)
@@ -61,15 +62,18 @@ fn hit<'py>(py: Python<'py>, hit: &Hit) -> PyResult<Bound<'py, PyTuple>> {
         snippet,
         hit.codebook_distances.clone(),
         hit.chunk.map(|chunk| (chunk.number, chunk.of, chunk.start)),
+        shared.map(|all| all.into_iter().map(|s| (s.codebook, s.codeword, s.terms)).collect::<Vec<_>>()),
     )
         .into_pyobject(py)
 }
 
-/// `(hits, next, explanation as JSON, {stage: seconds})`.
-pub fn answer<'py>(py: Python<'py>, answer: &Answer) -> PyResult<Bound<'py, PyTuple>> {
+/// `(hits, next, explanation as JSON, {stage: seconds})`. `terms` say what codewords stand for, in an explained answer.
+pub fn answer<'py>(py: Python<'py>, answer: &Answer, terms: Option<&CodewordTerms>) -> PyResult<Bound<'py, PyTuple>> {
+    let asked = answer.explanation.as_ref().map(|explanation| &explanation.codewords);
     let hits = PyList::empty(py);
     for h in &answer.hits {
-        hits.append(hit(py, h)?)?;
+        let shared = || Some(terms?.shared(h.codewords.as_ref()?, asked?));
+        hits.append(hit(py, h, shared())?)?;
     }
     let explanation =
         answer.explanation.as_ref().map(|e| serde_json::to_string(e).expect("plain data has a JSON form"));

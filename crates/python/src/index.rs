@@ -13,8 +13,8 @@ use engine::formats::web;
 use engine::index::{CopyConfig, Index as Engine, IndexConfig, Record, backup, verify};
 use engine::map::{self, HtmlMapConfig};
 use engine::query::{Like, Query, RecallConfig, Searcher};
-use engine::{Error, Matrix, Result};
-use engine::{saved, topics};
+use engine::topics::{CodewordTerms, LatestTerms};
+use engine::{Error, Matrix, Progress, Result, saved, topics};
 use micpq::pipeline::{Embeddings, distill_index};
 use numpy::{PyReadonlyArray1, PyReadonlyArray2};
 use parking_lot::{Mutex, RwLock};
@@ -38,13 +38,15 @@ pub struct Index {
     dir: PathBuf,
     // A folder that is removed with this object.
     temporary: Mutex<Option<PathBuf>>,
+    terms: LatestTerms,
 }
 
 impl Index {
     pub fn opened(index: Engine, embedder: Option<Arc<Embedder>>, temporary: Option<PathBuf>) -> Result<Self> {
         let dir = index.dir().to_path_buf();
         let searcher = Searcher::new(index, embedder)?;
-        Ok(Index { open: RwLock::new(Some(Arc::new(searcher))), dir, temporary: Mutex::new(temporary) })
+        let (open, temporary) = (RwLock::new(Some(Arc::new(searcher))), Mutex::new(temporary));
+        Ok(Index { open, dir, temporary, terms: LatestTerms::default() })
     }
 
     fn searcher(&self) -> PyResult<Arc<Searcher>> {
@@ -52,6 +54,15 @@ impl Index {
         open.clone().ok_or_else(|| {
             exception("ClosedError", format!("index {} is closed; open it again with micpq.open", self.dir.display()))
         })
+    }
+
+    /// What the codewords stand for.
+    fn terms(&self, index: &Engine, progress: &dyn Progress) -> Result<Arc<CodewordTerms>> {
+        let documents = index.len();
+        match self.terms.of(documents) {
+            Some(terms) => Ok(terms),
+            None => Ok(self.terms.set(documents, CodewordTerms::of(index, CodewordTerms::TERMS, progress)?)),
+        }
     }
 
     fn release(&self) {
@@ -82,6 +93,21 @@ pub fn query(examples: &Bound<'_, PyAny>, keywords: Option<String>, encoder: Que
         like.push((one, weight));
     }
     Ok(Query { like, keywords, encoder })
+}
+
+pub fn recall_config(
+    queries: Option<usize>,
+    k: Option<usize>,
+    windows: Option<usize>,
+    rerank: Option<usize>,
+) -> RecallConfig {
+    let defaults = RecallConfig::default();
+    RecallConfig {
+        queries: queries.unwrap_or(defaults.queries),
+        k: k.unwrap_or(defaults.k),
+        windows: windows.unwrap_or(defaults.windows),
+        rerank: rerank.unwrap_or(defaults.rerank),
+    }
 }
 
 /// From this many queries on, a search runs on its own thread, so that Ctrl-C can stop it.
@@ -250,13 +276,7 @@ impl Index {
         stop: Option<&Stop>,
     ) -> PyResult<String> {
         let searcher = self.searcher()?;
-        let defaults = RecallConfig::default();
-        let config = RecallConfig {
-            queries: queries.unwrap_or(defaults.queries),
-            k: k.unwrap_or(defaults.k),
-            windows: windows.unwrap_or(defaults.windows),
-            rerank: rerank.unwrap_or(defaults.rerank),
-        };
+        let config = recall_config(queries, k, windows, rerank);
         work::run(py, None, stop, |progress| {
             let report = searcher.recall(&config, progress)?;
             Ok(serde_json::to_string(&report).expect("plain data has a JSON form"))
@@ -412,12 +432,16 @@ impl Index {
         let (config, encoder) = options::search(options).map_err(raise)?;
         let queries: Vec<Query> =
             queries.into_iter().map(|(like, keywords)| query(&like, keywords, encoder)).collect::<PyResult<_>>()?;
-        let answers = if queries.len() < MIN_QUERIES_FOR_THREAD {
-            work::quick(py, stop, |progress| searcher.search(&queries, &config, progress))?
-        } else {
-            work::run(py, None, stop, |progress| searcher.search(&queries, &config, progress))?
+        let search = |progress: &dyn Progress| {
+            let answers = searcher.search(&queries, &config, progress)?;
+            let terms = config.explain.then(|| self.terms(searcher.index(), progress)).transpose()?;
+            Ok((answers, terms))
         };
-        answers.iter().map(|a| answer(py, a)).collect()
+        let (answers, terms) = match queries.len() < MIN_QUERIES_FOR_THREAD {
+            true => work::quick(py, stop, search)?,
+            false => work::run(py, None, stop, search)?,
+        };
+        answers.iter().map(|a| answer(py, a, terms.as_deref())).collect()
     }
 
     /// All documents as a pyarrow table, in insertion order.

@@ -6,22 +6,25 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use engine::chunk::ChunkConfig;
-use engine::corpus::{Corpus, DocId, Document, to_wire};
-use engine::index::{Index as Engine, IndexConfig, IndexWriter};
+use engine::corpus::{Corpus, DocId, Document, Value, to_wire};
+use engine::encoder::Role;
+use engine::index::{Facet, Index as Engine, IndexConfig, IndexWriter};
 use engine::language::LanguageChoice;
-use engine::query::{Delivery, Query, RemoteSearcher, ShardView};
+use engine::query::{Delivery, Hit, Query, RemoteSearcher, Replies, ShardView, entropy};
 use engine::shards::{ShardManifest, checksum};
-use engine::{Error, Matrix, NoProgress, Result};
-use numpy::PyReadonlyArray2;
+use engine::topics::{CodewordDocuments, CodewordTerms, LatestTerms};
+use engine::{Error, Matrix, NoProgress, Progress, Result};
+use numpy::{PyArray2, PyReadonlyArray2};
 use parking_lot::Mutex;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyTuple};
+use serde_json::json;
 
 use crate::answers::{answer, doc_id};
-use crate::arrays::floats;
+use crate::arrays::{floats, rows};
 use crate::documents::{Documents, dictionary, sequences_of};
 use crate::errors::raise;
-use crate::index::query;
+use crate::index::{query, recall_config};
 use crate::model::Model;
 use crate::options;
 use crate::work;
@@ -157,7 +160,7 @@ const MAX_VIEW_AGE: Duration = Duration::from_secs(60);
 pub struct Shard {
     index: Engine,
     writer: Mutex<Option<IndexWriter>>,
-    // By the token of a request.
+    // By the token of a request, with its last call.
     views: Mutex<HashMap<String, (Instant, Arc<ShardView>)>>,
 }
 
@@ -185,8 +188,9 @@ impl Shard {
     /// The view of a request, which its first call takes.
     fn view(&self, token: &str) -> Result<Arc<ShardView>> {
         let mut views = self.views.lock();
-        views.retain(|_, (taken, _)| taken.elapsed() < MAX_VIEW_AGE);
-        if let Some((_, view)) = views.get(token) {
+        views.retain(|_, (used, _)| used.elapsed() < MAX_VIEW_AGE);
+        if let Some((used, view)) = views.get_mut(token) {
+            *used = Instant::now();
             return Ok(view.clone());
         }
         let view = Arc::new(ShardView::new(&self.index)?);
@@ -377,10 +381,38 @@ impl Shard {
     }
 }
 
-/// A model that searches shards of other processes.
+/// A model that searches shards of other processes. `deliver` gets a list of calls `(shard or None for all, call)` and returns a
+/// dictionary of replies by shard.
 #[pyclass(frozen, module = "micpq._micpq")]
 pub struct Merger {
     searcher: RemoteSearcher,
+    terms: LatestTerms,
+}
+
+/// Delivers calls to shards.
+type Deliver<'a> = &'a (dyn Fn(Vec<Delivery>) -> Result<Replies> + Sync);
+
+/// Runs work that calls shards. An exception of `deliver` is raised as it is.
+fn delivering<T: Send>(
+    py: Python<'_>,
+    deliver: Py<PyAny>,
+    work: impl FnOnce(Deliver<'_>, &dyn Progress) -> Result<T> + Send,
+) -> PyResult<T> {
+    let raised: Mutex<Option<PyErr>> = Mutex::default();
+    let done = work::quick(py, None, |progress| {
+        let deliver = |calls: Vec<Delivery>| -> Result<Replies> {
+            let replies = Python::attach(|py| deliver.call1(py, (calls,)).and_then(|replies| replies.extract(py)));
+            replies.map_err(|problem| {
+                *raised.lock() = Some(problem);
+                Error::Interrupted
+            })
+        };
+        work(&deliver, progress)
+    });
+    match raised.into_inner() {
+        Some(problem) => Err(problem),
+        None => done,
+    }
 }
 
 #[pymethods]
@@ -389,11 +421,11 @@ impl Merger {
     fn new(model: &Model, rerank_vectors: &str, store: &str, language: &str) -> PyResult<Self> {
         let parsed = || Ok((rerank_vectors.parse()?, store.parse()?, language.parse()?));
         let (rerank_vectors, store, language) = parsed().map_err(raise)?;
-        Ok(Merger { searcher: RemoteSearcher::new(model.engine().clone(), rerank_vectors, store, language) })
+        let searcher = RemoteSearcher::new(model.engine().clone(), rerank_vectors, store, language);
+        Ok(Merger { searcher, terms: LatestTerms::default() })
     }
 
-    /// Answers queries like `Index.search`. `deliver` gets a list of calls `(shard or None for all, call)` and returns a
-    /// dictionary of replies by shard.
+    /// Answers queries like `Index.search`.
     fn search<'py>(
         &self,
         py: Python<'py>,
@@ -404,21 +436,102 @@ impl Merger {
         let (config, encoder) = options::search(options).map_err(raise)?;
         let queries: Vec<Query> =
             queries.into_iter().map(|(like, keywords)| query(&like, keywords, encoder)).collect::<PyResult<_>>()?;
-        // An exception of `deliver` is raised as it is.
-        let raised: Mutex<Option<PyErr>> = Mutex::default();
-        let answers = work::quick(py, None, |progress| {
-            let deliver = |calls: Vec<Delivery>| -> Result<BTreeMap<usize, String>> {
-                let replies = Python::attach(|py| deliver.call1(py, (calls,)).and_then(|replies| replies.extract(py)));
-                replies.map_err(|problem| {
-                    *raised.lock() = Some(problem);
-                    Error::Interrupted
-                })
-            };
-            self.searcher.search(deliver, &queries, &config, progress)
-        });
-        if let Some(problem) = raised.lock().take() {
-            return Err(problem);
+        let (answers, terms) = delivering(py, deliver, |deliver, progress| {
+            let answers = self.searcher.search(deliver, &queries, &config, progress)?;
+            Ok((answers, config.explain.then(|| self.terms(deliver)).transpose()?))
+        })?;
+        answers.iter().map(|a| answer(py, a, terms.as_deref())).collect()
+    }
+
+    /// The attributes with their most frequent values, as JSON text.
+    fn facets(&self, py: Python<'_>, filter: Option<String>, values: usize, deliver: Py<PyAny>) -> PyResult<String> {
+        let facets =
+            delivering(py, deliver, |deliver, _| self.searcher.survey(deliver).facets(filter.as_deref(), values))?;
+        let value = |name: &str, (value, count): &(Value, u64)| json!({ "value": value, "count": count, "filter": Facet::filter(name, value) });
+        let facet = |facet: &Facet| {
+            json!({
+                "name": facet.name, "documents": facet.documents, "distinct": facet.distinct,
+                "least": facet.range.map(|range| range.0), "greatest": facet.range.map(|range| range.1),
+                "values": facet.values.iter().map(|one| value(&facet.name, one)).collect::<Vec<_>>(),
+            })
+        };
+        Ok(facets.iter().map(facet).collect::<serde_json::Value>().to_string())
+    }
+
+    /// Documents per codeword of each codebook, and the entropy of each codebook.
+    fn usage(&self, py: Python<'_>, deliver: Py<PyAny>) -> PyResult<(Vec<Vec<u64>>, Vec<f64>)> {
+        let usage = delivering(py, deliver, |deliver, _| self.searcher.survey(deliver).usage())?;
+        let entropy = entropy(&usage);
+        Ok((usage, entropy))
+    }
+
+    /// The documents of a codeword, and the terms that characterise them, as JSON text.
+    fn codeword(
+        &self,
+        py: Python<'_>,
+        codebook: usize,
+        codeword: usize,
+        documents: usize,
+        deliver: Py<PyAny>,
+    ) -> PyResult<String> {
+        let found = delivering(py, deliver, |deliver, _| {
+            CodewordDocuments::of_shards(&self.searcher.survey(deliver), (codebook, codeword), documents)
+        })?;
+        let document = |hit: &Hit| {
+            let attributes: BTreeMap<_, _> = hit.attributes.iter().map(|(name, value)| (name, value)).collect();
+            json!({ "id": hit.id, "text": hit.text, "labels": hit.labels, "attributes": attributes })
+        };
+        let documents: Vec<_> = found.documents.iter().map(document).collect();
+        Ok(json!({ "documents": documents, "marks": found.marks }).to_string())
+    }
+
+    /// Recall like `Index.recall`.
+    #[pyo3(signature = (deliver, queries=None, k=None, windows=None, rerank=None))]
+    fn recall(
+        &self,
+        py: Python<'_>,
+        deliver: Py<PyAny>,
+        queries: Option<usize>,
+        k: Option<usize>,
+        windows: Option<usize>,
+        rerank: Option<usize>,
+    ) -> PyResult<String> {
+        let config = recall_config(queries, k, windows, rerank);
+        let report = delivering(py, deliver, |deliver, _| self.searcher.recall(deliver, &config))?;
+        Ok(serde_json::to_string(&report).expect("plain data has a JSON form"))
+    }
+
+    /// Embeddings `[texts, inputs]` of texts or of their token ids, and the number of tokens.
+    fn embed<'py>(
+        &self,
+        py: Python<'py>,
+        texts: Vec<String>,
+        tokens: Option<Vec<Vec<u32>>>,
+        of_queries: bool,
+    ) -> PyResult<(Bound<'py, PyArray2<f32>>, usize)> {
+        let role = if of_queries { Role::Query } else { Role::Document };
+        let (embeddings, tokens) = work::run(py, None, None, |progress| {
+            let embedder = self.searcher.embedder(progress)?;
+            let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+            let tokens = tokens.map_or_else(|| embedder.tokens_of(role, &texts), Ok)?;
+            let count = tokens.iter().map(Vec::len).sum();
+            Ok((embedder.encode_tokens_of(role, &tokens, progress)?, count))
+        })?;
+        Ok((rows(py, embeddings.as_slice().to_vec(), self.searcher.model().inputs())?, tokens))
+    }
+}
+
+impl Merger {
+    /// What the codewords of all shards stand for.
+    fn terms(&self, deliver: Deliver<'_>) -> Result<Arc<CodewordTerms>> {
+        let survey = self.searcher.survey(deliver);
+        let documents = survey.documents()?;
+        match self.terms.of(documents) {
+            Some(terms) => Ok(terms),
+            None => {
+                let terms = CodewordTerms::of_shards(&survey, self.searcher.language(), CodewordTerms::TERMS)?;
+                Ok(self.terms.set(documents, terms))
+            }
         }
-        answers?.iter().map(|a| answer(py, a)).collect()
     }
 }

@@ -57,6 +57,11 @@ def test_search_takes_pages_filters_examples_and_a_radius(shared):
     assert len(explained[0].codebook_distances) == 4 and explained.explanation["candidates"] > 0
     assert sum(explained[0].codebook_distances) == pytest.approx(explained[0].distance, rel=1e-5)
     assert set(explained.timings) >= {"encode", "scan"}
+    asked = explained.explanation["codewords"]
+    shared_codewords = explained[0].shared
+    assert shared_codewords and all(asked[codebook] == codeword for codebook, codeword, _ in shared_codewords)
+    assert any("wheat" in terms for _, _, terms in shared_codewords)
+    assert first[0].shared is None
 
 
 def test_a_recall_decides_how_many_candidates_are_reranked(shared):

@@ -1,5 +1,6 @@
 """Changes to resident shards: equality over histories, writers beside each other, killed actors, rebalancing."""
 
+import contextlib
 import os
 import random
 import signal
@@ -106,6 +107,47 @@ def test_threads_that_write_beside_each_other_lose_nothing(shards, one):
         expected = {10_000 + 100 * t + 10 * s + i for t in range(3) for s in range(4) for i in range(2, 7)}
         found = {id for id in range(10_000, 10_300) if id in expected and searcher.get(id) is not None}
         assert found == expected
+
+
+def test_two_searchers_write_different_shards_at_once_and_lose_nothing(shards):
+    with micpq.ray.Searcher(shards, timeout=60) as one_of_both, micpq.ray.Searcher(shards, timeout=60) as other:
+        searchers, problems, together = [one_of_both, other], [], threading.Barrier(2)
+        owned = [[id for id in range(10_000, 11_000) if micpq._micpq.route(id, 3) == shard][:8] for shard in range(3)]
+
+        def write(number):
+            try:
+                together.wait()
+                for id in owned[number][:6]:
+                    assert searchers[number].add([{"id": id, "text": "dock union"}]) == 1
+            except BaseException as problem:
+                problems.append(problem)
+
+        threads = [threading.Thread(target=write, args=(number,)) for number in range(2)]
+        [thread.start() for thread in threads]
+        [thread.join() for thread in threads]
+        assert not problems
+        for searcher in searchers:
+            searcher.reload()
+            found = searcher._get([*range(600), *owned[0][:6], *owned[1][:6]])
+            assert all(found) and len({document["sequence"] for document in found}) == 612
+        # No sequence is given out twice, committed or not.
+        first, second, third = (ray.get(searcher._fleet.sequences.reserve.remote(5, 0)) for searcher in (one_of_both, other, one_of_both))
+        assert first + 5 == second and second + 5 == third
+        # A change that needs a shard of the other searcher is refused, and stored when that one is closed.
+        rows = [{"id": owned[shard][7], "text": "dock union"} for shard in range(3)]
+        with pytest.raises(micpq.BusyError, match="another process writes"):
+            other.add(rows)
+        one_of_both.close()
+        limit, stored = time.monotonic() + 60, 0
+        while not stored and time.monotonic() < limit:
+            # Until its processes have ended.
+            with contextlib.suppress(micpq.BusyError):
+                stored = other.add(rows)
+        other.reload()
+        found = other._get([*range(600), *(id for own in owned for id in own)])
+        expected = {*range(600), *owned[0][:6], *owned[1][:6], *(row["id"] for row in rows)}
+        assert stored == 3 and {document["id"] for document in found if document} == expected
+        assert len({document["sequence"] for document in found if document}) == len(expected)
 
 
 def test_one_searcher_writes_and_others_follow(shards, one):

@@ -26,6 +26,9 @@ def test_all_fronts_follow_a_process_that_writes(served):
     shards, server = served
     refused = send(server, "/v1/indexes/news/documents", {"documents": [{"id": 1, "text": "x"}]}, "PUT")
     assert refused[0] == 409 and refused[1]["error"]["code"] == "unsupported"
+    refused = send(server, "/v1/jobs", method="GET")
+    assert refused[0] == 409 and refused[1]["error"]["code"] == "unsupported"
+    assert send(server, "/v1/indexes/news/facets", method="GET")[0] == 200
     with micpq.ray.Searcher(shards) as writer:
         assert writer.add(news(3000, 3010)) == 10
     limit, same = time.monotonic() + 60, 0

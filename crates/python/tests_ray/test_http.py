@@ -83,11 +83,13 @@ def test_every_operation_of_the_description_has_an_answer(server):
             filled = path.replace("{index}", "news").replace("{codebook}", "0").replace("{codeword}", "0").replace("{job}", "0").replace("{id}", "nobody")
             status, found, _ = send(server, filled, {} if method in ("put", "post") else None, method.upper())
             if status == 409:
-                assert found["error"]["code"] == "unsupported"
+                assert found["error"]["code"] == "unsupported" and len(found["error"]["message"]) > 60
                 unsupported.add(operation["operationId"])
             assert status != 404 or found["error"]["code"] != "unknown_path", path
-    assert not {"query", "queryBatch", "upsertDocuments", "getDocument", "deleteDocument", "countDocuments", "getHealth"} & unsupported
-    assert {"dropIndex", "trainIndex", "getMap"} <= unsupported
+    assert unsupported == {
+        "createIndex", "dropIndex", "trainIndex", "findDuplicates", "findTopics", "getTopics", "makeMap", "getMap", "getMapPoints", "getMapValues",
+        "getMapDocuments", "getMapPlaces", "listSavedQueries", "saveQuery", "removeSavedQuery", "listMatches", "createBackup",
+    }  # fmt: skip
 
 
 def test_refusals_have_the_codes_of_the_server(server):

@@ -13,8 +13,10 @@ import pytest
 import ray
 from bench import news
 from conftest import SEARCHES, Killer, assert_equal, pid_of
+from pyarrow import fs
 
 import micpq.ray
+from micpq.ray import _snapshot
 from micpq.ray._fleet import Replaced
 
 DRIVER = """
@@ -237,6 +239,29 @@ def test_a_killed_snapshot_is_none_and_the_next_clears_up(cluster, shards, one, 
     micpq.ray.restore(tmp_path / "monday", tmp_path / "back")
     with micpq.ray.Searcher(tmp_path / "back") as searcher:
         assert_equal(one, searcher, SEARCHES[:4])
+
+
+def test_two_attempts_of_a_snapshot_task_do_not_mix(cluster, shards, tmp_path):
+    """Ray may run a task twice at once, and a change may be committed between the two."""
+    place, files = tmp_path / "monday", fs.LocalFileSystem()
+    directory = micpq.ray.Manifest.read(shards).directories(shards)[0]
+
+    def attempt():
+        return ray.get(_snapshot._save.remote(str(directory), files, str(place), "call"))
+
+    first = attempt()
+    with micpq.ray.Searcher(shards) as searcher:
+        searcher.add(news(3000, 3030))
+    second = attempt()
+    assert second["documents"] > first["documents"]
+    for record in (first, second):
+        back = tmp_path / record["folder"]
+        ray.get(_snapshot._load.remote(files, str(place / record["folder"]), str(back), record["files"]))
+        assert len(micpq._micpq.Shard.open(back)) == record["documents"]
+    _snapshot._remove_others(files, str(place), "another call", set())
+    assert {path.name for path in place.iterdir()} == {first["folder"], second["folder"]}
+    _snapshot._remove_others(files, str(place), "call", {second["folder"]})
+    assert {path.name for path in place.iterdir()} == {second["folder"]}
 
 
 def test_a_killed_restore_goes_on_with_its_own_snapshot_only(cluster, shards, one, tmp_path):

@@ -122,7 +122,7 @@ def test_a_searcher_has_every_call_of_an_index_or_refuses_it(shards, one):
         own = {name for name, value in vars(micpq.Index).items() if callable(value) or isinstance(value, (property, classmethod))}
         public = {name for name in own if not name.startswith("_")}
         assert public - shared - set(vars(micpq.ray.Searcher)) == set()
-        for name in ("compact", "recall", "verify", "codes", "to_pandas"):
+        for name in ("compact", "dedup", "verify", "codes", "to_pandas"):
             with pytest.raises(micpq.ConfigError, match="works on one shard"):
                 getattr(searcher, name)()
     with pytest.raises(micpq.ClosedError):

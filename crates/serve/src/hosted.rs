@@ -7,7 +7,7 @@ use std::time::SystemTime;
 use engine::index::Index;
 use engine::model::Encoders;
 use engine::query::{Query, RecallReport, SearchConfig, Searcher};
-use engine::topics::CodewordTerms;
+use engine::topics::LatestTerms;
 use engine::{Error, NoProgress, Result};
 use parking_lot::{Mutex, RwLock};
 
@@ -29,8 +29,8 @@ pub struct Hosted {
     pub map: Mutex<Option<Arc<Mapped>>>,
     /// The last topics that were found, of the model that is served now.
     pub topics: Mutex<Option<Arc<serde_json::Value>>>,
-    /// What codewords stand for, and the number of documents when that was found out.
-    pub codeword_terms: Mutex<Option<(usize, Arc<CodewordTerms>)>>,
+    /// What codewords stand for, by the model that is served now.
+    pub codeword_terms: LatestTerms,
     /// Held while that is found out.
     pub finding_terms: tokio::sync::Mutex<()>,
     /// The last measurement of recall, of the model that is served now.
@@ -64,7 +64,7 @@ impl Hosted {
             seen: Mutex::new(None),
             map: Mutex::new(map),
             topics: Mutex::new(None),
-            codeword_terms: Mutex::new(None),
+            codeword_terms: LatestTerms::default(),
             finding_terms: tokio::sync::Mutex::new(()),
             recall: Mutex::new(None),
             queries,
@@ -99,7 +99,7 @@ impl Hosted {
         *self.searcher.write() = new;
         *self.map.lock() = map;
         *self.topics.lock() = None;
-        *self.codeword_terms.lock() = None;
+        self.codeword_terms.clear();
         *self.recall.lock() = None;
         Ok(())
     }

@@ -77,7 +77,6 @@ mod scope;
 mod jobs;
 mod retrain;
 
-mod insight;
 mod metrics;
 
 #[cfg(test)]

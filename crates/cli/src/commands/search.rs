@@ -189,16 +189,20 @@ impl Session<'_> {
         print_text(answer, score, self.show_cursor, terms)
     }
 
-    /// `None` without an explanation, and over shards, whose terms would be those of one of them.
+    /// `None` without an explanation.
     fn terms(&self) -> Result<Option<&CodewordTerms>> {
         /// Terms per codeword.
         const TERMS: usize = 4;
-        let [index] = self.searcher.indexes() else { return Ok(None) };
         if !self.config.explain {
             return Ok(None);
         }
         if self.terms.get().is_none() {
-            let _ = self.terms.set(CodewordTerms::of(index, TERMS, self.progress)?);
+            let terms = match self.searcher.indexes() {
+                [index] => CodewordTerms::of(index, TERMS, self.progress)?,
+                [first, ..] => CodewordTerms::of_shards(&self.searcher.survey()?, first.language(), TERMS)?,
+                [] => return Ok(None),
+            };
+            let _ = self.terms.set(terms);
         }
         Ok(self.terms.get())
     }

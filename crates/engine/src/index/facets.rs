@@ -2,11 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use serde::{Deserialize, Serialize};
 use tantivy::SegmentReader;
 use tantivy::columnar::DynamicColumn;
 
 use super::files::Part;
-use super::filter::{Bitmap, matching};
+use super::filter::{Bitmap, Filter, matching};
+use super::reader::Reader;
 use super::stats::columnar;
 use super::{Index, STORE, guarded_ours};
 use crate::corpus::Value;
@@ -44,7 +46,7 @@ impl Facet {
     }
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 enum Key {
     Bool(bool),
     Int(i64),
@@ -53,10 +55,46 @@ enum Key {
     Text(String),
 }
 
-#[derive(Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(from = "WireSeen", into = "WireSeen")]
 struct Seen {
     documents: u64,
     counts: BTreeMap<Key, u64>,
+}
+
+/// Documents, and the count of each value. Names of JSON are strings only, so values are in a list.
+type WireSeen = (u64, Vec<(Key, u64)>);
+
+impl From<WireSeen> for Seen {
+    fn from((documents, counts): WireSeen) -> Seen {
+        Seen { documents, counts: counts.into_iter().collect() }
+    }
+}
+
+impl From<Seen> for WireSeen {
+    fn from(seen: Seen) -> WireSeen {
+        (seen.documents, seen.counts.into_iter().collect())
+    }
+}
+
+/// How many documents have each value of each attribute. Counts of shards add up to those of one index.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct FacetCounts(BTreeMap<String, Seen>);
+
+impl FacetCounts {
+    pub fn add(&mut self, other: FacetCounts) {
+        for (name, other) in other.0 {
+            let seen = self.0.entry(name).or_default();
+            seen.documents += other.documents;
+            other.counts.into_iter().for_each(|(key, count)| *seen.counts.entry(key).or_default() += count);
+        }
+    }
+
+    /// The `most` frequent values of each attribute.
+    pub fn facets(self, most: usize) -> Vec<Facet> {
+        let seen = self.0.into_iter().filter(|(_, seen)| seen.documents > 0);
+        seen.map(|(name, seen)| seen.facet(name, most)).collect()
+    }
 }
 
 /// Labels are reported like an attribute of this name.
@@ -66,16 +104,27 @@ impl Index {
     /// The `most` frequent values of every attribute, and of the labels, among the matching documents.
     pub fn facets(&self, filter: Option<&str>, most: usize, progress: &dyn Progress) -> Result<Vec<Facet>> {
         let snapshot = self.inner.snapshot();
+        let filter = guarded_ours(&self.inner.dir.join(STORE), || {
+            snapshot.require(Part::Columns)?;
+            filter.map(|text| self.inner.parse_filter(text, Some(&snapshot))).transpose()
+        })?;
+        Ok(Reader::new(self.inner.clone(), snapshot).facet_counts(filter.as_ref(), progress)?.facets(most))
+    }
+}
+
+impl Reader {
+    /// The values of every attribute, and of the labels, among the matching documents.
+    pub fn facet_counts(&self, filter: Option<&Filter>, progress: &dyn Progress) -> Result<FacetCounts> {
+        let snapshot = &self.snapshot;
         let mut seen: BTreeMap<String, Seen> = BTreeMap::new();
         guarded_ours(&self.inner.dir.join(STORE), || {
             snapshot.require(Part::Columns)?;
-            let filter = filter.map(|text| self.inner.parse_filter(text, Some(&snapshot))).transpose()?;
             if filter.is_some() {
                 snapshot.require(Part::Terms)?;
             }
             for (ordinal, reader) in snapshot.searcher().segment_readers().iter().enumerate() {
                 progress.go_on()?;
-                let rows = match &filter {
+                let rows = match filter {
                     Some(filter) => matching(snapshot.searcher(), reader, filter)?,
                     None => living(reader),
                 };
@@ -84,7 +133,7 @@ impl Index {
             }
             Ok(())
         })?;
-        Ok(seen.into_iter().filter(|(_, seen)| seen.documents > 0).map(|(name, seen)| seen.facet(name, most)).collect())
+        Ok(FacetCounts(seen))
     }
 }
 

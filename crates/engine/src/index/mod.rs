@@ -69,6 +69,7 @@ use parking_lot::{Mutex, RwLock};
 pub use backup::{Copied, CopyConfig, backup, restore};
 pub use claim::Claim;
 pub use facets::Facet;
+pub(crate) use facets::FacetCounts;
 pub(crate) use filter::{ALL, Bitmap, Filter};
 pub use filter::{check_filter, filter_within};
 pub use info::{Bytes, Info};

@@ -45,6 +45,11 @@ impl Reader {
         self.snapshot.number()
     }
 
+    /// [`Index::len`] of this commit.
+    pub fn len(&self) -> usize {
+        self.snapshot.documents()
+    }
+
     /// Number of living documents.
     pub fn documents(&self) -> u64 {
         self.snapshot.searcher().num_docs()

@@ -26,10 +26,7 @@ pub struct Walk {
 impl Index {
     /// Takes the current commit. Uses 8 bytes per document for the order.
     pub fn walk(&self) -> Result<Walk> {
-        let snapshot = self.inner.sound()?;
-        let is_first = |address: &DocAddress| snapshot.first(*address) == *address;
-        let order = guarded_ours(&self.inner.dir.join(STORE), || Ok(in_order(&snapshot).filter(is_first).collect()))?;
-        Ok(Walk { inner: self.inner.clone(), snapshot, order })
+        self.reader()?.walk()
     }
 
     /// The rerank vector of a document, of its first chunk where there are chunks; `None` if there is no such document or the
@@ -79,7 +76,22 @@ impl Index {
 
     /// Documents per codeword of each codebook, without deleted ones: `[num_codebooks][codebook_size]`.
     pub fn usage(&self, progress: &dyn Progress) -> Result<Vec<Vec<u64>>> {
-        let snapshot = self.inner.snapshot();
+        Reader::new(self.inner.clone(), self.inner.snapshot()).usage(progress)
+    }
+}
+
+impl Reader {
+    /// All documents of this commit. Uses 8 bytes per document for the order.
+    pub fn walk(&self) -> Result<Walk> {
+        let snapshot = &self.snapshot;
+        let is_first = |address: &DocAddress| snapshot.first(*address) == *address;
+        let order = guarded_ours(&self.inner.dir.join(STORE), || Ok(in_order(snapshot).filter(is_first).collect()))?;
+        Ok(Walk { inner: self.inner.clone(), snapshot: snapshot.clone(), order })
+    }
+
+    /// See [`Index::usage`].
+    pub fn usage(&self, progress: &dyn Progress) -> Result<Vec<Vec<u64>>> {
+        let snapshot = &self.snapshot;
         let shape = self.inner.model.shape();
         guarded_ours(&self.inner.dir.join(STORE), || {
             snapshot.require(Part::Columns)?;
@@ -158,6 +170,12 @@ impl Walk {
     /// A reader of the same commit.
     pub(crate) fn reader(&self) -> Reader {
         Reader::new(self.inner.clone(), self.snapshot.clone())
+    }
+
+    /// How many documents were inserted before this sequence.
+    pub(crate) fn before(&self, sequence: u64) -> usize {
+        let columns = |address: &DocAddress| &self.snapshot.segments()[address.segment_ord as usize].columns;
+        self.order.partition_point(|address| columns(address).sequence.get_val(address.doc_id) < sequence)
     }
 
     /// Where the `i`-th document is in this commit.

@@ -223,6 +223,57 @@ pub(crate) struct FetchQuery {
     pub table: Vec<f32>,
 }
 
+/// What a shard is asked about all its documents.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Question {
+    /// How many documents there are.
+    Documents,
+    /// The values of attributes.
+    Facets(Option<FilterText>),
+    /// Documents per codeword.
+    Usage,
+    /// Documents per codeword among those that have one codeword.
+    Members { codebook: usize, codeword: usize },
+    /// How many documents were inserted before each of these sequences.
+    Before(Vec<u64>),
+    /// Codes and texts of the documents at these places in the order of insertion of a commit.
+    Texts { commit: u64, places: Vec<usize> },
+    /// Rerank vectors and codes of the documents at these places.
+    Vectors { commit: u64, places: Vec<usize> },
+    /// The nearest documents of each query by their rerank vectors.
+    Nearest { queries: Vec<WireVector>, k: usize },
+    /// How many documents are before some others, by code.
+    Ranks(Vec<RankQuery>),
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct WireVector(#[serde(with = "all_bits")] pub Vec<f32>);
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct StoredVector {
+    pub vector: WireVector,
+    pub code: Vec<u8>,
+}
+
+/// A document among the nearest of a query by rerank vectors.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct NearVector {
+    /// 1 minus the cosine.
+    #[serde(with = "bits")]
+    pub distance: f32,
+    pub sequence: u64,
+    pub code: Vec<u8>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct RankQuery {
+    // [codebooks, codewords]
+    pub table: WireVector,
+    /// Bits of the distance by code, and the sequence.
+    pub documents: Vec<(u32, u64)>,
+}
+
 /// A call in its JSON form.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -230,4 +281,5 @@ pub(crate) enum Call {
     Gather(Gather),
     Find(Box<Find>),
     Fetch(Fetch),
+    Question(Question),
 }

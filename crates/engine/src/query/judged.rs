@@ -5,6 +5,7 @@
 
 use std::time::Instant;
 
+use kernels::scan::Neighbour;
 use serde::Serialize;
 
 use super::ask::{Embedded, Point, Query};
@@ -136,8 +137,8 @@ impl Searcher {
         }
         let walk = self.index().walk()?;
         let found = nearest_by_vectors(&walk, &rows, k, progress)?;
-        let id = |place: usize| Ok(walk.id(place)?.to_string());
-        found.into_iter().map(|places| places.into_iter().map(id).collect()).collect()
+        let id = |near: Neighbour| Ok(walk.id(near.key as usize)?.to_string());
+        found.into_iter().map(|near| near.into_iter().map(id).collect()).collect()
     }
 }
 

@@ -26,9 +26,12 @@ mod fetch;
 mod answer;
 mod wire;
 
+mod survey;
+
 mod searcher;
 
 mod recall;
+mod recall_of_shards;
 mod judged;
 
 #[cfg(test)]
@@ -45,4 +48,5 @@ pub use cursor::Cursor;
 pub use judged::{JudgedConfig, JudgedReport, JudgedWay};
 pub use recall::{DepthRecall, RecallConfig, RecallReport, WindowRecall};
 pub use searcher::{RemoteSearcher, Searcher};
-pub use shard::{Delivery, ShardView};
+pub use shard::{Delivery, Replies, ShardView};
+pub use survey::{CodeAndText, Survey, entropy, members, walk};

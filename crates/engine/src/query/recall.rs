@@ -107,23 +107,15 @@ impl Searcher {
             return Err(Error::config("recall is measured on one index; measure each shard by itself"));
         }
         self.index().expect_one_code_per_document("recall")?;
-        if self.index().rerank_vectors() == RerankVectors::None {
-            return Err(Error::config(
-                "the index stores no rerank vectors to compare with; build it with rerank_vectors int8 or f16",
-            ));
-        }
+        expect_vectors(self.index().rerank_vectors())?;
         let walk = self.index().walk()?;
-        if walk.len() < MIN_DOCUMENTS {
-            let problem =
-                format!("the index has {} documents; recall says something from {MIN_DOCUMENTS} on", walk.len());
-            return Err(Error::config(problem));
-        }
+        expect_enough(walk.len())?;
         let windows = windows(walk.len(), config);
         let asked: Vec<usize> = windows.iter().flat_map(|w| w.queries.iter().copied()).collect();
         let queries = vectors(&walk, &asked)?;
         let exact = nearest_by_vectors(&walk, &queries, config.k + 1, progress)?;
-        let others = |(found, own): (Vec<usize>, &usize)| -> Vec<usize> {
-            found.into_iter().filter(|place| place != own).take(config.k).collect()
+        let others = |(found, own): (Vec<Neighbour>, &usize)| -> Vec<usize> {
+            found.into_iter().map(|near| near.key as usize).filter(|place| place != own).take(config.k).collect()
         };
         let exact: Vec<Vec<usize>> = exact.into_iter().zip(&asked).map(others).collect();
         let ranks = self.ranks(&walk, &queries, &asked, &exact)?;
@@ -177,14 +169,31 @@ impl Searcher {
     }
 }
 
-/// A part of the documents and those of them that are queries, by their place in the order of insertion.
-struct Window {
-    first: usize,
-    documents: usize,
-    queries: Vec<usize>,
+pub(super) fn expect_enough(documents: usize) -> Result<()> {
+    if documents < MIN_DOCUMENTS {
+        let problem = format!("the index has {documents} documents; recall says something from {MIN_DOCUMENTS} on");
+        return Err(Error::config(problem));
+    }
+    Ok(())
 }
 
-fn windows(documents: usize, config: &RecallConfig) -> Vec<Window> {
+pub(super) fn expect_vectors(stored: RerankVectors) -> Result<()> {
+    if stored == RerankVectors::None {
+        return Err(Error::config(
+            "the index stores no rerank vectors to compare with; build it with rerank_vectors int8 or f16",
+        ));
+    }
+    Ok(())
+}
+
+/// A part of the documents and those of them that are queries, by their place in the order of insertion.
+pub(super) struct Window {
+    first: usize,
+    documents: usize,
+    pub queries: Vec<usize>,
+}
+
+pub(super) fn windows(documents: usize, config: &RecallConfig) -> Vec<Window> {
     let count = config.windows.min(documents);
     let each = config.queries.div_ceil(count);
     (0..count)
@@ -198,7 +207,7 @@ fn windows(documents: usize, config: &RecallConfig) -> Vec<Window> {
         .collect()
 }
 
-fn vectors(walk: &Walk, places: &[usize]) -> Result<Matrix> {
+pub(super) fn vectors(walk: &Walk, places: &[usize]) -> Result<Matrix> {
     let mut rows = Matrix::default();
     for &place in places {
         let vector = walk.vector(place)?.expect("the index stores vectors, checked above");
@@ -207,13 +216,14 @@ fn vectors(walk: &Walk, places: &[usize]) -> Result<Matrix> {
     Ok(rows)
 }
 
-/// The `k` nearest documents of every query by the cosine of all stored vectors, by their place in the order of insertion.
+/// The `k` nearest documents of every query by the cosine of all stored vectors, by their place in the order of insertion, with
+/// 1 minus the cosine.
 pub(super) fn nearest_by_vectors(
     walk: &Walk,
     queries: &Matrix,
     k: usize,
     progress: &dyn Progress,
-) -> Result<Vec<Vec<usize>>> {
+) -> Result<Vec<Vec<Neighbour>>> {
     progress.stage("searching by stored vectors", Some(walk.len() as u64));
     let count = queries.rows();
     let mut unit = queries.clone();
@@ -250,10 +260,15 @@ pub(super) fn nearest_by_vectors(
             part.into_sorted().into_iter().for_each(|neighbour| _ = best.push(neighbour));
         }
     }
-    Ok(best.into_iter().map(|best| best.into_sorted().into_iter().map(|n| n.key as usize).collect()).collect())
+    Ok(best.into_iter().map(TopK::into_sorted).collect())
 }
 
-fn report(config: &RecallConfig, documents: usize, windows: &[Window], ranks: &[Vec<usize>]) -> RecallReport {
+pub(super) fn report(
+    config: &RecallConfig,
+    documents: usize,
+    windows: &[Window],
+    ranks: &[Vec<usize>],
+) -> RecallReport {
     let share = |ranks: &Vec<usize>, depth: usize| {
         ranks.iter().filter(|&&rank| rank < depth).count() as f64 / ranks.len().max(1) as f64
     };

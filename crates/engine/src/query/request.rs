@@ -130,6 +130,13 @@ impl<'a> Request<'a> {
         Ok(Request { shards, config, asked, filter, first, statistics, commits, timings })
     }
 
+    /// One query that is a distance table, answered by code only.
+    pub fn of_table(shards: &'a dyn Shards, table: DistanceTable, config: &'a SearchConfig) -> Self {
+        let asked = vec![Asked { table, aims: Vec::new(), examples: Vec::new(), keywords: None }];
+        let (statistics, commits, timings) = (KeywordStatistics::default(), BTreeMap::new(), Timings::default());
+        Request { shards, config, asked, filter: None, first: 0, statistics, commits, timings }
+    }
+
     /// The answers, in the order of the queries.
     pub fn run(mut self) -> Result<Vec<Answer>> {
         let request = self.request();

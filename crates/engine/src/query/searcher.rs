@@ -13,7 +13,8 @@ use super::fetch::{self, Room};
 use super::group::{self, Grouped, Grouping};
 use super::recall::RecallReport;
 use super::request::{Common, Request};
-use super::shard::{Delivery, LocalShards, RemoteShards, ShardView, Shards, each};
+use super::shard::{Delivery, LocalShards, RemoteShards, Replies, ShardView, Shards, each};
+use super::survey::Survey;
 use crate::encoder::Embedder;
 use crate::index::{Index, Reader, RerankVectors, Store};
 use crate::language::Language;
@@ -109,6 +110,21 @@ impl Searcher {
         self.indexes.iter().map(Index::len).sum()
     }
 
+    /// Questions about all documents of the shards, at their commits of now.
+    pub fn survey(&self) -> Result<Survey<'_, impl Fn(Vec<Delivery>) -> Result<Replies> + Sync>> {
+        let views: Vec<ShardView> = self.indexes.iter().map(ShardView::new).collect::<Result<_>>()?;
+        let deliver = move |calls: Vec<Delivery>| {
+            let mut replies = BTreeMap::new();
+            for (shard, call) in calls {
+                for number in shard.map_or(0..views.len(), |shard| shard..shard + 1) {
+                    replies.insert(number, views[number].answer(&call)?);
+                }
+            }
+            Ok(replies)
+        };
+        Ok(Survey::new(self.index().model(), deliver))
+    }
+
     pub fn warnings(&self) -> Vec<String> {
         self.indexes.iter().flat_map(Index::warnings).collect()
     }
@@ -194,9 +210,24 @@ impl RemoteSearcher {
         self.rerank_vectors
     }
 
+    /// The language of keyword search.
+    pub fn language(&self) -> Language {
+        self.language
+    }
+
+    /// The encoder the model was trained with. The first call loads it.
+    pub fn embedder(&self, progress: &dyn Progress) -> Result<&Arc<Embedder>> {
+        self.embedder.get(&self.model, progress)
+    }
+
+    /// Questions about all documents of the shards.
+    pub fn survey<F: Fn(Vec<Delivery>) -> Result<Replies> + Sync>(&self, deliver: F) -> Survey<'_, F> {
+        Survey::new(&self.model, deliver)
+    }
+
     /// Answers queries as one index with the documents of all shards does. `deliver` hands calls to shards and returns
     /// their replies.
-    pub fn search<F: Fn(Vec<Delivery>) -> Result<BTreeMap<usize, String>> + Sync>(
+    pub fn search<F: Fn(Vec<Delivery>) -> Result<Replies> + Sync>(
         &self,
         deliver: F,
         queries: &[Query],

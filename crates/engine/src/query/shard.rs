@@ -5,6 +5,7 @@
 //! shard may be in another process.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::sync::OnceLock;
 use std::time::Instant;
 
 use rayon::prelude::*;
@@ -21,13 +22,15 @@ use super::group::{self, Grouped, Grouping};
 use super::rank;
 use super::wire::WireHit;
 use crate::corpus::DocId;
-use crate::index::{Candidate, Filter, Index, KeywordStatistics, Keywords, Reader};
+use crate::index::{Candidate, Filter, Index, KeywordStatistics, Keywords, Reader, Walk};
 use crate::model::DistanceTable;
 use crate::{Error, NoProgress, Progress, Result};
 
 /// One commit of a shard. A request asks the same view for all its steps, so that it sees no two commits.
 pub struct ShardView {
-    reader: Reader,
+    pub(super) reader: Reader,
+    // Of the questions about the order of insertion.
+    walk: OnceLock<Walk>,
 }
 
 impl ShardCandidate {
@@ -46,7 +49,15 @@ impl ShardCandidate {
 impl ShardView {
     /// The last commit the index has loaded.
     pub fn new(index: &Index) -> Result<ShardView> {
-        Ok(ShardView { reader: index.reader()? })
+        Ok(ShardView { reader: index.reader()?, walk: OnceLock::new() })
+    }
+
+    /// All documents. The first call takes 8 bytes for each.
+    pub(super) fn walk(&self) -> Result<&Walk> {
+        if self.walk.get().is_none() {
+            let _ = self.walk.set(self.reader.walk()?);
+        }
+        Ok(self.walk.get().expect("set above"))
     }
 
     /// Changes with every commit and merge.
@@ -64,6 +75,7 @@ impl ShardView {
                 let wire = |hits: Vec<Hit>| hits.into_iter().map(WireHit::from).collect::<Vec<_>>();
                 serde_json::to_string(&self.fetch(&call, &NoProgress)?.into_iter().map(wire).collect::<Vec<_>>())
             }
+            Call::Question(question) => serde_json::to_string(&self.answer_question(&question, &NoProgress)?),
         };
         Ok(reply.expect("plain data has a JSON form"))
     }
@@ -314,12 +326,18 @@ pub(crate) struct RemoteShards<F> {
 /// A call to one shard, or to all of them where there is no number.
 pub type Delivery = (Option<usize>, String);
 
-impl<F: Fn(Vec<Delivery>) -> Result<BTreeMap<usize, String>> + Sync> RemoteShards<F> {
+/// Replies by shard.
+pub type Replies = BTreeMap<usize, String>;
+
+impl<F: Fn(Vec<Delivery>) -> Result<Replies> + Sync> RemoteShards<F> {
     pub fn new(deliver: F) -> Self {
         RemoteShards { deliver }
     }
 
-    fn ask<T: serde::de::DeserializeOwned>(&self, calls: Vec<(Option<usize>, Call)>) -> Result<BTreeMap<usize, T>> {
+    pub(super) fn ask<T: serde::de::DeserializeOwned>(
+        &self,
+        calls: Vec<(Option<usize>, Call)>,
+    ) -> Result<BTreeMap<usize, T>> {
         let json = |call: &Call| serde_json::to_string(call).expect("plain data has a JSON form");
         let replies = (self.deliver)(calls.iter().map(|(shard, call)| (*shard, json(call))).collect())?;
         let read = |(shard, reply): (usize, String)| match serde_json::from_str(&reply) {
@@ -330,7 +348,7 @@ impl<F: Fn(Vec<Delivery>) -> Result<BTreeMap<usize, String>> + Sync> RemoteShard
     }
 }
 
-impl<F: Fn(Vec<Delivery>) -> Result<BTreeMap<usize, String>> + Sync> Shards for RemoteShards<F> {
+impl<F: Fn(Vec<Delivery>) -> Result<Replies> + Sync> Shards for RemoteShards<F> {
     fn are_remote(&self) -> bool {
         true
     }

@@ -1,5 +1,6 @@
 //! Shards against one index that has all documents.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use proptest::prelude::*;
@@ -9,6 +10,7 @@ use super::*;
 use crate::corpus::DocId;
 use crate::index::{Index, IndexConfig, IndexWriter, RerankVectors};
 use crate::shards::{FORMAT, Routing, Shard, ShardManifest};
+use crate::topics::CodewordTerms;
 use crate::{Matrix, NoProgress};
 
 /// One index and the same documents in shards.
@@ -75,12 +77,23 @@ impl Pair {
     fn ask(&self, query: &Query, config: &SearchConfig) -> [crate::Result<Answer>; 3] {
         let queries = std::slice::from_ref(query);
         let first = |answers: Vec<Answer>| answers.into_iter().next().unwrap();
+        [
+            self.one.search(queries, config, &NoProgress).map(first),
+            self.sharded.search(queries, config, &NoProgress).map(first),
+            self.remote().search(self.deliver(), queries, config, &NoProgress).map(first),
+        ]
+    }
+
+    fn remote(&self) -> RemoteSearcher {
         let index = self.one.index();
+        RemoteSearcher::new(index.model().clone(), index.rerank_vectors(), index.store(), index.language())
+    }
+
+    /// The shards behind calls in JSON.
+    fn deliver(&self) -> impl Fn(Vec<Delivery>) -> crate::Result<Replies> + Sync {
         let views: Vec<ShardView> = self.sharded.indexes().iter().map(|index| ShardView::new(index).unwrap()).collect();
-        let remote =
-            RemoteSearcher::new(index.model().clone(), index.rerank_vectors(), index.store(), index.language());
-        let deliver = |calls: Vec<Delivery>| {
-            let mut replies = std::collections::BTreeMap::new();
+        move |calls| {
+            let mut replies = BTreeMap::new();
             for (shard, call) in calls {
                 for (number, view) in views.iter().enumerate() {
                     if shard.is_none_or(|shard| shard == number) {
@@ -89,12 +102,7 @@ impl Pair {
                 }
             }
             Ok(replies)
-        };
-        [
-            self.one.search(queries, config, &NoProgress).map(first),
-            self.sharded.search(queries, config, &NoProgress).map(first),
-            remote.search(deliver, queries, config, &NoProgress).map(first),
-        ]
+        }
     }
 
     /// Compares page after page; cursors differ where they name commits.
@@ -116,6 +124,44 @@ impl Pair {
                 return;
             }
         }
+    }
+}
+
+impl Pair {
+    /// Compares what is asked about all documents.
+    fn compare_surveys(&self) {
+        let (one, survey) = (self.one.index(), self.sharded.survey().unwrap());
+        assert_eq!(survey.documents().unwrap(), one.len());
+        for filter in [None, Some("year:[1982 TO 1986]"), Some("NOT labels:wheat"), Some("yaer:1"), Some("year:[")] {
+            for most in [1, 3, 100] {
+                match (one.facets(filter, most, &NoProgress), survey.facets(filter, most)) {
+                    (Ok(expected), Ok(found)) => assert_eq!(found, expected, "{filter:?}"),
+                    (expected, found) => {
+                        assert_eq!(found.unwrap_err().to_string(), expected.unwrap_err().to_string());
+                    }
+                }
+            }
+        }
+        let usage = one.usage(&NoProgress).unwrap();
+        assert_eq!(survey.usage().unwrap(), usage);
+        for (codebook, counts) in usage.iter().enumerate() {
+            let codeword = counts.iter().position(|count| *count > 0).unwrap_or(0);
+            let expected = members(one, codebook, codeword, None, 9).unwrap();
+            assert_eq!(survey.members(codebook, codeword, 9).unwrap(), expected);
+        }
+        let terms = CodewordTerms::of_shards(&survey, one.language(), 5).unwrap();
+        assert_eq!(terms, CodewordTerms::of(one, 5, &NoProgress).unwrap());
+        self.compare_texts(|documents| (0..documents).step_by(3).collect());
+    }
+
+    /// Compares the documents at some places in the order of insertion.
+    fn compare_texts(&self, places: impl Fn(usize) -> Vec<usize>) {
+        let walk = self.one.index().walk().unwrap();
+        let record = |place| walk.get(place).map(|record| (record.code, record.text)).unwrap();
+        let expected: Vec<CodeAndText> = places(walk.len()).into_iter().map(record).collect();
+        let mut found = Vec::new();
+        self.sharded.survey().unwrap().texts(&places, |texts| found.extend(texts)).unwrap();
+        assert_eq!(found, expected);
     }
 }
 
@@ -173,6 +219,7 @@ proptest! {
     fn shards_answer_as_one_index_after_any_history(steps in steps(), shards in 1usize..5, seed in 0u64..1000) {
         let pair = Pair::new(shards, &steps);
         prop_assert_eq!(pair.one.documents(), pair.sharded.documents());
+        pair.compare_surveys();
         let living = pair.one.index().records(false).unwrap().next().map(|record| record.unwrap().id);
         let mut queries = vec![
             keywords("wheat cargo money grain", Query::vector(embedding(seed))),
@@ -214,6 +261,41 @@ fn equal_scores_of_many_documents_are_cut_alike() {
     for hybrid in [0.0, 0.5, 1.0] {
         pair.compare(&query, &SearchConfig { k: 300, hybrid, ..SearchConfig::default() }, 5);
     }
+}
+
+#[test]
+fn a_sample_over_shards_is_that_of_one_index() {
+    // More documents than travel together.
+    let steps: Vec<Step> = (0..700).map(|id| Step::Put(id, id)).chain((0..20).map(|id| Step::Delete(7 * id))).collect();
+    let pair = Pair::new(3, &steps);
+    pair.compare_texts(|documents| (0..documents).collect());
+    pair.compare_texts(|documents| vec![0, 1, documents / 2, documents - 1]);
+    pair.compare_texts(|_| Vec::new());
+}
+
+#[test]
+fn recall_over_shards_is_that_of_one_index() {
+    let config = RecallConfig { queries: 30, k: 7, windows: 3, rerank: 40 };
+    // Documents of equal content have equal codes and vectors; there are more of them than neighbours that are looked for.
+    let steps: Vec<Step> = (0..1200).map(|id| Step::Put(id, id % 1000 % 300)).chain([Step::Delete(5)]).collect();
+    let pair = Pair::new(3, &steps);
+    let expected = pair.one.recall(&config, &NoProgress).unwrap();
+    assert!(expected.recall > 0.0 && expected.recall < 1.0, "{expected:?}");
+    assert_eq!(pair.remote().recall(pair.deliver(), &config).unwrap(), expected);
+    let few = Pair::new(2, &(0..40).map(|id| Step::Put(id, id)).collect::<Vec<_>>());
+    let refused = few.one.recall(&config, &NoProgress).unwrap_err().to_string();
+    assert_eq!(few.remote().recall(few.deliver(), &config).unwrap_err().to_string(), refused);
+}
+
+#[test]
+fn an_answer_of_two_commits_of_a_shard_is_refused() {
+    let pair = Pair::new(2, &(0..40).map(|id| Step::Put(id, id)).collect::<Vec<_>>());
+    let view = || ShardView::new(&pair.sharded.indexes()[0]).unwrap();
+    let call = |commit: u64| format!(r#"{{"question": {{"texts": {{"commit": {commit}, "places": [0]}}}}}}"#);
+    let commit = view().commit();
+    assert!(view().answer(&call(commit)).is_ok());
+    let refused = view().answer(&call(commit + 1)).unwrap_err();
+    assert!(matches!(refused, crate::Error::Busy(_)), "{refused}");
 }
 
 #[test]

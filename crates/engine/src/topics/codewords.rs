@@ -1,12 +1,17 @@
 //! What codewords stand for: terms that are more frequent in the documents of a codeword than in others.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use rayon::prelude::*;
 use serde::Serialize;
 
 use super::names;
 use crate::index::Index;
+use crate::language::Language;
+use crate::model::CodeShape;
+use crate::query::{CodeAndText, Delivery, Replies, Survey};
 use crate::{Error, Progress, Result};
 
 /// Documents whose texts are read.
@@ -36,31 +41,50 @@ pub struct SharedCodeword {
 }
 
 impl CodewordTerms {
+    /// Terms per codeword, where nobody asks for another number.
+    pub const TERMS: usize = 6;
+
     /// Terms of the current commit, at most `most` per codeword. None if the index stores no texts.
     pub fn of(index: &Index, most: usize, progress: &dyn Progress) -> Result<CodewordTerms> {
         let walk = index.walk()?;
-        let shape = index.model().shape();
-        let count = walk.len().min(SAMPLE);
-        let places: Vec<usize> = (0..count).map(|i| i * walk.len() / count).collect();
-        progress.stage("reading texts", Some(count as u64));
-        let mut sample: Vec<(Vec<u8>, BTreeMap<String, String>)> = Vec::with_capacity(count);
+        let places = places(walk.len());
+        progress.stage("reading texts", Some(places.len() as u64));
+        let mut sample = Vec::with_capacity(places.len());
         for part in places.chunks(CHUNK) {
             if progress.interrupted() {
                 return Err(Error::Interrupted);
             }
             let one = |&place: &usize| {
                 let record = walk.get(place)?;
-                Ok((record.code, names::stems(&record.text.unwrap_or_default(), walk.language())))
+                Ok(stemmed((record.code, record.text), walk.language()))
             };
             sample.extend(part.par_iter().map(one).collect::<Result<Vec<_>>>()?);
             progress.advance(part.len() as u64);
         }
-        let vocabulary = Vocabulary::of(&sample);
+        Ok(CodewordTerms::of_sample(index.model().shape(), &sample, most))
+    }
+
+    /// The terms of all documents of some shards, those of one index that has them all. `language` is that of the terms.
+    pub fn of_shards<F: Fn(Vec<Delivery>) -> Result<Replies> + Sync>(
+        survey: &Survey<F>,
+        language: Language,
+        most: usize,
+    ) -> Result<CodewordTerms> {
+        let mut sample = Vec::new();
+        survey.texts(places, |texts| {
+            let stemmed: Vec<_> = texts.into_par_iter().map(|text| stemmed(text, language)).collect();
+            sample.extend(stemmed);
+        })?;
+        Ok(CodewordTerms::of_sample(survey.model().shape(), &sample, most))
+    }
+
+    fn of_sample(shape: CodeShape, sample: &[Stemmed], most: usize) -> CodewordTerms {
+        let vocabulary = Vocabulary::of(sample);
         let codewords = shape.codebook_size();
         let terms = (0..shape.num_codebooks())
             .into_par_iter()
-            .flat_map_iter(|m| vocabulary.characteristic(&sample, codewords, most, |code| shape.codeword(code, m)));
-        Ok(CodewordTerms { codewords, terms: terms.collect() })
+            .flat_map_iter(|m| vocabulary.characteristic(sample, codewords, most, |code| shape.codeword(code, m)));
+        CodewordTerms { codewords, terms: terms.collect() }
     }
 
     /// The codewords that a hit has in common with its query, both by codebook, with their terms.
@@ -74,6 +98,46 @@ impl CodewordTerms {
     }
 }
 
+/// The terms of an index that changes. They are found again when a quarter of the documents came or went.
+#[derive(Default)]
+pub struct LatestTerms {
+    // With the number of documents that they were found in.
+    found: Mutex<Option<(usize, Arc<CodewordTerms>)>>,
+}
+
+impl LatestTerms {
+    /// The terms for an index that has so many documents now; `None` if they must be found.
+    pub fn of(&self, documents: usize) -> Option<Arc<CodewordTerms>> {
+        let found = self.found.lock();
+        let (then, terms) = found.as_ref()?;
+        (4 * documents.abs_diff(*then) <= *then).then(|| terms.clone())
+    }
+
+    pub fn set(&self, documents: usize, terms: CodewordTerms) -> Arc<CodewordTerms> {
+        let terms = Arc::new(terms);
+        *self.found.lock() = Some((documents, terms.clone()));
+        terms
+    }
+
+    /// Forgets the terms, of a model that is no longer used.
+    pub fn clear(&self) {
+        *self.found.lock() = None;
+    }
+}
+
+/// A document of the sample: its code, and its stems with how each is written.
+type Stemmed = (Vec<u8>, BTreeMap<String, String>);
+
+fn stemmed((code, text): CodeAndText, language: Language) -> Stemmed {
+    (code, names::stems(&text.unwrap_or_default(), language))
+}
+
+/// The places of the sample in the order of insertion.
+fn places(documents: usize) -> Vec<usize> {
+    let count = documents.min(SAMPLE);
+    (0..count).map(|i| i * documents / count).collect()
+}
+
 /// Frequent stems of a sample: a number, how it is written most often, and its documents.
 struct Vocabulary<'a> {
     numbers: HashMap<&'a str, usize>,
@@ -82,7 +146,7 @@ struct Vocabulary<'a> {
 }
 
 impl<'a> Vocabulary<'a> {
-    fn of(sample: &'a [(Vec<u8>, BTreeMap<String, String>)]) -> Vocabulary<'a> {
+    fn of(sample: &'a [Stemmed]) -> Vocabulary<'a> {
         let mut forms: BTreeMap<&str, BTreeMap<&str, u32>> = BTreeMap::new();
         for (stem, word) in sample.iter().flat_map(|(_, stems)| stems) {
             *forms.entry(stem).or_default().entry(word).or_default() += 1;
@@ -103,7 +167,7 @@ impl<'a> Vocabulary<'a> {
     /// The terms of every codeword of a codebook.
     fn characteristic(
         &self,
-        sample: &[(Vec<u8>, BTreeMap<String, String>)],
+        sample: &[Stemmed],
         codewords: usize,
         most: usize,
         codeword: impl Fn(&[u8]) -> usize,

@@ -8,6 +8,7 @@ mod choose;
 mod codewords;
 pub(crate) mod hierarchy;
 mod later;
+mod marks;
 mod names;
 #[cfg(test)]
 mod tests;
@@ -24,8 +25,9 @@ use crate::corpus::{DocId, Value};
 pub use crate::index::topics::{MAX_TOPICS, carry, follow, followed, unfollow};
 use crate::index::{Index, Record, Walk};
 use crate::{Error, Progress, Result};
-pub use codewords::{CodewordTerms, SharedCodeword};
+pub use codewords::{CodewordTerms, LatestTerms, SharedCodeword};
 pub use later::{Later, find_later, mark_later};
+pub use marks::{CodewordDocuments, Mark};
 pub use names::TopicTerm;
 
 /// Documents between two looks at whether to stop.

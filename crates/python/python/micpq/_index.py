@@ -46,6 +46,9 @@ class Hit:
     #: In an index with chunks: which chunk of the document was found (from 0), how many it has, and where the chunk begins in
     #: the document's text, in bytes of UTF-8.
     chunk: tuple[int, int, int] | None = None
+    #: With ``explain=True``: the codewords in common with the query, each as its codebook, its number and the terms that it
+    #: stands for, the most characteristic first.
+    shared: list[tuple[int, int, list[str]]] | None = None
 
 
 class Hits(Sequence[Hit]):

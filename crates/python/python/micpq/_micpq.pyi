@@ -14,6 +14,8 @@ _F32 = npt.NDArray[np.float32]
 _U8 = npt.NDArray[np.uint8]
 _I64 = npt.NDArray[np.int64]
 _Id = str | int
+#: Sends calls `(shard or None for all, call)` and returns the replies by shard.
+_Deliver = Callable[[list[tuple[int | None, str]]], Any]
 #: Start and end in bytes of each chunk of each document.
 _Chunks = list[list[tuple[int, int]]]
 
@@ -138,8 +140,20 @@ class Merger:
         self,
         queries: list[tuple[list[tuple[str, Any, float]], str | None]],
         options: str,
-        deliver: Callable[[list[tuple[int | None, str]]], Any],
+        deliver: _Deliver,
     ) -> list[tuple[Any, ...]]: ...
+    def facets(self, filter: str | None, values: int, deliver: _Deliver) -> str: ...
+    def usage(self, deliver: _Deliver) -> tuple[list[list[int]], list[float]]: ...
+    def codeword(self, codebook: int, codeword: int, documents: int, deliver: _Deliver) -> str: ...
+    def recall(
+        self,
+        deliver: _Deliver,
+        queries: int | None = None,
+        k: int | None = None,
+        windows: int | None = None,
+        rerank: int | None = None,
+    ) -> str: ...
+    def embed(self, texts: list[str], tokens: list[list[int]] | None, of_queries: bool) -> tuple[_F32, int]: ...
 
 class Model:
     @staticmethod

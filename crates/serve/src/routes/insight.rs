@@ -4,9 +4,11 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
+use engine::Error;
 use engine::corpus::Value;
 use engine::index::Facet;
-use engine::{Error, Progress};
+use engine::query::{Hit, entropy};
+use engine::topics::{self, CodewordDocuments};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
@@ -15,7 +17,6 @@ use super::documents::{Attribute, Attributes};
 use crate::bounds::Cancel;
 use crate::extract::{MayRead, NamedIndex, PathPart, QueryString, WholeIndex};
 use crate::id::Id;
-use crate::insight;
 use crate::keys::Access;
 use crate::problem::{Answer, Code, Problem};
 use crate::server::Server;
@@ -128,14 +129,7 @@ pub async fn codebooks(
     let usage =
         super::reading(&server, move |cancel| index.usage(cancel)).await?.map_err(Problem::of(Code::BadQuery))?;
     let documents: u64 = usage.first().map_or(0, |counts| counts.iter().sum());
-    let bits = |count: &u64| match *count {
-        0 => 0.0,
-        count => {
-            let share = count as f64 / documents as f64;
-            -share * share.log2()
-        }
-    };
-    let entropy = usage.iter().map(|counts| counts.iter().map(bits).sum()).collect();
+    let entropy = entropy(&usage);
     Ok(Json(Codebooks { documents: documents as usize, usage, entropy }))
 }
 
@@ -171,11 +165,18 @@ pub struct Codeword {
     /// Documents, the most typical of the codeword first.
     documents: Vec<Member>,
     /// Terms that characterise them, most distinctive first.
-    marks: Vec<insight::Mark>,
+    marks: Vec<Mark>,
 }
 
-/// Documents sampled for marks, inside and outside of the codeword.
-const SAMPLE: usize = 300;
+/// A term that characterises a codeword.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct Mark {
+    term: String,
+    /// Share of the codeword's documents that have it, in a sample.
+    inside: f64,
+    /// Share of the other documents that have it, in a sample.
+    outside: f64,
+}
 
 /// Get the documents and terms of a codeword
 #[utoipa::path(get, path = "/v1/indexes/{index}/codebooks/{codebook}/{codeword}", tag = "insight", operation_id = "getCodeword",
@@ -207,33 +208,17 @@ pub async fn codeword(
         ));
     }
     let work = move |cancel: &Cancel| -> engine::Result<Codeword> {
-        let filter = access.filter();
-        let members = insight::members(&index, codebook, codeword, filter, max_documents.max(SAMPLE))?;
-        let walk = insight::walk(&index, filter)?;
-        let step = (walk.len() / SAMPLE).max(1);
-        let mut others = Vec::new();
-        for i in (0..walk.len()).step_by(step) {
-            if cancel.interrupted() {
-                return Err(Error::Interrupted);
-            }
-            let record = walk.get(i)?;
-            if shape.codeword(&record.code, codebook) != codeword {
-                others.extend(record.text);
-            }
-        }
-        let inside = members.iter().filter_map(|hit| hit.text.as_deref());
+        let found = CodewordDocuments::of(&index, (codebook, codeword), access.filter(), max_documents, cancel)?;
+        let member = |hit: Hit| Member {
+            id: Id(hit.id),
+            text: hit.text,
+            labels: hit.labels,
+            attributes: Attributes::of(hit.attributes),
+        };
+        let mark = |topics::Mark { term, inside, outside }| Mark { term, inside, outside };
         Ok(Codeword {
-            marks: insight::marks(inside, others.iter().map(String::as_str), 20),
-            documents: members
-                .into_iter()
-                .take(max_documents)
-                .map(|hit| Member {
-                    id: Id(hit.id),
-                    text: hit.text,
-                    labels: hit.labels,
-                    attributes: Attributes::of(hit.attributes),
-                })
-                .collect(),
+            documents: found.documents.into_iter().map(member).collect(),
+            marks: found.marks.into_iter().map(mark).collect(),
         })
     };
     super::reading(&server, work).await?.map(Json).map_err(Problem::of(Code::BadQuery))

@@ -400,30 +400,22 @@ async fn codeword_terms_for(
     }
 }
 
-/// What the codewords of an index stand for. It is computed once, and again when a quarter of the documents came or went.
+/// What the codewords of an index stand for.
 async fn codeword_terms(server: &Server, hosted: &Arc<Hosted>) -> Answer<Arc<CodewordTerms>> {
-    /// Terms per codeword.
-    const TERMS: usize = 6;
     let index = hosted.index();
     let documents = index.len();
-    let known = || {
-        let found = hosted.codeword_terms.lock();
-        let (of, terms) = found.as_ref()?;
-        (4 * documents.abs_diff(*of) <= *of).then(|| terms.clone())
-    };
-    if let Some(terms) = known() {
+    if let Some(terms) = hosted.codeword_terms.of(documents) {
         return Ok(terms);
     }
     // One request computes it, the others wait for it.
     let _alone = hosted.finding_terms.lock().await;
-    if let Some(terms) = known() {
+    if let Some(terms) = hosted.codeword_terms.of(documents) {
         return Ok(terms);
     }
     let hosted = hosted.clone();
     let work = move |cancel: &Cancel| -> engine::Result<Arc<CodewordTerms>> {
-        let terms = Arc::new(CodewordTerms::of(&index, TERMS, cancel)?);
-        *hosted.codeword_terms.lock() = Some((documents, terms.clone()));
-        Ok(terms)
+        let terms = CodewordTerms::of(&index, CodewordTerms::TERMS, cancel)?;
+        Ok(hosted.codeword_terms.set(documents, terms))
     };
     super::reading(server, work).await?.map_err(Problem::of(Code::BadQuery))
 }

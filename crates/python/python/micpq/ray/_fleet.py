@@ -70,7 +70,7 @@ class Fleet:
         self.actors = [
             [ShardActor.options(**options).remote(directory, threads, follow) for _ in range(replicas)] for directory in directories
         ]
-        self.sequences = SequenceActor.remote(directories)
+        self.sequences = SequenceActor.remote(str(out), directories)
         self._turn = itertools.count()
         # By shard: until when nobody waits for it who may do without.
         self._dead: dict[int, float] = {}
@@ -91,7 +91,7 @@ class Fleet:
         if partial_timeout is None:
             kinds = self.ask("kind", everyone, time.monotonic() + START_SECONDS, (RayActorError,))
         else:
-            kinds = self._ask("kind", everyone, time.monotonic() + partial_timeout)
+            kinds = self.ask("kind", everyone, time.monotonic() + partial_timeout, partial=True)
             self.remember(set(everyone) - set(kinds))
             if not kinds:
                 raise missing(set(everyone), len(self), None)
@@ -143,21 +143,10 @@ class Fleet:
         arguments: Mapping[int, tuple[Any, ...]],
         deadline: float,
         absent_errors: tuple[type[BaseException], ...] = ABSENT,
+        partial: bool = False,
     ) -> dict[int, Any]:
-        """Calls a method of one replica of each shard, of another one too if that is slow or absent."""
-        answers = self._ask(method, arguments, deadline, absent_errors)
-        if left := set(arguments) - set(answers):
-            raise missing(left, len(self), None)
-        return answers
-
-    def _ask(
-        self,
-        method: str,
-        arguments: Mapping[int, tuple[Any, ...]],
-        deadline: float,
-        absent_errors: tuple[type[BaseException], ...] = ABSENT,
-    ) -> dict[int, Any]:
-        """The answers that come in time."""
+        """Calls a method of one replica of each shard, of another one too if that is slow or absent. With ``partial``, the answers
+        that come in time; otherwise all of them, or an error."""
         race = Race(lambda shard, replica: getattr(self.actors[shard][replica], method).remote(*arguments[shard]), self.hedge_after)
         turn = next(self._turn)
         for shard in arguments:
@@ -177,6 +166,8 @@ class Fleet:
                 else:
                     answers[shard] = answer
                     race.finish(shard)
+        if race.open and not partial:
+            raise missing(race.open, len(self), None)
         return answers
 
     def write(self, method: str, arguments: Mapping[int, tuple[Any, ...]], count: int, deadline: float) -> dict[int, Any]:

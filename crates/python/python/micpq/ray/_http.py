@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import ipaddress
 import json
+import logging
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import unquote_to_bytes
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
+
+from ..errors import ArgumentError, BusyError, ConfigError, Error, FilterError, InputError
+from ._fleet import ShardsMissing
+
+_LOG = logging.getLogger("ray.serve")
 
 MAX_BODY_BYTES = 32 << 20
 MAX_TEXT_BYTES = 1 << 20
@@ -28,6 +35,26 @@ class Refusal(Exception):
         kind = "authentication_error" if self.status == 403 else "server_error" if self.status >= 500 else "invalid_request_error"
         error = {"code": self.code, "message": self.message, "type": kind, **self.details}
         return JSONResponse({"error": error}, self.status, self.headers)
+
+
+def refusal_of(problem: Exception) -> Refusal:
+    """The answer to a request that fails by an error."""
+    match problem:
+        case Refusal():
+            return problem
+        case FilterError():
+            return Refusal(422, "bad_filter", str(problem))
+        case ConfigError() | InputError() | ArgumentError():
+            return Refusal(422, "bad_query", str(problem))
+        case BusyError():
+            return Refusal(409, "index_busy", str(problem), {"retry-after": "1"})
+        case ShardsMissing():
+            return Refusal(503, "index_unavailable", str(problem), {"retry-after": "10"})
+    # The message may have paths of the server: they are only for its log.
+    _LOG.error("a request failed", exc_info=problem)
+    if isinstance(problem, Error):
+        return Refusal(500, "storage", "cannot read or write the index; the server's log says why")
+    return Refusal(500, "internal", "the server failed; its log says why")
 
 
 def check_caller(request: Request, hosts: frozenset[str]) -> None:
@@ -57,6 +84,39 @@ def path_parts(request: Request) -> list[str]:
         return [unquote_to_bytes(part).decode() for part in raw.split(b"?")[0].split(b"/")[1:]]
     except UnicodeDecodeError:
         raise Refusal(400, "bad_request", "the path is not UTF-8") from None
+
+
+def query_string(parameters: Any, known: dict[str, Callable[[str, str], Any]]) -> dict[str, Any]:
+    """The parameters of the query string, each at most once, as the function of its name reads it."""
+    found: dict[str, Any] = {}
+    for name, value in parameters.multi_items():
+        if name in found or name not in known:
+            raise Refusal(400, "bad_request", f"unknown or repeated parameter {name[:80]}; this path takes {', '.join(known)} once")
+        found[name] = known[name](name, value)
+    return found
+
+
+def whole_number(least: int, most: int) -> Callable[[str, str], int]:
+    """Reads a number of a path or of the query string."""
+
+    def read(name: str, value: str) -> int:
+        if not (value.isascii() and value.isdigit() and len(value) < 20) or not least <= int(value) <= most:
+            raise Refusal(400, "bad_request", f"{name} is {value[:80]}; give a whole number from {least} to {most}")
+        return int(value)
+
+    return read
+
+
+def as_text(_: str, value: str) -> str:
+    """Takes a parameter as it is."""
+    return value
+
+
+def truth(name: str, value: str) -> bool:
+    """Reads true or false."""
+    if value not in ("true", "false"):
+        raise Refusal(400, "bad_request", f"{name} is {value[:80]}; give true or false")
+    return value == "true"
 
 
 def media_type(request: Request) -> str:

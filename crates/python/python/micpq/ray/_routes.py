@@ -17,7 +17,8 @@ import numpy.typing as npt
 from .. import _micpq
 from .._index import Hits
 from .._inputs import Id
-from ._http import MAX_TEXT_BYTES, Refusal
+from .._model import Model
+from ._http import MAX_TEXT_BYTES, Refusal, as_text, query_string, truth, whole_number
 from ._manifest import Manifest
 from ._openapi import Description
 from ._parts import Embedded
@@ -50,10 +51,10 @@ class Routes:
 
     # Indexes
 
-    def indexes(self, name: str) -> dict[str, Any]:
-        return {"indexes": [self.index(name)], "unavailable": []}
+    def indexes(self, name: str, job_running: bool) -> dict[str, Any]:
+        return {"indexes": [self.index(name, job_running)], "unavailable": []}
 
-    def index(self, name: str) -> dict[str, Any]:
+    def index(self, name: str, job_running: bool) -> dict[str, Any]:
         """The shards together, in the form of one index."""
         shards = list(self.searcher._of_all("info").values())
         first, model = shards[0], self.searcher.model
@@ -66,7 +67,7 @@ class Routes:
             "bits": model.bits, "num_codebooks": codebooks, "codebook_size": codewords, "width": model.inputs,
             "method": model.config["method"], "encoder": embedding.get("encoder"), "texts": model.takes_text,
             "bytes": {part: sum(shard["bytes"][part] for shard in shards) for part in first["bytes"]},
-            "queries_waiting": 0, "writes_waiting": 0, "job_running": self.searcher._moving, "droppable": False,
+            "queries_waiting": 0, "writes_waiting": 0, "job_running": job_running or self.searcher._moving, "droppable": False,
         }  # fmt: skip
 
     # Searching
@@ -83,20 +84,18 @@ class Routes:
 
     def vector(self, _: Any, options: Any, body: bytes) -> dict[str, Any]:
         search: dict[str, Any] = {"vector": self._vector(_floats(body, "the body"))}
-        for name, value in options.multi_items():
-            if name in search or name not in ("k", "filter", "documents"):
-                raise Refusal(400, "bad_request", f"unknown or repeated parameter {name[:80]}; this path takes k, filter and documents once")
-            search[name] = _parameter(name, value)
-        return self._answer(search)
+        return self._answer({**search, **query_string(options, {"k": whole_number(1, 10_000), "filter": as_text, "documents": truth})})
 
     def _answer(self, search: dict[str, Any]) -> dict[str, Any]:
         return self._found(self.searcher._search([self._query(search)], self._settings(search))[0])
 
     def _found(self, hits: Hits) -> dict[str, Any]:
-        missing = getattr(hits, "missing", [])
-        if missing:
-            self.answered_without.shards = {*getattr(self.answered_without, "shards", ()), *missing}
+        self.note_missing(hits.missing)
         return _found(hits)
+
+    def note_missing(self, shards: list[int]) -> None:
+        """Notes the shards without which a part of the answer came."""
+        self.answered_without.shards = {*getattr(self.answered_without, "shards", ()), *shards}
 
     def _settings(self, search: dict[str, Any]) -> dict[str, Any]:
         _expect_no_area(search)
@@ -211,9 +210,7 @@ class Routes:
 
     def _stored(self, found: dict[str, Any]) -> dict[str, Any]:
         """A document with its codewords instead of its packed code."""
-        codebooks, codewords, _ = self.searcher.model._native.shape
-        bits, code = codewords.bit_length() - 1, int.from_bytes(found["code"], "little")
-        return {**found, "code": [code >> bits * m & (codewords - 1) for m in range(codebooks)]}
+        return {**found, "code": codewords(self.searcher.model, found["code"])}
 
 
 def _expect_no_area(body: Mapping[str, Any]) -> None:
@@ -250,19 +247,6 @@ def _floats(body: bytes, what: str) -> list[float]:
     return list(struct.unpack(f"<{len(body) // 4}f", body))
 
 
-def _parameter(name: str, value: str) -> Any:
-    """A parameter of the query string."""
-    if name == "k":
-        if not (value.isascii() and value.isdigit()) or not 1 <= int(value) <= 10_000:
-            raise Refusal(400, "bad_request", f"k is {value[:80]}; give a whole number from 1 to 10000")
-        return int(value)
-    if name == "documents":
-        if value not in ("true", "false"):
-            raise Refusal(400, "bad_request", f"documents is {value[:80]}; give true or false")
-        return value == "true"
-    return value
-
-
 def _to_wire(document: dict[str, Any]) -> dict[str, Any]:
     """A new document in the form that processes exchange."""
     id, text = _id(document["id"]), document.get("text")
@@ -293,17 +277,31 @@ def _wire_value(name: str, value: Any) -> dict[str, Any]:
     return {"texts": value}
 
 
+def codewords(model: Model, packed: bytes) -> list[int]:
+    """The codeword of every codebook in a packed code."""
+    codebooks, size, _ = model._native.shape
+    bits, code = size.bit_length() - 1, int.from_bytes(packed, "little")
+    return [code >> bits * m & (size - 1) for m in range(codebooks)]
+
+
+def short(value: float | np.float32) -> float:
+    """A 32-bit number as JSON writes it: the shortest text that reads as the same 32-bit number."""
+    return float(str(np.float32(value)))
+
+
 def _found(hits: Hits) -> dict[str, Any]:
     rows = []
     for hit in hits:
-        row: dict[str, Any] = {"id": hit.id, "distance": hit.distance, "score": hit.score, "text": hit.text, "labels": hit.labels}
+        row: dict[str, Any] = {"id": hit.id, "distance": short(hit.distance), "score": short(hit.score), "text": hit.text, "labels": hit.labels}
         row["attributes"] = hit.attributes
         if hit.snippet is not None:
             row["snippet"] = {"text": hit.snippet[0], "marks": [list(mark) for mark in hit.snippet[1]]}
         if hit.chunk is not None:
             row["chunk"] = dict(zip(("number", "of", "start"), hit.chunk))
         if hit.codebook_distances is not None:
-            row["codebook_distances"] = hit.codebook_distances
+            row["codebook_distances"] = [short(distance) for distance in hit.codebook_distances]
+        if hit.shared is not None:
+            row["shared"] = [dict(zip(("codebook", "codeword", "terms"), shared)) for shared in hit.shared]
         rows.append({name: value for name, value in row.items() if value is not None})
     found: dict[str, Any] = {"hits": rows, "next": hits.next}
     if hits.explanation is not None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ray.exceptions import GetTimeoutError
 
@@ -27,11 +28,19 @@ from ._request import Request, Retry
 
 __all__ = ["Searcher", "ShardsMissing"]
 
+T = TypeVar("T")
+
+#: Sends calls ``(shard or None for all, call)`` and returns the replies by shard.
+Deliver = Callable[[list[tuple[int | None, str]]], Mapping[int, str]]
+
+#: Seconds that a measurement of recall may take.
+RECALL_SECONDS = 3600.0
+
 
 class Searcher(Index):
     """Searches an index in shards as one index: the same answers, in the same order. It takes the calls of
     :class:`micpq.Index` that search and change documents. Any number of threads may use it, and any number of searchers may
-    search one folder; one of them may write.
+    search one folder; a shard is written by one of them, from its first change there until it is closed.
 
     :param out: the folder of shards, which all machines see.
     :param replicas: actors per shard.
@@ -153,39 +162,76 @@ class Searcher(Index):
 
     def _search(self, queries: list[Any], options: dict[str, Any], allow_partial: bool | None = None) -> list[Hits]:
         settings = _inputs.options(options)
-        deadline = time.monotonic() + self._timeout
+
+        def work(deliver: Deliver) -> list[Hits]:
+            return [_hits(answer) for answer in self._merger.search(queries, settings, deliver)]
+
+        try:
+            answers, missing = self._merged(work, allow_partial)
+        except ConfigError:
+            # A merge behind a change leaves replicas at different commits, and then every cursor is stale at the other ones.
+            if options.get("after") is not None:
+                self.reload()
+            raise
+        for hits in answers:
+            hits.missing = missing
+        return answers
+
+    def _merged(self, work: Callable[[Deliver], T], allow_partial: bool | None = None, timeout: float | None = None) -> tuple[T, list[int]]:
+        """Does work that sends calls to shards, all at one commit of each shard, and again if that commit is lost. Returns what the
+        work returns, and the shards that are missing.
+
+        :param timeout: seconds that a call may take, where it is no search. It is then not sent to another replica.
+        """
+        hedge_after, limit = (self._hedge_after, self._timeout) if timeout is None else (timeout, timeout)
+        deadline = time.monotonic() + limit
         is_partial = self._allow_partial if allow_partial is None else allow_partial
         fleet, gone = None, set[int]()
         # It doubles, so that replicas that are all slow end a request.
-        for patience in (max(self._hedge_after, PAUSE) * 2 ** min(n, 10) for n in itertools.count(2)):
+        for patience in (max(hedge_after, PAUSE) * 2 ** min(n, 10) for n in itertools.count(2)):
             self._look()
             current = self._open()
             if fleet is not current:
                 fleet, gone = current, current.dead() if is_partial else set()
-            timeout = self._timeout if is_partial else None
-            request = Request(current, next(self._turn), self._hedge_after, patience, deadline, timeout, gone)
+            request = Request(current, next(self._turn), hedge_after, patience, deadline, limit if is_partial else None, gone)
             try:
-                answers = [_hits(answer) for answer in self._merger.search(queries, settings, request.deliver)]
+                return work(request.deliver), sorted(request.missing)
             except (Retry, Replaced, BusyError) as problem:
                 if isinstance(problem, Retry) and not problem.missing <= gone:
                     # The other shards have their time.
                     gone |= problem.missing
-                    deadline = time.monotonic() + self._timeout
+                    deadline = time.monotonic() + limit
                 if time.monotonic() > deadline:
                     raise ShardsMissing("the shards changed or restarted too often to answer; ask again") from None
                 time.sleep(PAUSE)
-                continue
-            except ConfigError:
-                # A merge behind a change leaves replicas at different commits, and then every cursor is stale at the other ones.
-                if options.get("after") is not None:
-                    self.reload()
-                raise
             finally:
                 request.release()
-            for hits in answers:
-                hits.missing = sorted(request.missing)
-            return answers
         raise AssertionError("the loop ends by itself")
+
+    def recall(
+        self,
+        queries: int | None = None,
+        k: int | None = None,
+        *,
+        windows: int | None = None,
+        rerank: int | None = None,
+        _go_on: Callable[[], None] = lambda: None,
+    ) -> dict[str, Any]:
+        """Measures how much of exact float search the shards find together; see :meth:`micpq.Index.recall`. A change meanwhile
+        makes it begin again."""
+        if self._chunk is not None:
+            raise ConfigError("recall needs one code per document, and this index has one per chunk; build it without chunk")
+
+        def work(deliver: Deliver) -> str:
+            def deliver_or_stop(calls: list[tuple[int | None, str]]) -> Any:
+                _go_on()
+                return deliver(calls)
+
+            return self._merger.recall(deliver_or_stop, queries, k, windows, rerank)
+
+        text, _ = self._merged(work, allow_partial=False, timeout=RECALL_SECONDS)
+        report: dict[str, Any] = json.loads(text)
+        return report
 
     # Following the folder
 
@@ -392,7 +438,7 @@ def _refused(name: str) -> Any:
 
 
 for _name in (
-    "compact", "recall", "dedup", "distill", "topics", "extend_topics", "watch", "watches", "unwatch", "matches", "verify", "backup",
+    "compact", "dedup", "distill", "topics", "extend_topics", "watch", "watches", "unwatch", "matches", "verify", "backup",
     "codes", "to_arrow", "export",
 ):
     setattr(Searcher, _name, _refused(_name))

@@ -1,15 +1,13 @@
 """The HTTP interface in front of a folder of shards, with Ray Serve.
 
-Paths, bodies, answers and error codes are those of ``micpq serve``, and so is the description. The operations that search, that
-add, stream, get, count and delete documents and that show the index work; all others are refused as ``unsupported``, as the
-description allows.
+Paths, bodies, answers and error codes are those of ``micpq serve``, and so is the description. What does not work over shards is
+refused as ``unsupported``, as the description allows, with the reason and what to do instead.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import os
 import time
 import uuid
@@ -23,20 +21,43 @@ from starlette.responses import JSONResponse, Response
 from ray import serve as ray_serve
 
 from .. import _inputs
-from ..errors import ArgumentError, BusyError, ConfigError, Error, FilterError, InputError
-from ._http import MAX_BODY_BYTES, Refusal, check_caller, json_body, media_type, octets_body, path_parts
+from ..errors import ConfigError
+from ._backups import Backups
+from ._embeddings import Embeddings
+from ._http import MAX_BODY_BYTES, Refusal, check_caller, json_body, media_type, octets_body, path_parts, refusal_of
+from ._insight import Insight
+from ._jobs import Jobs
 from ._metrics import Metrics
 from ._openapi import Description
 from ._routes import Routes
-from ._searcher import Searcher, ShardsMissing
+from ._searcher import Searcher
 from ._stream import MAX_STREAMS, MEDIA_TYPES, Stream, reading
-
-_LOG = logging.getLogger("ray.serve")
 
 #: What a route gets: the parameters of the path, the query string, the body.
 Handler = Callable[[dict[str, str], Any, Any], Any]
 
 _WRITES = frozenset({"upsertDocuments", "streamDocuments", "deleteDocuments", "deleteDocument"})
+
+#: A job is known to the front that runs it.
+_JOBS = frozenset({"measureRecall", "getRecall", "listJobs", "getJob", "cancelJob"})
+
+_MAP = "a map is laid out from the vectors of one index; open one shard with micpq serve for a map of its documents"
+_TOPICS = "topics are clusters of the codes of one index; micpq.open(shard).topics() finds those of one shard"
+_WATCH = (
+    "the matches of a saved query are told from a place in the order of insertion of one index, and shards commit apart; "
+    "micpq.open(shard).watch() saves a query with one shard"
+)
+
+#: Why an operation does not work over shards, and what to do instead.
+_UNSUPPORTED = {
+    "createIndex": "shards are made from a corpus; call micpq.ray.build",
+    "dropIndex": "this server did not create the shards; end it and remove their folder",
+    "trainIndex": "a new model needs new shards; call micpq.ray.train and then micpq.ray.build",
+    "findDuplicates": "duplicates are found among the documents of one index; micpq.open(shard).dedup() finds those within one shard",
+    **dict.fromkeys(["makeMap", "getMap", "getMapPoints", "getMapValues", "getMapDocuments", "getMapPlaces"], _MAP),
+    **dict.fromkeys(["findTopics", "getTopics"], _TOPICS),
+    **dict.fromkeys(["listSavedQueries", "saveQuery", "removeSavedQuery", "listMatches"], _WATCH),
+}
 
 #: Requests that a front answers at a time.
 MAX_REQUESTS = 64
@@ -48,11 +69,13 @@ MISSING = "x-micpq-missing-shards"
 class Front:
     """Answers HTTP requests by a :class:`Searcher`."""
 
-    def __init__(self, out: str, name: str, hosts: Sequence[str], writes: bool, options: dict[str, Any]) -> None:
+    def __init__(self, out: str, name: str, hosts: Sequence[str], writes: bool, backups: str | None, options: dict[str, Any]) -> None:
         self.name, self.hosts, self.writes = name, frozenset(hosts), writes
         self.description = Description()
         self.searcher = Searcher(out, **options)
         self.routes = Routes(self.searcher, self.description)
+        self.jobs = Jobs(self.searcher, name)
+        self.backups = Backups(self.searcher, name, backups)
         self.handlers = self._handlers()
         self.metrics = Metrics()
         # Most of them wait for shards.
@@ -130,8 +153,13 @@ class Front:
     def _checked(self, request: Request, raw: bytes, schema: str) -> Any:
         if schema == "octets":
             return octets_body(request, raw)
+        may_be_missing = schema.endswith("?")
+        if may_be_missing and not raw.strip() and "content-type" not in request.headers:
+            return {}
         body = json_body(request, raw, optional=schema == "")
-        problem = None if schema == "" else self.description.problem(schema, body)
+        if may_be_missing and body is None:
+            return {}
+        problem = None if schema == "" else self.description.problem(schema.removesuffix("?"), body)
         if problem is not None:
             raise Refusal(400, "bad_request", problem)
         return body
@@ -154,24 +182,29 @@ class Front:
         if index != self.name:
             raise Refusal(404, "unknown_index", f"no index is named {index[:80]}; this server has {self.name}")
         operation = operations[method]
-        if operation not in self.handlers and operation != "streamDocuments":
-            raise Refusal(409, "unsupported", f"{operation} is not for an index in shards on Ray; open one shard with micpq serve")
+        if operation in _UNSUPPORTED:
+            raise Refusal(409, "unsupported", f"{operation} does not work over shards: {_UNSUPPORTED[operation]}")
+        if operation in _JOBS and not self.writes:
+            raise Refusal(409, "unsupported", "this server has several fronts, and a job is known to one of them only; serve with fronts=1 for jobs")
         if operation in _WRITES and not self.writes:
             raise Refusal(409, "unsupported", "this server has several fronts, which only read; serve with fronts=1 to write")
         return operation, given
 
     def _handlers(self) -> dict[str, tuple[Handler, str | None]]:
-        """The handler of each operation and the schema of its body: a name, "octets", "" for a body that may be missing, or None
-        without."""
-        routes = self.routes
+        """The handler of each operation and the schema of its body: a name, with "?" if the body may be missing, "octets", "" for a
+        body that nobody reads, or None without."""
+        routes, jobs = self.routes, self.jobs
+        insight, embeddings = Insight(self.searcher, routes), Embeddings(self.searcher, self.name)
         return {
             "getDescription": (lambda *_: self.description.text, None),
             "getHealth": (lambda *_: {"status": "ok"}, None),
             "getReadiness": (routes.ready, None),
             "getVersion": (routes.version, None),
             "getMetrics": (self._metrics, None),
-            "listIndexes": (lambda *_: routes.indexes(self.name), None),
-            "getIndex": (lambda *_: routes.index(self.name), None),
+            "listIndexes": (lambda *_: routes.indexes(self.name, jobs.running), None),
+            "getIndex": (lambda *_: routes.index(self.name, jobs.running), None),
+            "createBackup": (self.backups.create, ""),
+            "listBackups": (self.backups.list, None),
             "query": (routes.query, "Search"),
             "queryBatch": (routes.batch, "Batch"),
             "queryVector": (routes.vector, "octets"),
@@ -181,6 +214,17 @@ class Front:
             "deleteDocuments": (routes.delete, "Delete"),
             "getDocument": (routes.get, None),
             "deleteDocument": (routes.delete_one, ""),
+            "getFacets": (insight.facets, None),
+            "getCodebooks": (insight.codebooks, None),
+            "getCodeword": (insight.codeword, None),
+            "getTraining": (insight.training, None),
+            "createEmbeddings": (embeddings.embed, "Embed"),
+            "listModels": (embeddings.models, None),
+            "measureRecall": (jobs.measure_recall, "MeasureRecall?"),
+            "getRecall": (jobs.show_recall, None),
+            "listJobs": (jobs.list, None),
+            "getJob": (jobs.show, None),
+            "cancelJob": (jobs.cancel, ""),
         }
 
 
@@ -202,27 +246,10 @@ def _answered(handler: Callable[[], Any]) -> Response:
     except Refusal:
         raise
     except Exception as problem:
-        refusal = _refusal(problem)
+        refusal = refusal_of(problem)
         if (committed := getattr(problem, "committed", None)) is not None:
             refusal.details["committed"] = committed
         raise refusal from None
-
-
-def _refusal(problem: Exception) -> Refusal:
-    match problem:
-        case FilterError():
-            return Refusal(422, "bad_filter", str(problem))
-        case ConfigError() | InputError() | ArgumentError():
-            return Refusal(422, "bad_query", str(problem))
-        case BusyError():
-            return Refusal(409, "index_busy", str(problem), {"retry-after": "1"})
-        case ShardsMissing():
-            return Refusal(503, "index_unavailable", str(problem), {"retry-after": "10"})
-    # The message may have paths of the server: they are only for its log.
-    _LOG.error("a request failed", exc_info=problem)
-    if isinstance(problem, Error):
-        return Refusal(500, "storage", "cannot read or write the index; the server's log says why")
-    return Refusal(500, "internal", "the server failed; its log says why")
 
 
 def serve(
@@ -234,6 +261,7 @@ def serve(
     hosts: Sequence[str] = (),
     fronts: int = 1,
     follow: float | None = 1.0,
+    backups: str | os.PathLike[str] | None = None,
     **searcher: Any,
 ) -> Any:
     """Serves a folder of shards over HTTP with Ray Serve, and returns its handle. ``ray.serve.shutdown()`` ends it.
@@ -244,6 +272,7 @@ def serve(
         no keys: put a proxy that checks them in front before the port is open to others.
     :param fronts: processes that take requests. Each has its own actors, and with more than one they only read.
     :param follow: seconds between two looks for changes that another front or process made.
+    :param backups: folder or URL for the snapshots that ``POST /v1/indexes/{index}/backups`` takes. Default: it takes none.
     :param searcher: options of :class:`Searcher`: ``replicas``, ``timeout``, ``allow_partial``, ... A partial answer has the header
         ``x-micpq-missing-shards``, which names the shards that did not answer.
     """
@@ -252,5 +281,8 @@ def serve(
     ray_serve.start(http_options={"host": host, "port": port})
     front: Any = ray_serve.deployment(Front)
     deployment = front.options(num_replicas=fronts, ray_actor_options={"num_cpus": 0.1}, max_ongoing_requests=MAX_REQUESTS)
-    bound = deployment.bind(str(folder), index, [*hosts, host], fronts == 1, {"follow": follow, **searcher})
+    place = None if backups is None else os.fspath(backups)
+    # Actors have other working directories.
+    place = place if place is None or "://" in place else os.path.abspath(place)
+    bound = deployment.bind(str(folder), index, [*hosts, host], fronts == 1, place, {"follow": follow, **searcher})
     return ray_serve.run(bound, name=f"micpq-{index}", route_prefix="/")

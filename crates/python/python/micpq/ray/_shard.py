@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import threading
@@ -150,23 +151,25 @@ class ShardActor:
 
 @ray.remote(max_restarts=-1, num_cpus=0)
 class SequenceActor:
-    """Gives out insertion sequences, so that all shards share one order. It stores nothing: when it starts, it begins far after
-    every sequence that a shard has committed or a request may still hold."""
+    """Gives out insertion sequences, so that all shards share one order. What was given out is in a file beside the shards: other
+    searchers go on after it, and so does this actor when it starts again, also where a request has not committed its sequences yet."""
 
-    #: Sequences that requests may hold while this actor starts again.
-    GAP = 1 << 32
+    #: The next sequence, in so many digits.
+    DIGITS = 20
 
-    def __init__(self, directories: list[str]) -> None:
-        self.directories = directories
-        self.next: int | None = None
+    def __init__(self, out: str, directories: list[str]) -> None:
+        self.file, self.directories = Path(out) / ".sequence", directories
 
     def reserve(self, count: int, least: int) -> int:
         """The first of so many sequences, from ``least`` up."""
-        # Another searcher may have written, and closed, since the last call.
-        stored = max(_micpq.next_sequence_at(Path(directory)) for directory in self.directories)
-        if self.next is None:
-            restarted = ray.get_runtime_context().was_current_actor_reconstructed
-            self.next = stored + (self.GAP if restarted else 0)
-        first = max(self.next, stored, least)
-        self.next = first + count
+        file = os.open(self.file, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            given = int(os.pread(file, self.DIGITS, 0) or b"0")
+            # A program without Ray may have written a shard.
+            stored = max(_micpq.next_sequence_at(Path(directory)) for directory in self.directories)
+            first = max(given, stored, least)
+            os.pwrite(file, f"{first + count:0{self.DIGITS}}".encode(), 0)
+        finally:
+            os.close(file)
         return first

@@ -12,6 +12,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 import ray
+from pyarrow import fs
 
 from .. import _inputs, _micpq
 from .._model import Model
@@ -22,13 +23,19 @@ from ._manifest import Manifest, checksum, files_of
 
 _RECORD = "snapshot.json"
 
+#: Of the record. Format 1 had no folder of each copy.
+FORMAT = 2
+
 #: In a folder that is being restored: what from.
 _RESTORING = ".restoring.json"
 
 
 @ray.remote(max_retries=3, num_cpus=0.5)
-def _save(directory: str, filesystem: Any, place: str) -> dict[str, Any]:
-    """Copies one commit of a shard to the file system. Its record lists size and CRC-32 of every file."""
+def _save(directory: str, filesystem: Any, place: str, call: str) -> dict[str, Any]:
+    """Copies one commit of a shard to a folder of its own in ``place``, and returns its record with size and CRC-32 of every file.
+    Ray may run a task twice at once when it has lost a machine for dead, and two attempts may copy two commits."""
+    name = Path(directory).name
+    target = f"{name}.{call}.{uuid.uuid4().hex}"
     folder = Path(directory).with_name(f".snapshot.{Path(directory).name}.{uuid.uuid4().hex}")
     folder.mkdir()
     # Whoever clears up knows by the lock that this process is at work.
@@ -38,13 +45,13 @@ def _save(directory: str, filesystem: Any, place: str) -> dict[str, Any]:
         copy = folder / "copy"
         _micpq.Index.open(Path(directory)).backup(copy)
         files = files_of(copy)
-        for name in files:
-            upload(copy / name, filesystem, f"{place}/{name}")
+        for file in files:
+            upload(copy / file, filesystem, f"{place}/{target}/{file}")
         documents = len(_micpq.Shard.open(copy))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         os.close(lock)
-    return {"name": PurePosixPath(place).name, "documents": documents, "checksum": checksum(files), "files": files}
+    return {"name": name, "folder": target, "documents": documents, "checksum": checksum(files), "files": files}
 
 
 def _clear(source: Path) -> None:
@@ -93,12 +100,12 @@ def snapshot(out: str | os.PathLike[str], to: str | os.PathLike[str], *, filesys
     """
     source = _inputs.path(out, "out").absolute()
     target, place = resolve(to, filesystem)
-    if target.get_file_info(f"{place}/{_RECORD}").is_file:
-        raise ConfigError(f"{to} already holds a snapshot; name another place")
+    _expect_none(target, place, to)
     _clear(source)
+    call = uuid.uuid4().hex
     while True:
         manifest = Manifest.read(source)
-        tasks = [_save.remote(str(d), target, f"{place}/{d.name}") for d in manifest.directories(source)]
+        tasks = [_save.remote(str(d), target, place, call) for d in manifest.directories(source)]
         try:
             shards = get(tasks)
             break
@@ -108,11 +115,40 @@ def snapshot(out: str | os.PathLike[str], to: str | os.PathLike[str], *, filesys
             # The shards were moved meanwhile: the new ones are copied.
     # Also what tasks of killed attempts left in the meantime.
     _clear(source)
-    record = {"format": 1, "model": manifest.model, "shards": shards}
-    target.create_dir(place, recursive=True)
-    with target.open_output_stream(f"{place}/{_RECORD}") as stream:
+    _remove_others(target, place, call, {shard["folder"] for shard in shards})
+    _expect_none(target, place, to)
+    record = {"format": FORMAT, "model": manifest.model, "shards": shards}
+    staged = f"{place}/.{_RECORD}.{call}"
+    with target.open_output_stream(staged) as stream:
         stream.write(json.dumps(record, indent=1).encode())
-    return manifest
+    target.move(staged, f"{place}/{_RECORD}")
+    return Manifest(manifest.model, _listed(shards))
+
+
+def _expect_none(target: fs.FileSystem, place: str, to: str | os.PathLike[str]) -> None:
+    if target.get_file_info(f"{place}/{_RECORD}").is_file:
+        raise ConfigError(f"{to} already holds a snapshot; name another place")
+
+
+def _remove_others(target: fs.FileSystem, place: str, call: str, kept: set[str]) -> None:
+    """Removes what other attempts of the tasks of this call have copied."""
+    for entry in target.get_file_info(fs.FileSelector(place)):
+        name = PurePosixPath(entry.path).name
+        if f".{call}." in name and name not in kept:
+            target.delete_dir(entry.path)
+
+
+def _listed(shards: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The shards of a record as a manifest lists them."""
+    return [{key: shard[key] for key in ("name", "documents", "checksum")} for shard in shards]
+
+
+def snapshots(place: str | os.PathLike[str], *, filesystem: Any = None) -> list[str]:
+    """The names of the complete snapshots in a folder."""
+    target, path = resolve(place, filesystem)
+    entries = target.get_file_info(fs.FileSelector(path, allow_not_found=True))
+    names = [PurePosixPath(entry.path).name for entry in entries if entry.type == fs.FileType.Directory]
+    return sorted(name for name in names if target.get_file_info(f"{path}/{name}/{_RECORD}").is_file)
 
 
 def restore(source: str | os.PathLike[str], out: str | os.PathLike[str], *, filesystem: Any = None) -> Manifest:
@@ -128,10 +164,12 @@ def restore(source: str | os.PathLike[str], out: str | os.PathLike[str], *, file
         record = json.loads(text)
     except (OSError, ValueError) as problem:
         raise FormatError(f"{source} holds no complete snapshot: {problem}") from None
+    if record.get("format") != FORMAT:
+        raise FormatError(f"{source} is a snapshot of format {record.get('format')}, and this program reads {FORMAT}; use the micpq that took it")
     target.mkdir(parents=True, exist_ok=True)
     shards = record["shards"]
     _claim(target, os.fspath(source), hashlib.sha256(text).hexdigest())
-    get([_load.remote(reader, f"{place}/{s['name']}", str(target / s["name"]), s["files"]) for s in shards])
+    get([_load.remote(reader, f"{place}/{s['folder']}", str(target / s["name"]), s["files"]) for s in shards])
     model = target / "model"
     if not model.exists():
         staged = target / f".model.{uuid.uuid4().hex}"
@@ -141,7 +179,7 @@ def restore(source: str | os.PathLike[str], out: str | os.PathLike[str], *, file
         raise ConfigError(f"{model} is another model than that of the snapshot; restore to an empty folder")
     for leftover in [*target.glob(".shard-*"), *target.glob(".model.*")]:
         shutil.rmtree(leftover, ignore_errors=True)
-    manifest = Manifest(record["model"], [{key: s[key] for key in ("name", "documents", "checksum")} for s in shards])
+    manifest = Manifest(record["model"], _listed(shards))
     write_whole(target / "snapshot.json", json.dumps({"from": os.fspath(source)}).encode())
     manifest.write(target)
     (target / _RESTORING).unlink(missing_ok=True)
