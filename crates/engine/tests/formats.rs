@@ -10,9 +10,10 @@ use std::path::{Path, PathBuf};
 
 use engine::chunk::ChunkSizes;
 use engine::corpus::{DocId, Document, Value};
+use engine::formats::npy;
 use engine::index::{FORMAT, Index, IndexConfig, OLDEST_FORMAT, RerankVectors, upgrade, verify};
 use engine::query::{Group, Query, SearchConfig, Searcher};
-use engine::{Matrix, NoProgress, npy};
+use engine::{Matrix, NoProgress};
 
 /// Cosines are sums in an order that may change; distances are not.
 const ROUNDING: f32 = 1e-6;

@@ -302,7 +302,7 @@ impl Model {
             }
             let quantizer = ProductIndex { codebooks: self.model.codebooks().clone(), codes: packed.to_vec(), ids };
             quantizer.write(&path, if fastscan { Layout::FastScan } else { Layout::Plain })?;
-            npz::write_projection(&engine::disk::beside(&path, ".projection.npz"), self.model.projection())
+            npz::write_projection(&engine::internal::beside(&path, ".projection.npz"), self.model.projection())
         })
     }
 }

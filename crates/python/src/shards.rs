@@ -6,8 +6,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use engine::chunk::ChunkConfig;
-use engine::corpus::{Corpus, DocId, Document, to_wire};
+use engine::corpus::{Corpus, DocId, Document};
 use engine::index::{Index as Engine, IndexConfig, IndexWriter};
+use engine::internal::to_wire;
 use engine::language::LanguageChoice;
 use engine::query::{Delivery, Query, RemoteSearcher, ShardView};
 use engine::shards::{ShardManifest, checksum};

@@ -10,9 +10,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use engine::corpus::{DocId, Document};
-use engine::disk::{Replaces, StagedDirectory};
 use engine::encoder::Embedder;
 use engine::index::{Index, IndexConfig, IndexWriter};
+use engine::internal::{Replaces, StagedDirectory};
 use engine::language::LanguageChoice;
 use engine::{Error, Matrix, NoProgress, Progress, Result};
 use micpq::BuildConfig;
