@@ -18,6 +18,10 @@ pub enum Remedy {
     PullEncoder(Option<String>),
     /// Train a model.
     TrainModel,
+    /// Follow the topics of the index again.
+    FollowTopics,
+    /// Make a key for a server.
+    MakeKey,
 }
 
 /// An error: what is wrong, where, and what to do.

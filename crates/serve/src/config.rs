@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use engine::error::Remedy;
 use engine::{Error, Result};
 use serde::{Deserialize, Serialize};
 
@@ -221,9 +222,10 @@ impl ServeConfig {
         }
         if !self.listen.ip().is_loopback() && self.keys.is_empty() && !self.open {
             return refuse(format!(
-                "other machines can reach {} and there are no keys; add a key (micpq serve --new-key admin), listen on 127.0.0.1, or allow everybody with open = true",
+                "other machines can reach {} and there are no keys; add a key, listen on 127.0.0.1, or allow everybody with open = true",
                 self.listen
-            ));
+            ))
+            .map_err(|error| error.remedied(Remedy::MakeKey));
         }
         if self.tls_certificate.is_some() != self.tls_key.is_some() {
             return refuse("TLS needs both tls_certificate and tls_key".into());
@@ -343,7 +345,7 @@ mod tests {
             ("quue = 5".into(), "quue"),
             ("queue = 0".into(), "queue is 0"),
             ("queue = \"many\"".into(), "invalid type"),
-            ("listen = \"0.0.0.0:80\"".into(), "--new-key"),
+            ("listen = \"0.0.0.0:80\"".into(), "add a key"),
             ("tls_key = \"k.pem\"".into(), "tls_certificate"),
             ("timeout_seconds = nan".into(), "timeout_seconds"),
             ("max_bodies_bytes = 1000".into(), "max_body_bytes"),

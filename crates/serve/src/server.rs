@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
 use axum::http::StatusCode;
+use engine::error::Remedy;
 use engine::index::{Index, IndexConfig};
 use engine::internal::clear_folders;
 use engine::model::Encoders;
@@ -165,7 +166,7 @@ impl Server {
         // Reading a damaged file may panic. The other indexes must still be served.
         let opened = catch_unwind(AssertUnwindSafe(|| self.host(name, dir, ours)));
         let opened = opened
-            .unwrap_or_else(|_| Err(Error::format(dir, "cannot be read; \"micpq index verify\" finds the damage")));
+            .unwrap_or_else(|_| Err(Error::format(dir, "cannot be read; verify it, which finds the damage").remedied(Remedy::VerifyIndex)));
         opened.inspect_err(|error| {
             let reason = reason(error);
             // Logged once per reason.

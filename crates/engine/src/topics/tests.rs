@@ -316,8 +316,10 @@ fn verify_finds_damaged_followed_topics_and_no_writer_uses_them() {
     std::fs::write(&path, text.replacen("topic", "other", 1)).unwrap();
     let problems = crate::index::verify(index.dir(), &NoProgress).unwrap();
     assert!(problems.len() == 1 && format!("{problems:?}").contains("follow.json"), "{problems:?}");
-    let said = index.writer().err().unwrap().to_string();
-    assert!(said.contains("follow.json") && said.contains("--follow"), "{said}");
+    let error = index.writer().err().unwrap();
+    let said = error.to_string();
+    assert!(said.contains("follow.json") && said.contains("follow the topics again"), "{said}");
+    assert_eq!(error.remedy(), Some(&crate::error::Remedy::FollowTopics));
 }
 
 #[test]

@@ -10,6 +10,7 @@ use super::Marked;
 use crate::clusters::fences;
 use crate::clusters::points::{Centres, Points};
 use crate::corpus::{Document, Value};
+use crate::error::Remedy;
 use crate::model::Model;
 use crate::{Error, Progress, Result, disk};
 
@@ -110,7 +111,8 @@ impl Stored {
             Err(e) => return Err(Error::io(path)(e)),
         };
         let damaged = |problem: String| {
-            Error::format(&path, format!("{problem}; remove it, and follow the topics again (topics --follow)"))
+            Error::format(&path, format!("{problem}; remove it, and follow the topics again"))
+                .remedied(Remedy::FollowTopics)
         };
         let stored: Stored = serde_json::from_slice(&bytes).map_err(|e| damaged(format!("cannot be read: {e}")))?;
         if stored.format != FORMAT {
@@ -151,8 +153,9 @@ impl Follower {
             }
             _ => Err(Error::format(
                 path(dir),
-                "has topics of another model; remove it, and follow the topics again (topics --follow)",
-            )),
+                "has topics of another model; remove it, and follow the topics again",
+            )
+            .remedied(Remedy::FollowTopics)),
         }
     }
 
