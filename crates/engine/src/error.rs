@@ -98,6 +98,14 @@ impl Error {
         Error::Config { option: Some(name.into()), problem: problem.into(), remedy: None }
     }
 
+    /// Refuses an option that is no number from 1 to `max`.
+    pub fn check_count(option: &str, value: usize, max: usize) -> Result<()> {
+        match (1..=max).contains(&value) {
+            true => Ok(()),
+            false => Err(Error::option(option, format!("is {value}; give 1 to {max}"))),
+        }
+    }
+
     /// An option has a value that is none of its names.
     pub fn unknown(option: &str, found: &str, known: &[&str]) -> Self {
         Error::config(format!("unknown {option} '{found}'; known: {}", known.join(", ")))

@@ -216,25 +216,27 @@ impl ServeConfig {
 
     /// Refuses options that are out of range or contradict each other.
     pub fn validate(&self) -> Result<()> {
-        let refuse = |problem: String| Err(Error::config(problem));
         for name in self.indexes.keys() {
             check_name(name)?;
         }
         if !self.listen.ip().is_loopback() && self.keys.is_empty() && !self.open {
-            return refuse(format!(
+            return Err(Error::config(format!(
                 "other machines can reach {} and there are no keys; add a key, listen on 127.0.0.1, or allow everybody with open = true",
                 self.listen
             ))
-            .map_err(|error| error.remedied(Remedy::MakeKey));
+            .remedied(Remedy::MakeKey));
         }
         if self.tls_certificate.is_some() != self.tls_key.is_some() {
-            return refuse("TLS needs both tls_certificate and tls_key".into());
+            return Err(Error::config("TLS needs both tls_certificate and tls_key"));
         }
         if let Some(address) =
             self.telemetry.as_deref().filter(|a| !a.starts_with("http://") && !a.starts_with("https://"))
         {
-            return refuse(format!(
-                "telemetry = {address:?} is not the address of a collector; write it like http://127.0.0.1:4318/v1/traces"
+            return Err(Error::option(
+                "telemetry",
+                format!(
+                    "is {address:?}, not the address of a collector; write it like http://127.0.0.1:4318/v1/traces"
+                ),
             ));
         }
         check_keys(&self.keys)?;
@@ -254,7 +256,7 @@ impl ServeConfig {
             ("commit_documents", self.commit_documents),
         ] {
             if value == 0 {
-                return refuse(format!("{name} is 0; it must be at least 1"));
+                return Err(Error::option(name, "is 0; it must be at least 1"));
             }
         }
         for (total_name, total, name, value) in [
@@ -262,8 +264,9 @@ impl ServeConfig {
             ("max_answers_bytes", self.max_answers_bytes, "max_answer_bytes", self.max_answer_bytes),
         ] {
             if total < value {
-                return refuse(format!(
-                    "{total_name} is {total}, less than {name}, which is {value}; raise {total_name} or lower {name}"
+                return Err(Error::option(
+                    total_name,
+                    format!("is {total}, less than {name}, which is {value}; raise {total_name} or lower {name}"),
                 ));
             }
         }
@@ -277,7 +280,7 @@ impl ServeConfig {
             ("reload_seconds", self.reload_seconds, 0.01, 1e9),
         ] {
             if !(min..=max).contains(&value) {
-                return refuse(format!("{name} is {value}; it must be between {min} and {max}"));
+                return Err(Error::option(name, format!("is {value}; it must be between {min} and {max}")));
             }
         }
         Ok(())

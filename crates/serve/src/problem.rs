@@ -225,7 +225,8 @@ impl Problem {
             Error::Format { .. } | Error::Io { .. } => {
                 tracing::error!(%error, "storage failed");
                 // The message has no paths of the server: they are only for its log.
-                let text = "cannot read or write the index; the server's log says why, and verifying the index finds damage";
+                let text =
+                    "cannot read or write the index; the server's log says why, and verifying the index finds damage";
                 Problem::new(StatusCode::INTERNAL_SERVER_ERROR, Code::Storage, text)
             }
         }

@@ -165,8 +165,9 @@ impl Server {
     fn try_host(&self, name: &str, dir: &Path, ours: bool) -> Result<Arc<Hosted>> {
         // Reading a damaged file may panic. The other indexes must still be served.
         let opened = catch_unwind(AssertUnwindSafe(|| self.host(name, dir, ours)));
-        let opened = opened
-            .unwrap_or_else(|_| Err(Error::format(dir, "cannot be read; verify it, which finds the damage").remedied(Remedy::VerifyIndex)));
+        let opened = opened.unwrap_or_else(|_| {
+            Err(Error::format(dir, "cannot be read; verify it, which finds the damage").remedied(Remedy::VerifyIndex))
+        });
         opened.inspect_err(|error| {
             let reason = reason(error);
             // Logged once per reason.

@@ -196,7 +196,7 @@ fn a_folder_of_files_is_read_and_what_fails_is_counted() {
     assert!(
         bench
             .fails(&format!("build docs {TINY} --max-extract-seconds 0 -o x.micpq"), 2)
-            .contains("max_extract_seconds is 0")
+            .contains("--max-extract-seconds is 0")
     );
     assert!(bench.fails("build 'docs/*.xyz' -o x.micpq", 1).contains("matches no file"));
     assert!(bench.fails("build docs --extract pdf -o x.micpq", 2).contains("pdf=pdftotext {} -"));

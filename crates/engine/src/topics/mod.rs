@@ -54,14 +54,9 @@ impl Default for TopicsConfig {
 
 impl TopicsConfig {
     pub fn validate(&self) -> Result<()> {
-        let check = |name: &str, value: usize, most: usize| match value {
-            0 => Err(Error::config(format!("{name} is 0; give 1 to {most}"))),
-            _ if value > most => Err(Error::config(format!("{name} is {value}; give 1 to {most}"))),
-            _ => Ok(()),
-        };
-        check("topics", self.topics.unwrap_or(1), MAX_TOPICS)?;
-        check("terms", self.terms, 100)?;
-        check("typical", self.typical, 100)
+        Error::check_count("topics", self.topics.unwrap_or(1), MAX_TOPICS)?;
+        Error::check_count("terms", self.terms, 100)?;
+        Error::check_count("typical", self.typical, 100)
     }
 }
 

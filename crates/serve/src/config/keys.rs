@@ -51,7 +51,7 @@ impl KeyConfig {
         let refuse = |problem: String| Err(Error::config(format!("key \"{}\": {problem}", self.name)));
         if self.sha256.len() != 64 || !self.sha256.bytes().all(|b| b.is_ascii_hexdigit()) {
             return refuse("sha256 is not 64 hex digits; it is the hash of the key, which comes with a new key".into())
-                .map_err(|error| error.remedied(Remedy::MakeKey));
+                .map_err(|error: Error| error.remedied(Remedy::MakeKey));
         }
         self.expiry()?;
         let limits = [

@@ -151,11 +151,8 @@ impl Follower {
             {
                 Ok(Some(Follower { attribute: stored.attribute, centres: Centres { width, values }, reaches }))
             }
-            _ => Err(Error::format(
-                path(dir),
-                "has topics of another model; remove it, and follow the topics again",
-            )
-            .remedied(Remedy::FollowTopics)),
+            _ => Err(Error::format(path(dir), "has topics of another model; remove it, and follow the topics again")
+                .remedied(Remedy::FollowTopics)),
         }
     }
 
