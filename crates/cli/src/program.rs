@@ -33,7 +33,7 @@ pub struct Args {
     #[arg(long, global = true, value_name = "N")]
     pub threads: Option<usize>,
     /// Device to encode on. auto uses a GPU if one works and there is more than a query to encode
-    #[arg(long, global = true, value_name = "auto|cpu|cuda[:N]", default_value = "auto")]
+    #[arg(long, global = true, value_name = "auto|cpu|cuda[:N]", default_value_t = Device::default())]
     pub device: Device,
 }
 

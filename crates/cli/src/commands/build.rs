@@ -45,7 +45,7 @@ pub fn run(args: Build, json: bool, progress: &TerminalProgress) -> Result<()> {
 }
 
 impl Build {
-    fn config(&self) -> Result<BuildConfig> {
+    pub fn config(&self) -> Result<BuildConfig> {
         let embedding = self.embedding.config(self.training.preset.as_deref())?;
         let training = self.training.training(embedding.pooling()?)?;
         Ok(BuildConfig {
