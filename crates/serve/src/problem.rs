@@ -154,6 +154,16 @@ impl Problem {
         problem
     }
 
+    /// 400: a list of a request has more entries than it may have.
+    pub fn bounded<T>(list: &[T], name: &str, max: usize) -> Answer<()> {
+        match list.len() {
+            count if count > max => {
+                Err(Problem::bad_request(format!("{name} has {count} entries; give at most {max}")))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// 422: the request has the documented form, but this index cannot execute it.
     pub fn refused(code: Code, message: impl Into<String>) -> Problem {
         Problem::new(StatusCode::UNPROCESSABLE_ENTITY, code, message)

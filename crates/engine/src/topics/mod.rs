@@ -17,7 +17,7 @@ use std::collections::{HashMap, HashSet};
 
 use serde::Serialize;
 
-use crate::clusters::fences;
+use crate::clusters::Fences;
 use crate::clusters::kmeans::{self, Clusters};
 use crate::clusters::points::{self, Points};
 use crate::corpus::{DocId, Value};
@@ -229,11 +229,8 @@ fn sizes(clusters: &Clusters, count: usize) -> Vec<u64> {
 /// Tells outliers from the others by Tukey's rule: farther from the centre than the third quartile of the topic's distances
 /// and one and a half times the distance between the quartiles.
 fn assign(clusters: &Clusters, count: usize) -> Vec<Assignment> {
-    let fences = fences(clusters, count);
-    let assignment = |near: &points::Nearest| Assignment {
-        topic: near.centre,
-        outlier: near.distance.sqrt() > fences[usize::from(near.centre)],
-    };
+    let fences = Fences::of(clusters, count);
+    let assignment = |near: &points::Nearest| Assignment { topic: near.centre, outlier: fences.is_outlier(near) };
     clusters.nearest.iter().map(assignment).collect()
 }
 
