@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use engine::encoder::agent_config;
+use engine::internal::agent_config;
 use http_body_util::BodyExt;
 use object_store::ClientOptions;
 use object_store::client::{

@@ -106,7 +106,7 @@ pub fn backup(index: &Path, url: &str, config: BackupConfig, progress: &dyn Prog
     config.validate()?;
     let place = Place::open(url)?;
     // Hard links keep the files of the commit, also if a merge removes them meanwhile.
-    let claim = Claim::new(&engine::disk::beside(index, "-backup"), false)?;
+    let claim = Claim::new(&engine::internal::beside(index, "-backup"), false)?;
     let copy = claim.folder().join("copy");
     let copied = engine::index::backup(index, &copy, CopyConfig::default(), progress)?;
     let manifest = Manifest::of(index, &copy, copied.documents, progress)?;
@@ -153,7 +153,7 @@ pub fn restore(url: &str, name: Option<&str>, to: &Path, replace: bool, progress
     drop(Claim::new(to, replace)?);
     let place = Place::open(url)?;
     let manifest = place.run(manifest::find(&place, name))?;
-    let claim = Claim::new(&engine::disk::beside(to, "-restore"), false)?;
+    let claim = Claim::new(&engine::internal::beside(to, "-restore"), false)?;
     let copy = claim.folder().join("copy");
     place.run(transfer::download(&place, &manifest, &copy, progress))?;
     engine::index::restore(&copy, to, CopyConfig { replace, own_files: false }, progress)

@@ -123,24 +123,27 @@ pub async fn all(place: &Place) -> Result<Vec<Manifest>> {
 /// The manifest of a name, or the newest.
 pub async fn find(place: &Place, name: Option<&str>) -> Result<Manifest> {
     let mut manifests = all(place).await?;
-    let known = || "\"micpq index backups\" lists them";
     if manifests.is_empty() {
-        return Err(Error::input(place.url(), "holds no backup; make one with \"micpq index backup\""));
+        return Err(Error::input(place.url(), "holds no backup; make one first"));
     }
     match name {
         Some(name) => match manifests.iter().position(|manifest| manifest.name == name) {
             Some(found) => Ok(manifests.swap_remove(found)),
-            None => Err(Error::input(place.url(), format!("holds no backup \"{name}\"; {}", known()))),
+            None => {
+                let newest = &manifests.last().expect("not empty").name;
+                let problem = format!("holds no backup \"{name}\"; the newest of {} is \"{newest}\"", manifests.len());
+                Err(Error::input(place.url(), problem))
+            }
         },
         None => {
             let indexes: BTreeSet<&str> = manifests.iter().map(|manifest| manifest.index.as_str()).collect();
             if indexes.len() > 1 {
                 let indexes: Vec<&str> = indexes.into_iter().collect();
                 return Err(Error::config(format!(
-                    "{} holds backups of several indexes ({}); name one of the backups, {}",
+                    "{} holds backups of several indexes ({}); name one of the backups, such as {}",
                     place.url(),
                     indexes.join(", "),
-                    known()
+                    manifests.last().expect("not empty").name
                 )));
             }
             Ok(manifests.pop().expect("not empty"))

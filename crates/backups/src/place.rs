@@ -45,7 +45,7 @@ impl Place {
             }
             "file" => {
                 let folder: PathBuf = parsed.to_file_path().map_err(|()| wrong("names no folder of this machine"))?;
-                engine::disk::create_directories(&folder)?;
+                engine::internal::create_directories(&folder)?;
                 let store = LocalFileSystem::new_with_prefix(&folder).map_err(|e| failed(url, e))?;
                 on_disk = Some(folder);
                 (Arc::new(store.with_fsync(true)), Key::default())

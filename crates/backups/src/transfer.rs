@@ -101,7 +101,7 @@ pub async fn download(place: &Place, manifest: &Manifest, to: &Path, progress: &
     progress.stage("downloading", Some(manifest.bytes()));
     for file in &manifest.files {
         let path = to.join(&file.path);
-        engine::disk::create_directories(engine::disk::parent(&path))?;
+        engine::internal::create_directories(engine::internal::parent(&path))?;
         receive(place, file, &path, progress).await?;
     }
     Ok(())

@@ -33,7 +33,7 @@ pub struct Args {
     #[arg(long, global = true, value_name = "N")]
     pub threads: Option<usize>,
     /// Device to encode on. auto uses a GPU if one works and there is more than a query to encode
-    #[arg(long, global = true, value_name = "auto|cpu|cuda[:N]", default_value = "auto")]
+    #[arg(long, global = true, value_name = "auto|cpu|cuda[:N]", default_value_t = Device::default())]
     pub device: Device,
 }
 
@@ -176,6 +176,8 @@ pub fn command_for(remedy: &Remedy) -> String {
         Remedy::PullEncoder(None) => "micpq encoder list".into(),
         Remedy::PullEncoder(Some(name)) => format!("micpq encoder pull {name}"),
         Remedy::TrainModel => "micpq train CORPUS -o MODEL".into(),
+        Remedy::FollowTopics => "micpq topics INDEX --extend ATTRIBUTE --follow".into(),
+        Remedy::MakeKey => "micpq serve --new-key admin".into(),
     }
 }
 
@@ -195,6 +197,68 @@ mod tests {
     #[test]
     fn the_command_line_is_sound() {
         Args::command().debug_assert();
+    }
+
+    #[test]
+    fn the_command_for_every_remedy_is_accepted() {
+        for remedy in [
+            Remedy::BuildIndex,
+            Remedy::VerifyIndex,
+            Remedy::Distil,
+            Remedy::PullEncoder(None),
+            Remedy::PullEncoder(Some("tiny".into())),
+            Remedy::TrainModel,
+            Remedy::FollowTopics,
+            Remedy::MakeKey,
+        ] {
+            let line = command_for(&remedy);
+            if let Err(error) = Args::try_parse_from(words_of(&line)) {
+                panic!("{line}: {error}");
+            }
+        }
+    }
+
+    /// Files of Rust below a folder, but for those of tests.
+    fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            match (path.is_dir(), path.file_stem().unwrap().to_str().unwrap()) {
+                (_, name) if name == "tests" || name.ends_with("_tests") => (),
+                (true, _) => sources(&path, found),
+                (false, _) => found.push(path),
+            }
+        }
+    }
+
+    #[test]
+    fn no_text_of_a_library_names_a_command_or_a_flag() {
+        let (program, mut names) = (Args::command(), Vec::new());
+        for command in program.get_subcommands() {
+            names.push(format!("micpq {}", command.get_name()));
+            let all = std::iter::once(command).chain(command.get_subcommands());
+            let flags = all.flat_map(clap::Command::get_arguments).filter_map(clap::Arg::get_long);
+            names.extend(flags.map(|flag| format!("--{flag}")));
+        }
+        // A command stands in quotes: "a micpq index" is none.
+        let is_name = |line: &str, name: &str| {
+            let begins = |before: &str| name.starts_with("--") || !before.ends_with(' ');
+            let ends = |rest: &str| !rest.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_');
+            line.match_indices(name).any(|(at, _)| begins(&line[..at]) && ends(&line[at + name.len()..]))
+        };
+        for library in ["engine", "train", "methods", "micpq", "serve", "mcp", "backups", "paper"] {
+            let mut files = Vec::new();
+            sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(library).join("src"), &mut files);
+            assert!(!files.is_empty(), "{library}");
+            // The README of a model is a page of its user's, with the commands that use it.
+            for file in files.iter().filter(|file| !file.ends_with("engine/src/model/card.rs")) {
+                let text = std::fs::read_to_string(file).unwrap();
+                let code = text.split("#[cfg(test)]\nmod tests {").next().unwrap().lines();
+                for line in code.filter(|line| !line.trim_start().starts_with("//")) {
+                    let found = names.iter().find(|name| is_name(line, name));
+                    assert_eq!(found, None, "{}: {line}", file.display());
+                }
+            }
+        }
     }
 
     /// The words of a line of a shell, up to a comment.

@@ -18,6 +18,10 @@ pub enum Remedy {
     PullEncoder(Option<String>),
     /// Train a model.
     TrainModel,
+    /// Follow the topics of the index again.
+    FollowTopics,
+    /// Make a key for a server.
+    MakeKey,
 }
 
 /// An error: what is wrong, where, and what to do.
@@ -92,6 +96,14 @@ impl Error {
     /// One option is wrong. `problem` goes on after its name: "is 0; give at least 1".
     pub fn option(name: impl Into<String>, problem: impl Into<String>) -> Self {
         Error::Config { option: Some(name.into()), problem: problem.into(), remedy: None }
+    }
+
+    /// Refuses an option that is no number from 1 to `max`.
+    pub fn check_count(option: &str, value: usize, max: usize) -> Result<()> {
+        match (1..=max).contains(&value) {
+            true => Ok(()),
+            false => Err(Error::option(option, format!("is {value}; give 1 to {max}"))),
+        }
     }
 
     /// An option has a value that is none of its names.

@@ -87,17 +87,25 @@ pub mod matrix;
 pub mod memory;
 pub mod progress;
 
-// Hidden: internals that other crates of this workspace share. They may change in any release.
-#[doc(hidden)]
-pub mod disk;
-#[doc(hidden)]
+mod disk;
 #[allow(unsafe_code)]
-pub mod mmap;
-#[doc(hidden)]
-pub mod npy;
+mod mmap;
 mod parallel;
 #[cfg(all(test, unix))]
 mod power;
+
+/// What the other crates of this workspace share with this one: how files and directories are put in place, a memory map, documents
+/// as bytes for another process, and the settings of an HTTP client. It may change in any release.
+#[doc(hidden)]
+pub mod internal {
+    pub use crate::corpus::wire::{from_wire, to_wire};
+    pub use crate::disk::{
+        Replaces, StagedDirectory, beside, clear_folders, create_directories, parent, replace, sync_directory,
+    };
+    #[cfg(feature = "hub")]
+    pub use crate::encoder::agent::agent_config;
+    pub use crate::mmap::Map;
+}
 
 pub use error::{Error, Result};
 pub use matrix::Matrix;

@@ -126,50 +126,52 @@ fn transformers() -> impl Iterator<Item = &'static str> {
     KINDS.into_iter().filter(|name| !["static", "model2vec"].contains(name))
 }
 
-#[test]
-fn dropout_of_the_last_layers_shares_the_lower_ones_in_every_architecture() {
+/// All of them in every precision: what it is called, its encoder, and the tokens of its texts.
+fn each_transformer(check: impl Fn(&str, &Encoder, &[Vec<u32>])) {
     for name in transformers() {
         let golden = Golden::read(name);
         for precision in [Precision::F32, Precision::Bf16, Precision::Int8] {
             let encoder = Encoder::load_in(&folder().join(name), precision).unwrap();
             let ids = encoder.tokenizer().encode(&golden.texts, encoder.default_length()).unwrap();
-            let numbers: Vec<u64> = (0..ids.len() as u64).collect();
-            let layers = encoder.config().num_hidden_layers;
-            let view = |number, last| Some(Dropout::new(0.3, 1, number, &numbers).in_last(last));
-            for pooling in [Pooling::Cls, Pooling::Mean] {
-                let encode = |views: &[_]| encoder.encode_views(&ids, pooling, views, &NoProgress).unwrap();
-                for last in 0..=layers {
-                    let together = encode(&[view(1, last), view(2, last), None]);
-                    for (i, own) in [view(1, last), view(2, last), None].into_iter().enumerate() {
-                        assert_eq!(together[i], encode(&[own])[0], "{name} in {precision}, view {i}, last {last}");
-                    }
-                    assert_eq!(together[0] == together[1], last == 0, "{name} in {precision}, last {last}");
-                    assert_eq!(together[0] == together[2], last == 0, "{name} in {precision}, last {last}");
-                }
-            }
+            check(&format!("{name} in {precision}"), &encoder, &ids);
         }
     }
 }
 
 #[test]
-fn the_shortcut_of_cls_pooling_gives_the_first_state_in_every_architecture() {
-    for name in transformers() {
-        let golden = Golden::read(name);
-        for precision in [Precision::F32, Precision::Bf16, Precision::Int8] {
-            let encoder = Encoder::load_in(&folder().join(name), precision).unwrap();
-            let ids = encoder.tokenizer().encode(&golden.texts, encoder.default_length()).unwrap();
-            let numbers: Vec<u64> = (0..ids.len() as u64).collect();
-            let view = Dropout::new(0.3, 1, 2, &numbers);
-            for dropout in [None, Some(view), Some(view.in_last(1))] {
-                let expected = encoder.encode(&ids, Pooling::Cls, dropout, &NoProgress).unwrap();
-                let mut found = Matrix::zeros(ids.len(), encoder.width());
-                let rows = found.as_mut_slice().chunks_exact_mut(encoder.width()).collect();
-                let take = |states: &[f32], row: &mut [f32]| row.copy_from_slice(&states[..row.len()]);
-                encoder.reduce(&ids, dropout, rows, take, &NoProgress).unwrap();
-                assert_eq!(found, expected, "{name} in {precision}");
+fn dropout_of_the_last_layers_shares_the_lower_ones_in_every_architecture() {
+    each_transformer(|name, encoder, ids| {
+        let numbers: Vec<u64> = (0..ids.len() as u64).collect();
+        let layers = encoder.config().num_hidden_layers;
+        let view = |number, last| Some(Dropout::new(0.3, 1, number, &numbers).in_last(last));
+        for pooling in [Pooling::Cls, Pooling::Mean] {
+            let encode = |views: &[_]| encoder.encode_views(ids, pooling, views, &NoProgress).unwrap();
+            for last in 0..=layers {
+                let together = encode(&[view(1, last), view(2, last), None]);
+                for (i, own) in [view(1, last), view(2, last), None].into_iter().enumerate() {
+                    assert_eq!(together[i], encode(&[own])[0], "{name}, view {i}, last {last}");
+                }
+                assert_eq!(together[0] == together[1], last == 0, "{name}, last {last}");
+                assert_eq!(together[0] == together[2], last == 0, "{name}, last {last}");
             }
         }
-    }
+    });
+}
+
+#[test]
+fn the_shortcut_of_cls_pooling_gives_the_first_state_in_every_architecture() {
+    each_transformer(|name, encoder, ids| {
+        let numbers: Vec<u64> = (0..ids.len() as u64).collect();
+        let view = Dropout::new(0.3, 1, 2, &numbers);
+        for dropout in [None, Some(view), Some(view.in_last(1))] {
+            let expected = encoder.encode(ids, Pooling::Cls, dropout, &NoProgress).unwrap();
+            let mut found = Matrix::zeros(ids.len(), encoder.width());
+            let rows = found.as_mut_slice().chunks_exact_mut(encoder.width()).collect();
+            let take = |states: &[f32], row: &mut [f32]| row.copy_from_slice(&states[..row.len()]);
+            encoder.reduce(ids, dropout, rows, take, &NoProgress).unwrap();
+            assert_eq!(found, expected, "{name}");
+        }
+    });
 }
 
 /// How much wider than the small encoders those are on which rounding is measured.

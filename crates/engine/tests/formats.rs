@@ -5,14 +5,19 @@
 //!
 //! `data/index-4` has chunks and is German: 30 documents of 1 to 4 chunks, one replaced and one deleted, with the model of
 //! `data/index-3`. `data/hits-4.jsonl` is what its program answered. `write_index_4` made both.
+//!
+//! `data/shards-1` is a folder of shards with a manifest of format 1: 60 documents in two shards of index format 4. It was written by
+//! `micpq.ray.build`, and `data/hits-shards-1.jsonl` is what `micpq.ray.Searcher` answered (`data/shards.py`).
 
 use std::path::{Path, PathBuf};
 
 use engine::chunk::ChunkSizes;
 use engine::corpus::{DocId, Document, Value};
+use engine::formats::npy;
 use engine::index::{FORMAT, Index, IndexConfig, OLDEST_FORMAT, RerankVectors, upgrade, verify};
 use engine::query::{Group, Query, SearchConfig, Searcher};
-use engine::{Matrix, NoProgress, npy};
+use engine::shards::{self, ShardManifest};
+use engine::{Matrix, NoProgress};
 
 /// Cosines are sums in an order that may change; distances are not.
 const ROUNDING: f32 = 1e-6;
@@ -228,6 +233,44 @@ fn an_index_of_format_4_answers_as_the_program_that_wrote_it() {
     assert_eq!(writer.commit(&NoProgress).unwrap(), 28);
     writer.close(&NoProgress).unwrap();
     assert!(verify(&path, &NoProgress).unwrap().is_empty());
+}
+
+#[test]
+fn a_folder_of_shards_answers_as_the_cluster_that_wrote_it() {
+    assert_eq!(shards::FORMAT, 1, "a new format needs a folder of its own here");
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("shards");
+    copy(&data().join("shards-1"), &path);
+    let manifest = ShardManifest::read(&path).unwrap();
+    assert_eq!(manifest.shards.iter().map(|shard| shard.documents).sum::<u64>(), 60);
+    for shard in &manifest.shards {
+        assert_eq!(shards::checksum(&path.join(&shard.name)).unwrap(), shard.checksum, "{}", shard.name);
+    }
+    assert!(shards::verify(&path, &NoProgress).unwrap().is_empty());
+
+    let searcher = Searcher::open(&path, &NoProgress).unwrap();
+    assert_eq!(searcher.indexes().len(), 2);
+    let query = |id| Query { keywords: Some("harvest".into()), ..Query::document(DocId::Int(id)) };
+    let config = SearchConfig { k: 5, hybrid: 0.5, ..SearchConfig::default() };
+    let answers = searcher.search(&[query(5), query(6)], &config, &NoProgress).unwrap();
+    let found: Vec<_> = answers.into_iter().flat_map(|answer| answer.hits).collect();
+    let expected = std::fs::read_to_string(data().join("hits-shards-1.jsonl")).unwrap();
+    assert_eq!(found.len(), expected.lines().count());
+    for (found, expected) in found.iter().zip(expected.lines()) {
+        let (id, distance, score, text): (DocId, f32, f32, String) = serde_json::from_str(expected).unwrap();
+        assert_eq!((&found.id, found.distance, found.text.as_ref()), (&id, distance, Some(&text)));
+        assert!((found.score - score).abs() < ROUNDING, "{found:?} instead of {expected}");
+    }
+
+    // Each shard can be written to, and the others do not mind.
+    let owner = &searcher.indexes()[ShardManifest::route(&DocId::Int(5), 2)];
+    let mut writer = owner.writer().unwrap();
+    assert!(writer.delete(&5.into()).unwrap());
+    writer.commit(&NoProgress).unwrap();
+    writer.close(&NoProgress).unwrap();
+    assert!(shards::verify(&path, &NoProgress).unwrap().is_empty());
+    let left: usize = Searcher::open(&path, &NoProgress).unwrap().indexes().iter().map(Index::len).sum();
+    assert_eq!(left, 59);
 }
 
 /// `data/model-5` is the model of `data/index-3` with tables by kind; `data/tables-5.json` holds those of `data/queries.npy`.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use engine::corpus::{Corpus, CorpusConfig, Format, OnError};
 use engine::formats::faiss::ProductIndex;
 use engine::formats::vectors::VectorFile;
-use engine::mmap::Map;
+use engine::internal::Map;
 use engine::model::CodeShape;
 use engine::search::CodeBlocks;
 
@@ -46,9 +46,9 @@ pub fn corpus(input: &[u8]) {
 
 pub fn npy(input: &[u8]) {
     let file = written("input.npy", input);
-    let _ = engine::npy::read_vectors(&file.path);
-    let _ = engine::npy::read_u8(&file.path);
-    let _ = engine::npy::read_f32(&file.path);
+    let _ = engine::formats::npy::read_vectors(&file.path);
+    let _ = engine::formats::npy::read_u8(&file.path);
+    let _ = engine::formats::npy::read_f32(&file.path);
 }
 
 /// The first byte chooses the ending.

@@ -125,13 +125,11 @@ pub struct Found {
 
 pub fn search(indexes: &Indexes, asked: Search, progress: &dyn Progress) -> Result<Found> {
     if asked.query.trim().is_empty() {
-        return Err(Error::config("query is empty; say what the documents are about"));
+        return Err(Error::option("query", "is empty; say what the documents are about"));
     }
     if asked.query.len() > MAX_QUERY_BYTES {
-        return Err(Error::config(format!(
-            "query has {} bytes, more than {MAX_QUERY_BYTES}; shorten it",
-            asked.query.len()
-        )));
+        let problem = format!("has {} bytes, more than {MAX_QUERY_BYTES}; shorten it", asked.query.len());
+        return Err(Error::option("query", problem));
     }
     let opened = indexes.named(asked.index.as_deref())?;
     let config = SearchConfig {
@@ -155,7 +153,7 @@ fn share(name: &str, value: f64) -> Result<f32> {
     if (0.0..=1.0).contains(&value) {
         return Ok(value as f32);
     }
-    Err(Error::config(format!("{name} is {value}; give a number from 0 to 1")))
+    Err(Error::option(name, format!("is {value}; give a number from 0 to 1")))
 }
 
 fn config(k: usize, filter: Option<String>, after: Option<&str>) -> Result<SearchConfig> {

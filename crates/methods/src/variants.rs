@@ -132,6 +132,7 @@ impl Micpq {
             validation: task.validation,
             test: task.test,
             cache: task.cache,
+            passes: task.passes.lock().take(),
         })
     }
 
@@ -170,7 +171,7 @@ impl Method for Micpq {
         finished: &(dyn Fn(&Training, Trained) -> Result<()> + Sync),
         progress: &dyn Progress,
     ) -> Result<()> {
-        let job = self.job(&trainings[0], task)?;
+        let mut job = self.job(&trainings[0], task)?;
         let prepared = job.prepare(progress)?;
         if let [one] = trainings {
             return finished(one, self.named(prepared.train(self.config(one)?, progress)?));

@@ -174,6 +174,7 @@ fn every_method_learns_from_embeddings() {
             validation: Some(&queries),
             test: Some(&queries),
             cache: cache.path(),
+            passes: Default::default(),
         };
         let (trained, Vectors { rows: clean, .. }) = task.fit(&Training::from(config), &NoProgress).unwrap();
         let dir = cache.path().join(method);
@@ -215,6 +216,7 @@ fn model_on_terms_is_reproducible_and_detects_damage() {
             validation: Some(&queries),
             test: Some(&queries),
             cache: dir.path(),
+            passes: Default::default(),
         };
         task.fit(&Training::from(config), &NoProgress).unwrap()
     };

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use engine::{Error, Result, disk};
+use engine::{Error, Result, internal};
 use serde::{Deserialize, Serialize};
 
 use methods::clustering::Accuracy;
@@ -187,7 +187,7 @@ impl Store {
     pub fn put(&self, task: &Task, options: serde_json::Value, figures: Figures) -> Result<Cell> {
         let path = self.path(task, &options);
         let cell = Cell { format: FORMAT, older: false, task: task.clone(), options, figures };
-        disk::replace(&path, &serde_json::to_vec_pretty(&cell).expect("plain data has a JSON form"))?;
+        internal::replace(&path, &serde_json::to_vec_pretty(&cell).expect("plain data has a JSON form"))?;
         Ok(cell)
     }
 }

@@ -64,7 +64,7 @@ pub use setup::{Board, Paper, State};
 
 use std::path::Path;
 
-use engine::{Result, disk};
+use engine::{Result, internal};
 
 /// Writes `report.html`, `report.md`, `report.csv` and `report.tex` into a directory.
 pub fn report(plan: &Plan, results: &Results, dir: &Path) -> Result<()> {
@@ -75,5 +75,5 @@ pub fn report(plan: &Plan, results: &Results, dir: &Path) -> Result<()> {
         ("report.csv", text::csv(&all)),
         ("report.tex", text::latex(&all)),
     ];
-    files.iter().try_for_each(|(name, text)| disk::replace(&dir.join(name), text.as_bytes()))
+    files.iter().try_for_each(|(name, text)| internal::replace(&dir.join(name), text.as_bytes()))
 }

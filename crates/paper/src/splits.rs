@@ -6,8 +6,9 @@ use std::sync::{Arc, OnceLock};
 
 use engine::corpus::{Corpus, CorpusConfig};
 use engine::encoder::{Convolution, Device, Embedder, EmbedderConfig, Precision, Vocabulary, Weighting};
+use engine::formats::npy;
 use engine::model::{Dense, Distance, Projection};
-use engine::{Error, Matrix, Progress, Result, npy};
+use engine::{Error, Matrix, Progress, Result};
 use rayon::prelude::*;
 use train::Labels;
 use train::dataset::{Dataset, LabelNames};

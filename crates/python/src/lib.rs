@@ -39,7 +39,7 @@ mod _micpq {
         write_manifest,
     };
     #[pymodule_export]
-    use crate::training::{ViewEncoder, build, train, train_vectors};
+    use crate::training::{ViewEncoder, build, build_defaults, train, train_vectors};
     #[pymodule_export]
     use crate::work::{Stop, set_threads, threads};
     use pyo3::prelude::*;

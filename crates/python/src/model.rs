@@ -8,6 +8,7 @@ use engine::encoder::{Device, Embedder};
 use engine::formats::faiss::{Layout, ProductIndex};
 use engine::formats::npz;
 use engine::model::{Distance, Model as Engine};
+use engine::query::SearchConfig;
 use engine::search::Flat as Memory;
 use engine::{Error, Matrix, Progress, Result};
 use numpy::{PyArray2, PyReadonlyArray1, PyReadonlyArray2};
@@ -302,7 +303,7 @@ impl Model {
             }
             let quantizer = ProductIndex { codebooks: self.model.codebooks().clone(), codes: packed.to_vec(), ids };
             quantizer.write(&path, if fastscan { Layout::FastScan } else { Layout::Plain })?;
-            npz::write_projection(&engine::disk::beside(&path, ".projection.npz"), self.model.projection())
+            npz::write_projection(&engine::internal::beside(&path, ".projection.npz"), self.model.projection())
         })
     }
 }
@@ -343,18 +344,18 @@ impl Flat {
     }
 
     /// The nearest codes of every query vector: distances and rows, `[queries, k]` each.
-    #[pyo3(signature = (queries, k, distance=None))]
+    #[pyo3(signature = (queries, k=None, distance=None))]
     #[allow(clippy::type_complexity)]
     fn search<'py>(
         &self,
         py: Python<'py>,
         queries: PyReadonlyArray2<'py, f32>,
-        k: usize,
+        k: Option<usize>,
         distance: Option<&str>,
     ) -> PyResult<(Bound<'py, PyArray2<f32>>, Bound<'py, PyArray2<i64>>)> {
         let distance: Distance = distance.map_or(Ok(self.model.config.distance), str::parse).map_err(raise)?;
         let (values, width) = floats(&queries)?;
-        let k = k.min(self.flat.len());
+        let k = k.unwrap_or(SearchConfig::default().k).min(self.flat.len());
         let (mut distances, mut found) = (Vec::new(), Vec::new());
         let work = |_: &dyn Progress| {
             each_chunk(values, width, |chunk: &Matrix| {

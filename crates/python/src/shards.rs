@@ -6,9 +6,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use engine::chunk::ChunkConfig;
-use engine::corpus::{Corpus, DocId, Document, Value, to_wire};
+use engine::corpus::{Corpus, DocId, Document, Value};
 use engine::encoder::Role;
 use engine::index::{Facet, Index as Engine, IndexConfig, IndexWriter};
+use engine::internal::to_wire;
 use engine::language::LanguageChoice;
 use engine::query::{Delivery, Hit, Query, RemoteSearcher, Replies, ShardView, entropy};
 use engine::shards::{ShardManifest, checksum};

@@ -8,12 +8,12 @@ use engine::encoder::{Embedder, EncodingWorkers};
 use engine::index::Claim;
 use engine::model::Model as EngineModel;
 use engine::{Error, Matrix, Progress, Result};
-use micpq::pipeline::{ModelSource, TrainingSources, TrainingTexts};
+use micpq::pipeline::{BuildConfig, ModelSource, TrainingSources, TrainingTexts};
 use micpq::vectors::{UserVectors, train_on_vectors};
 use numpy::PyReadonlyArray2;
 use parking_lot::Mutex;
 use pyo3::prelude::*;
-use pyo3::types::PyBytes;
+use pyo3::types::{PyBytes, PyDict};
 
 use crate::arrays::floats;
 use crate::documents::Documents;
@@ -22,6 +22,18 @@ use crate::index::Index;
 use crate::model::Model;
 use crate::options::Training;
 use crate::work::{self, Stop};
+
+/// What a build has where nothing is given, by the name of the option.
+#[pyfunction]
+pub fn build_defaults(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
+    let (defaults, found) = (BuildConfig::default(), PyDict::new(py));
+    found.set_item("sample", defaults.sample)?;
+    found.set_item("seed", defaults.training.seed())?;
+    found.set_item("store", defaults.index.store.to_string())?;
+    found.set_item("rerank_vectors", defaults.index.rerank_vectors.to_string())?;
+    found.set_item("language", defaults.language.to_string())?;
+    Ok(found)
+}
 
 #[pyfunction]
 #[pyo3(signature = (documents, options, validation=None, report=None, stop=None, workers=None))]

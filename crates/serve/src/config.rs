@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use engine::error::Remedy;
 use engine::{Error, Result};
 use serde::{Deserialize, Serialize};
 
@@ -215,24 +216,27 @@ impl ServeConfig {
 
     /// Refuses options that are out of range or contradict each other.
     pub fn validate(&self) -> Result<()> {
-        let refuse = |problem: String| Err(Error::config(problem));
         for name in self.indexes.keys() {
             check_name(name)?;
         }
         if !self.listen.ip().is_loopback() && self.keys.is_empty() && !self.open {
-            return refuse(format!(
-                "other machines can reach {} and there are no keys; add a key (micpq serve --new-key admin), listen on 127.0.0.1, or allow everybody with open = true",
+            return Err(Error::config(format!(
+                "other machines can reach {} and there are no keys; add a key, listen on 127.0.0.1, or allow everybody with open = true",
                 self.listen
-            ));
+            ))
+            .remedied(Remedy::MakeKey));
         }
         if self.tls_certificate.is_some() != self.tls_key.is_some() {
-            return refuse("TLS needs both tls_certificate and tls_key".into());
+            return Err(Error::config("TLS needs both tls_certificate and tls_key"));
         }
         if let Some(address) =
             self.telemetry.as_deref().filter(|a| !a.starts_with("http://") && !a.starts_with("https://"))
         {
-            return refuse(format!(
-                "telemetry = {address:?} is not the address of a collector; write it like http://127.0.0.1:4318/v1/traces"
+            return Err(Error::option(
+                "telemetry",
+                format!(
+                    "is {address:?}, not the address of a collector; write it like http://127.0.0.1:4318/v1/traces"
+                ),
             ));
         }
         check_keys(&self.keys)?;
@@ -252,7 +256,7 @@ impl ServeConfig {
             ("commit_documents", self.commit_documents),
         ] {
             if value == 0 {
-                return refuse(format!("{name} is 0; it must be at least 1"));
+                return Err(Error::option(name, "is 0; it must be at least 1"));
             }
         }
         for (total_name, total, name, value) in [
@@ -260,8 +264,9 @@ impl ServeConfig {
             ("max_answers_bytes", self.max_answers_bytes, "max_answer_bytes", self.max_answer_bytes),
         ] {
             if total < value {
-                return refuse(format!(
-                    "{total_name} is {total}, less than {name}, which is {value}; raise {total_name} or lower {name}"
+                return Err(Error::option(
+                    total_name,
+                    format!("is {total}, less than {name}, which is {value}; raise {total_name} or lower {name}"),
                 ));
             }
         }
@@ -275,7 +280,7 @@ impl ServeConfig {
             ("reload_seconds", self.reload_seconds, 0.01, 1e9),
         ] {
             if !(min..=max).contains(&value) {
-                return refuse(format!("{name} is {value}; it must be between {min} and {max}"));
+                return Err(Error::option(name, format!("is {value}; it must be between {min} and {max}")));
             }
         }
         Ok(())
@@ -343,7 +348,7 @@ mod tests {
             ("quue = 5".into(), "quue"),
             ("queue = 0".into(), "queue is 0"),
             ("queue = \"many\"".into(), "invalid type"),
-            ("listen = \"0.0.0.0:80\"".into(), "--new-key"),
+            ("listen = \"0.0.0.0:80\"".into(), "add a key"),
             ("tls_key = \"k.pem\"".into(), "tls_certificate"),
             ("timeout_seconds = nan".into(), "timeout_seconds"),
             ("max_bodies_bytes = 1000".into(), "max_body_bytes"),

@@ -154,6 +154,16 @@ impl Problem {
         problem
     }
 
+    /// 400: a list of a request has more entries than it may have.
+    pub fn bounded<T>(list: &[T], name: &str, max: usize) -> Answer<()> {
+        match list.len() {
+            count if count > max => {
+                Err(Problem::bad_request(format!("{name} has {count} entries; give at most {max}")))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// 422: the request has the documented form, but this index cannot execute it.
     pub fn refused(code: Code, message: impl Into<String>) -> Problem {
         Problem::new(StatusCode::UNPROCESSABLE_ENTITY, code, message)
@@ -226,7 +236,7 @@ impl Problem {
                 tracing::error!(%error, "storage failed");
                 // The message has no paths of the server: they are only for its log.
                 let text =
-                    "cannot read or write the index; the server's log says why, \"micpq index verify\" finds damage";
+                    "cannot read or write the index; the server's log says why, and verifying the index finds damage";
                 Problem::new(StatusCode::INTERNAL_SERVER_ERROR, Code::Storage, text)
             }
         }

@@ -11,9 +11,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use engine::corpus::{DocId, Document};
-use engine::disk::{Replaces, StagedDirectory};
 use engine::encoder::Embedder;
 use engine::index::{Index, IndexConfig, IndexWriter};
+use engine::internal::{Replaces, StagedDirectory};
 use engine::language::LanguageChoice;
 use engine::{Error, Matrix, NoProgress, Progress, Result};
 use micpq::BuildConfig;

@@ -8,8 +8,9 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
 use axum::http::StatusCode;
-use engine::disk::clear_folders;
+use engine::error::Remedy;
 use engine::index::{Index, IndexConfig};
+use engine::internal::clear_folders;
 use engine::model::Encoders;
 use engine::model::Model;
 use engine::{Error, Result};
@@ -164,8 +165,9 @@ impl Server {
     fn try_host(&self, name: &str, dir: &Path, ours: bool) -> Result<Arc<Hosted>> {
         // Reading a damaged file may panic. The other indexes must still be served.
         let opened = catch_unwind(AssertUnwindSafe(|| self.host(name, dir, ours)));
-        let opened = opened
-            .unwrap_or_else(|_| Err(Error::format(dir, "cannot be read; \"micpq index verify\" finds the damage")));
+        let opened = opened.unwrap_or_else(|_| {
+            Err(Error::format(dir, "cannot be read; verify it, which finds the damage").remedied(Remedy::VerifyIndex))
+        });
         opened.inspect_err(|error| {
             let reason = reason(error);
             // Logged once per reason.
@@ -297,7 +299,7 @@ impl Server {
             return Err(Problem::of(Code::Storage)(Error::io(&dir)(error)));
         }
         drop(hosted);
-        if let Err(error) = engine::disk::sync_directory(engine::disk::parent(&dir)) {
+        if let Err(error) = engine::internal::sync_directory(engine::internal::parent(&dir)) {
             // Nothing of it is removed while a power cut may bring the name back.
             if std::fs::rename(&renamed, &dir).is_ok() {
                 let _ = self.try_host(name, &dir, true);
@@ -348,7 +350,7 @@ fn clear_leftovers(dir: &Path) {
 
 /// Where the directory of an index is until it is removed.
 fn dropped_name(dir: &Path, name: &str) -> PathBuf {
-    engine::disk::beside(&dir.with_file_name(format!(".{name}")), DROPPED_SUFFIX)
+    engine::internal::beside(&dir.with_file_name(format!(".{name}")), DROPPED_SUFFIX)
 }
 
 /// Removes the directory of a dropped index. If this fails, the next start removes it.

@@ -125,7 +125,7 @@ impl Checkpoint {
         });
         let file = safetensors::serialize(tensors, Some(HashMap::from([("run".to_string(), header)])))
             .map_err(|e| Error::format(&self.path, e.to_string()))?;
-        engine::disk::replace(&self.path, &file)
+        engine::internal::replace(&self.path, &file)
     }
 
     /// The record and the named values, `length` of each, that an earlier run with the same fingerprint saved.

@@ -33,11 +33,13 @@ pub struct Job<'a> {
     pub test: Option<&'a Dataset>,
     /// Directory of embeddings, views and checkpoints.
     pub cache: &'a Path,
+    /// The corpus as the embedder reads it, where that is known already.
+    pub passes: Option<Passes<'a>>,
 }
 
 /// Embeddings and views of a job, ready for training.
-pub struct Prepared<'a> {
-    job: &'a Job<'a>,
+pub struct Prepared<'j, 'a> {
+    job: &'j Job<'a>,
     passes: Passes<'a>,
     views: Box<dyn Views>,
     validation: Option<Matrix>,
@@ -89,14 +91,14 @@ pub struct Vectors {
 
 impl<'a> Job<'a> {
     /// Trains one model and returns it with the embeddings of the corpus, for a caller that indexes the corpus next.
-    pub fn fit(&self, config: &TrainConfig, progress: &dyn Progress) -> Result<(Trained, Vectors)> {
+    pub fn fit(mut self, config: &TrainConfig, progress: &dyn Progress) -> Result<(Trained, Vectors)> {
         let prepared = self.prepare(progress)?;
         let trained = prepared.train(config, progress)?;
         Ok((trained, prepared.into_vectors()))
     }
 
     /// Encodes the corpus and its views, or reads them from the cache.
-    pub fn prepare(&'a self, progress: &dyn Progress) -> Result<Prepared<'a>> {
+    pub fn prepare(&mut self, progress: &dyn Progress) -> Result<Prepared<'_, 'a>> {
         if self.corpus.texts.len() < 2 {
             return Err(Error::input(
                 "corpus",
@@ -105,7 +107,10 @@ impl<'a> Job<'a> {
         }
         self.corpus.check_labels(self.validation, self.test)?;
         let start = Instant::now();
-        let passes = Passes::new(self.embedder, &self.corpus.texts, self.dropout, Some(self.cache), progress)?;
+        let passes = match self.passes.take() {
+            Some(passes) => passes,
+            None => Passes::new(self.embedder, &self.corpus.texts, self.dropout, Some(self.cache), progress)?,
+        };
         let encoding_seconds = start.elapsed().as_secs_f64();
         let embeddings = |set: Option<&Dataset>| -> Result<Option<Matrix>> {
             let passes = |set: &Dataset| Passes::new(self.embedder, &set.texts, 0.0, Some(self.cache), progress);
@@ -119,7 +124,7 @@ impl<'a> Job<'a> {
     }
 }
 
-impl Prepared<'_> {
+impl Prepared<'_, '_> {
     /// Trains one model. When the user stops it after at least one epoch, it returns the best model so far. Started again with
     /// the same options, it resumes after the last finished epoch.
     pub fn train(&self, config: &TrainConfig, progress: &dyn Progress) -> Result<Trained> {

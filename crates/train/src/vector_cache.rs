@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use engine::encoder::Embedder;
-use engine::npy::{self, NpyWriter};
+use engine::formats::npy::{self, NpyWriter};
 use engine::{Error, Matrix, Progress, Result};
 use sha2::{Digest, Sha256};
 

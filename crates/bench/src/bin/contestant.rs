@@ -18,9 +18,10 @@ use std::io::{BufRead, Write};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+use engine::formats::npy;
 use engine::model::{CodeShape, Codebooks, Distance, DistanceTable};
 use engine::search::{Flat, Hit, Plan, TopKRequest};
-use engine::{Error, Matrix, Result, npy};
+use engine::{Error, Matrix, Result};
 use serde_json::{Value, json};
 
 const WORDS: usize = 16;

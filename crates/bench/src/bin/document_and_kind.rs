@@ -69,6 +69,7 @@ fn main() -> Result<()> {
             validation: None,
             test: None,
             cache,
+            passes: Default::default(),
         };
         let checkpoints = cache.join("runs");
         if checkpoints.exists() {

@@ -8,8 +8,9 @@ use std::io::{BufWriter, Write};
 use std::path::Path;
 
 use engine::corpus::{DocId, Document};
+use engine::formats::npy;
 use engine::index::{Index, IndexConfig};
-use engine::{Error, Matrix, NoProgress, Result, npy};
+use engine::{Error, Matrix, NoProgress, Result};
 
 /// Noise in units of the embeddings' standard deviation. At this level a document's neighbours stay its neighbours.
 const NOISE: f32 = 0.35;

@@ -15,10 +15,11 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use engine::corpus::{DocId, Document, Value};
+use engine::formats::npy;
 use engine::index::{CopyConfig, Index, IndexConfig, backup, verify};
 use engine::model::{CodeShape, Codebooks, Dense, Distance, DistanceTable, Model, ModelConfig, Projection};
 use engine::query::SearchConfig;
-use engine::{Error, NoProgress, Result, npy};
+use engine::{Error, NoProgress, Result};
 use serde_json::{Value as Json, json};
 
 const WORDS: usize = 16;

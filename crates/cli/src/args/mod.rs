@@ -2,6 +2,8 @@
 
 mod build;
 mod corpus;
+#[cfg(test)]
+mod defaults_tests;
 mod duplicates;
 mod embedding;
 mod index;

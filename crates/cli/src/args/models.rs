@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args as Flags;
 use engine::model::Distance;
+use train::EvaluateConfig;
 
 use super::{ComputingArgs, CorpusArgs, EmbeddingArgs, TrainingArgs};
 
@@ -25,7 +26,7 @@ pub struct Eval {
     #[arg(long)]
     pub distance: Option<Distance>,
     /// Seed of the shuffle that breaks ties
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, default_value_t = EvaluateConfig::default().seed)]
     pub seed: u64,
     /// Skip exact float search
     #[arg(long)]

@@ -8,6 +8,7 @@ use engine::{Error, Result};
 use methods::{Input, MethodHandle, Training};
 use micpq::BuildConfig;
 use serde_json::Value;
+use train::TrainConfig;
 
 /// How a model is trained.
 #[derive(Flags, Clone)]
@@ -24,7 +25,7 @@ pub struct TrainingArgs {
     #[arg(long, value_name = "encoder|tfidf", default_value_t = Input::Encoder)]
     pub input: Input,
     /// Random seed. `train` takes several
-    #[arg(long, default_value = "0", value_name = "N[,N...]", value_delimiter = ',')]
+    #[arg(long, default_values_t = [TrainConfig::default().seed], value_name = "N[,N...]", value_delimiter = ',')]
     pub seed: Vec<u64>,
     /// Views for training: full:R (R encoder passes with dropout per document), lastL:R (dropout only in the last L layers)
     /// or noise[:R] (a model of that noise, fitted on a sample: a sixth of the encoding). Default: that of the method, noise:12
@@ -105,7 +106,7 @@ impl TrainingArgs {
 
     /// The corpus is sampled with the first seed.
     pub fn sample_seed(&self) -> u64 {
-        self.seed.first().copied().unwrap_or(0)
+        self.seed[0]
     }
 
     fn one(&self, bits: usize, seed: u64, pooling: Pooling) -> Result<Training> {

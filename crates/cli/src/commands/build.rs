@@ -7,7 +7,7 @@ use engine::corpus::CorpusConfig;
 use engine::encoder::Embedder;
 use engine::index::IndexConfig;
 use engine::model::Model;
-use engine::{Error, disk};
+use engine::{Error, internal};
 use micpq::pipeline::{BuildConfig, Built, FillConfig, ModelSource, Source};
 
 use super::embedder_of;
@@ -45,7 +45,7 @@ pub fn run(args: Build, json: bool, progress: &TerminalProgress) -> Result<()> {
 }
 
 impl Build {
-    fn config(&self) -> Result<BuildConfig> {
+    pub fn config(&self) -> Result<BuildConfig> {
         let embedding = self.embedding.config(self.training.preset.as_deref())?;
         let training = self.training.training(embedding.pooling()?)?;
         Ok(BuildConfig {
@@ -64,7 +64,7 @@ impl Build {
             target_recall: self.target_recall,
             query_encoder: self.query_encoder,
             fill: FillConfig { duplicates: self.duplicates.policy(), ..FillConfig::default() },
-            interrupted_model: Some(disk::beside(&self.output, ".model")),
+            interrupted_model: Some(internal::beside(&self.output, ".model")),
             ..BuildConfig::new(training)
         })
     }

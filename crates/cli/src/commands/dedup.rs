@@ -95,7 +95,7 @@ fn write_report(path: &Path, found: &Duplicates) -> Result<()> {
         serde_json::to_writer(&mut lines, group)?;
         lines.write_all(b"\n").map_err(Error::io(path))?;
     }
-    Ok(engine::disk::replace(path, &lines)?)
+    Ok(engine::internal::replace(path, &lines)?)
 }
 
 fn print(index: &Index, found: &Duplicates, show: usize) -> Result<()> {

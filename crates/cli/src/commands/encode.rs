@@ -4,8 +4,8 @@ use anyhow::Result;
 use engine::Progress;
 use engine::corpus::Corpus;
 use engine::encoder::{Embedder, Role};
+use engine::formats::npy::NpyWriter;
 use engine::model::Model;
-use engine::npy::NpyWriter;
 
 use super::{chunks, embedder_of};
 use crate::args::Encode;

@@ -8,15 +8,15 @@ use clap::{Args, ValueEnum};
 use engine::corpus::{Corpus, DocId, Document};
 use engine::formats::beir::{Beir, BeirWriter};
 use engine::formats::faiss::{Layout, ProductIndex};
+use engine::formats::npy::NpyWriter;
 use engine::formats::npz;
 use engine::formats::table::{self, TableFormat};
 use engine::formats::trec::{Qrels, Run};
 use engine::formats::web;
 use engine::index::Index;
 use engine::map::{self, HtmlMap, HtmlMapConfig};
-use engine::npy::NpyWriter;
 use engine::query::{Query, SearchConfig, Searcher};
-use engine::{Error, NoProgress, Progress, disk};
+use engine::{Error, NoProgress, Progress, internal};
 
 use crate::args::CorpusArgs;
 use crate::output;
@@ -192,7 +192,7 @@ fn ids_and_codes(index: &Index, progress: &dyn Progress) -> Result<(Vec<DocId>, 
 /// Writes one id per line, as JSON: an id may contain line breaks.
 fn write_ids(path: &Path, ids: &[DocId]) -> Result<()> {
     let text: String = ids.iter().map(|id| format!("{}\n", serde_json::json!(id))).collect();
-    Ok(disk::replace(path, text.as_bytes())?)
+    Ok(internal::replace(path, text.as_bytes())?)
 }
 
 fn faiss(index: &Index, path: &Path, layout: Layout, progress: &TerminalProgress) -> Result<u64> {
@@ -204,7 +204,7 @@ fn faiss(index: &Index, path: &Path, layout: Layout, progress: &TerminalProgress
             DocId::Str(_) => None,
         })
         .collect();
-    let beside = disk::beside(path, ".ids.jsonl");
+    let beside = internal::beside(path, ".ids.jsonl");
     if numbers.is_none() {
         // FAISS ids are numbers. Row numbers stand in for other ids, and a file beside maps them back.
         write_ids(&beside, &ids)?;
@@ -216,7 +216,7 @@ fn faiss(index: &Index, path: &Path, layout: Layout, progress: &TerminalProgress
     let numbers = numbers.unwrap_or_else(|| (0..ids.len() as i64).collect());
     let exported = ProductIndex { codebooks: index.model().codebooks().clone(), codes, ids: Some(numbers) };
     exported.write(path, layout)?;
-    npz::write_projection(&disk::beside(path, ".projection.npz"), index.model().projection())?;
+    npz::write_projection(&internal::beside(path, ".projection.npz"), index.model().projection())?;
     Ok(exported.len() as u64)
 }
 
@@ -225,7 +225,7 @@ fn codes(index: &Index, path: &Path, progress: &TerminalProgress) -> Result<u64>
     let mut writer = NpyWriter::u8(path, index.model().shape().code_bytes())?;
     writer.rows_u8(&codes)?;
     let rows = writer.finish()?;
-    write_ids(&disk::beside(path, ".ids.jsonl"), &ids)?;
+    write_ids(&internal::beside(path, ".ids.jsonl"), &ids)?;
     Ok(rows as u64)
 }
 

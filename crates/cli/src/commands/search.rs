@@ -7,11 +7,12 @@ use std::sync::Arc;
 use anyhow::Result;
 use engine::corpus::{Corpus, DocId, FILE, FILE_HASH, Value};
 use engine::encoder::{Device, Embedder, QueryEncoder};
+use engine::formats::npy;
 use engine::index::RerankVectors;
 use engine::model::Model;
 use engine::query::{Answer, Hit, Like, Query, Rerank, SearchConfig, Searcher, Snippet};
 use engine::topics::{CodewordTerms, SharedCodeword};
-use engine::{Error, Progress, npy};
+use engine::{Error, Progress};
 use serde_json::json;
 
 use super::{chunks, embedder_for_queries, embedder_of};

@@ -138,7 +138,7 @@ fn write_assignments(path: &Path, found: &Topics) -> Result<()> {
         let row = serde_json::json!({ "id": id, "topic": assignment.topic, "outlier": assignment.outlier });
         lines += &format!("{row}\n");
     }
-    Ok(engine::disk::replace(path, lines.as_bytes())?)
+    Ok(engine::internal::replace(path, lines.as_bytes())?)
 }
 
 fn print(found: &Topics) -> Result<()> {

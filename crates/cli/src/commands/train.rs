@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::Result;
 use engine::corpus::CorpusConfig;
-use engine::disk::Replaces;
+use engine::internal::Replaces;
 use engine::{Error, Progress};
 use methods::Training;
 use micpq::BuildConfig;

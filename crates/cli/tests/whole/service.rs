@@ -19,7 +19,7 @@ fn an_index_of_a_services_vectors_is_built_and_searched_like_any_other() {
     // The same vectors as from the encoder itself.
     bench.ok("encode news.jsonl --encoder tiny --precision f32 -o here.npy");
     bench.ok(&format!("encode news.jsonl {encoder} -o there.npy"));
-    let values = |name: &str| engine::npy::read_f32(&bench.path(name)).unwrap();
+    let values = |name: &str| engine::formats::npy::read_f32(&bench.path(name)).unwrap();
     let (here, there) = (values("here.npy"), values("there.npy"));
     assert_eq!((here.rows(), here.cols()), (there.rows(), there.cols()));
     assert!(here.as_slice().iter().zip(there.as_slice()).all(|(a, b)| (a - b).abs() < 1e-6));
@@ -59,7 +59,7 @@ fn queries_get_the_prompt_that_the_servers_encoder_has_for_them() {
     bench.ok(&format!("build news.jsonl {own} --bits 16 --epochs 2 --views noise:4 -o own.micpq"));
     let server = Server::start(&bench, "own.micpq");
     let encoder = format!("--encoder http://{} --encoder-model own", server.address());
-    let values = |name: &str| engine::npy::read_f32(&bench.path(name)).unwrap();
+    let values = |name: &str| engine::formats::npy::read_f32(&bench.path(name)).unwrap();
     let mut rows = Vec::new();
     for flags in ["", "--queries"] {
         bench.ok(&format!("encode news.jsonl {own} {flags} -o here{flags}.npy"));
@@ -85,7 +85,7 @@ fn a_server_takes_an_encoder_by_its_name_on_the_hub_and_pools_as_it_says() {
     let reply = server.ok("POST", "/v1/embeddings", json!({ "model": "own", "input": texts }));
     let apart = |flags: &str| {
         bench.ok(&format!("encode texts.jsonl --encoder org/bert {flags} -o rows{}.npy", flags.len()));
-        let rows = engine::npy::read_f32(&bench.path(&format!("rows{}.npy", flags.len()))).unwrap();
+        let rows = engine::formats::npy::read_f32(&bench.path(&format!("rows{}.npy", flags.len()))).unwrap();
         let found = reply["data"].as_array().unwrap().iter().flat_map(|row| row["embedding"].as_array().unwrap());
         found.zip(rows.as_slice()).map(|(a, b)| (a.as_f64().unwrap() - f64::from(*b)).abs()).fold(0.0, f64::max)
     };
@@ -149,7 +149,7 @@ fn a_busy_service_is_asked_again_and_a_refusal_is_an_error() {
     // 400 texts in batches of 64, one request for the width, one that failed.
     assert!((8..=10).contains(&calls.load(Ordering::Relaxed)), "{calls:?}");
     assert!(keys.lock().unwrap().iter().all(|key| key.contains("Bearer hidden-key")));
-    let rows = engine::npy::read_f32(&bench.path("out.npy")).unwrap();
+    let rows = engine::formats::npy::read_f32(&bench.path("out.npy")).unwrap();
     assert!(rows.rows() == 400 && rows.iter().all(|row| row[0] == -row[2] && row[1] == 1.0));
     let (code, stderr) = run("closed");
     assert!(code == Some(1) && stderr.contains("no such key") && stderr.contains("OPENAI_API_KEY"), "{stderr}");

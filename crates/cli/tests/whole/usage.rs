@@ -75,6 +75,12 @@ fn errors_name_the_flag_the_value_and_the_remedy() {
         ("build news.jsonl --encoder tiny --bits 24 -o j", 2, &["24", "16, 32, 64 or 128"]),
         ("build news.jsonl --encoder absent -o j", 2, &["absent", "try: micpq encoder pull absent"]),
         ("dedup i --threshold 2", 2, &["--threshold is 2", "above 0 and at most 1"]),
+        ("dedup i --neighbours 0", 2, &["--neighbours is 0", "1 to 1000"]),
+        ("topics i --terms 101", 2, &["--terms is 101", "1 to 100"]),
+        ("index recall i -k 0", 2, &["-k is 0", "1 to 1000"]),
+        ("distill i --width 5000", 2, &["--width is 5000", "1 to 4096"]),
+        ("build news.jsonl --encoder tiny --max-row-bytes 0 -o j", 2, &["--max-row-bytes is 0", "16777216"]),
+        ("encode news.jsonl --encoder tiny --max-tokens 900 -o f.npy", 2, &["--max-tokens is 900", "3 to 32 tokens"]),
         ("encode news.jsonl --model nowhere -o f.npy", 1, &["nowhere", "no config.json", "try: micpq train"]),
     ] {
         let stderr = bench.fails(line, code);

@@ -175,43 +175,48 @@ impl Default for CorpusConfig {
 
 impl CorpusConfig {
     pub fn validate(&self) -> Result<()> {
-        let refuse = |problem: String| Err(Error::config(problem));
+        let refuse = |option: &str, problem: String| Err(Error::option(option, problem));
+        let default = CorpusConfig::default();
         if self.max_row_bytes == 0 {
-            return refuse("max_row_bytes is 0, which no row fits; the default is 16777216".into());
+            let problem = format!("is 0, which no row fits; the default is {}", default.max_row_bytes);
+            return refuse("max_row_bytes", problem);
         }
         if self.max_extract_seconds == 0 {
-            return refuse("max_extract_seconds is 0, in which no command finishes; the default is 120".into());
+            let problem = format!("is 0, in which no command finishes; the default is {}", default.max_extract_seconds);
+            return refuse("max_extract_seconds", problem);
         }
         if let Some(delimiter) = self.delimiter
             && (!delimiter.is_ascii() || matches!(delimiter, '"' | '\n' | '\r'))
         {
-            return refuse(format!("delimiter {delimiter:?}: it is one ASCII character, not a quote or a line break"));
+            let problem = format!("{delimiter:?}: it is one ASCII character, not a quote or a line break");
+            return refuse("delimiter", problem);
         }
         if self.label_separator.as_deref() == Some("") {
-            return refuse("label_separator is empty: leave it out, or give what stands between two labels".into());
+            let problem = "is empty: leave it out, or give what stands between two labels".into();
+            return refuse("label_separator", problem);
         }
         for (option, names) in
             [("text_fields", &self.text_fields), ("columns", &self.columns), ("ignore_fields", &self.ignore_fields)]
         {
             if let Some((at, name)) = names.iter().enumerate().find(|(at, name)| names[..*at].contains(name)) {
-                return refuse(format!("{option} names \"{name}\" twice (the second time in place {})", at + 1));
+                return refuse(option, format!("names \"{name}\" twice (the second time in place {})", at + 1));
             }
             if names.iter().any(String::is_empty) {
-                return refuse(format!("{option} holds an empty name"));
+                return refuse(option, "holds an empty name".into());
             }
         }
         let chosen = self.text_fields.iter().chain(&self.id_field).chain(&self.label_field);
         if let Some(name) = chosen.clone().find(|name| self.ignore_fields.contains(name)) {
-            return refuse(format!("field \"{name}\" is asked for and in ignore_fields"));
+            return Err(Error::config(format!("field \"{name}\" is asked for and in ignore_fields")));
         }
         if let Some(name) = self.id_field.iter().chain(&self.label_field).find(|name| self.text_fields.contains(name)) {
-            return refuse(format!("field \"{name}\" cannot be the text and the id or label as well"));
+            return Err(Error::config(format!("field \"{name}\" cannot be the text and the id or label as well")));
         }
         if self.id_field.is_some() && self.id_field == self.label_field {
-            return refuse("id_field and label_field are the same field".into());
+            return Err(Error::config("id_field and label_field are the same field"));
         }
         if self.header == Some(true) && !self.columns.is_empty() {
-            return refuse("columns names the columns of a file without header, but header is true".into());
+            return refuse("columns", "names the columns of a file without header, but header is true".into());
         }
         Ok(())
     }

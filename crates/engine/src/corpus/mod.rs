@@ -75,8 +75,6 @@ pub use changes::{FILE, FILE_HASH, FOLDER, FileHashes, FolderFile, files_below, 
 pub use config::{CorpusConfig, Format, OnError};
 pub use document::{DocId, Document, Value};
 pub use extract::Extract;
-#[doc(hidden)]
-pub use wire::{from_wire, to_wire};
 
 #[cfg(feature = "parquet")]
 use arrow::array::RecordBatchReader;

@@ -1,9 +1,10 @@
 //! New documents that repeat another, against comparison with every document of the index.
 
-use super::tests::{WIDTH, model, noise};
+use super::tests::{WIDTH, model};
 use super::*;
 use crate::corpus::{Document, Value};
 use crate::index::{IndexConfig, IndexWriter, SplitDocument};
+use crate::model::plain_tests::noise;
 use crate::{Matrix, NoProgress};
 
 /// A new document and its vector.

@@ -58,10 +58,7 @@ impl DuplicatesConfig {
         {
             return Err(Error::option("threshold", format!("is {threshold}; give a similarity above 0 and at most 1")));
         }
-        if !(1..=1000).contains(&self.neighbours) {
-            return Err(Error::option("neighbours", format!("is {}; give 1 to 1000", self.neighbours)));
-        }
-        Ok(())
+        Error::check_count("neighbours", self.neighbours, 1000)
     }
 }
 

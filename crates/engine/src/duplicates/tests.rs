@@ -1,34 +1,16 @@
 //! Duplicates against comparison of all pairs, and what is done with them.
 
-use kernels::dropout::mix;
-
 use super::*;
 use crate::corpus::{Document, Value};
 use crate::index::IndexConfig;
-use crate::model::{CodeShape, Codebooks, Dense, Distance, FORMAT, Model, ModelConfig, Projection};
+use crate::model::plain_tests::{noise, plain};
+use crate::model::{Distance, Model};
 use crate::{Matrix, NoProgress};
 
 pub(crate) const WIDTH: usize = 16;
 
-pub(crate) fn noise(seed: u64, i: u64) -> f32 {
-    (mix(seed, i) >> 40) as f32 / (1 << 23) as f32 - 1.0
-}
-
-/// Codebooks of random codewords over embeddings as they are.
 pub(crate) fn model() -> Model {
-    let shape = CodeShape::new(8, 16, 2).unwrap();
-    let identity = (0..WIDTH * WIDTH).map(|i| f32::from(u8::from(i / WIDTH == i % WIDTH))).collect();
-    let projection = Projection::new(vec![Dense::new(WIDTH, identity, vec![0.0; WIDTH]).unwrap()]).unwrap();
-    let codebooks = Codebooks::new(shape, (0..8 * 16 * 2).map(|i| noise(3, i)).collect()).unwrap();
-    let config = ModelConfig {
-        format: FORMAT,
-        method: "test".into(),
-        shape,
-        distance: Distance::Squared,
-        embedding: None,
-        training: serde_json::Value::Null,
-    };
-    Model::new(config, projection, codebooks).unwrap()
+    plain(8, Distance::Squared, 1.0)
 }
 
 fn document(id: u64, text: &str) -> Document {

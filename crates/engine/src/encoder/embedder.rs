@@ -73,16 +73,17 @@ impl EmbedderConfig {
     fn service(&self) -> Result<Option<ServiceConfig>> {
         match (address::is_address(&self.encoder), &self.encoder_model) {
             (false, None) => Ok(None),
-            (false, Some(model)) => Err(Error::config(format!(
-                "encoder_model {model} is for a service, and encoder {} is not the address of one",
-                self.encoder
-            ))),
+            (false, Some(model)) => Err(Error::option(
+                "encoder_model",
+                format!("{model} is for a service, and encoder {} is not the address of one", self.encoder),
+            )),
             (true, None) => {
-                Err(Error::config(format!("encoder {} is a service; name its model by encoder_model", self.encoder)))
+                Err(Error::option("encoder", format!("{} is a service; name its model by encoder_model", self.encoder)))
             }
-            (true, Some(_)) if self.pooling != PoolingChoice::Auto => {
-                Err(Error::config("a service pools its vectors itself; leave pooling out"))
-            }
+            (true, Some(_)) if self.pooling != PoolingChoice::Auto => Err(Error::option(
+                "pooling",
+                "is of no use with a service, which pools its vectors itself; leave it out",
+            )),
             (true, Some(model)) => Ok(Some(ServiceConfig { model: model.clone(), dimensions: self.dimensions })),
         }
     }
@@ -196,19 +197,25 @@ impl Embedder {
     fn assemble(encoder: Encoder, mut config: EmbeddingConfig) -> Result<Self> {
         let limit = encoder.config().max_tokens();
         if !(3..=limit).contains(&config.max_tokens) {
-            return Err(Error::config(format!(
-                "encoder {} takes 3 to {limit} tokens with [CLS] and [SEP], not {}",
-                config.encoder, config.max_tokens
-            )));
+            return Err(Error::option(
+                "max_tokens",
+                format!(
+                    "is {}; encoder {} takes 3 to {limit} tokens with [CLS] and [SEP]",
+                    config.max_tokens, config.encoder
+                ),
+            ));
         }
         let head = Head::load(encoder.dir(), &mut config.steps, encoder.width())?;
         config.width = head.width(encoder.width());
         if let Some(dimensions) = config.dimensions {
             if !(1..=config.width).contains(&dimensions) {
-                return Err(Error::config(format!(
-                    "encoder {} gives vectors of {} values, which cannot be truncated to {dimensions} dimensions",
-                    config.encoder, config.width
-                )));
+                return Err(Error::option(
+                    "dimensions",
+                    format!(
+                        "is {dimensions}; encoder {} gives vectors of {} values, give 1 to {}",
+                        config.encoder, config.width, config.width
+                    ),
+                ));
             }
             config.width = dimensions;
         }

@@ -8,7 +8,7 @@
 
 mod address;
 #[cfg(feature = "hub")]
-mod agent;
+pub(crate) mod agent;
 #[cfg(feature = "hub")]
 mod cache;
 mod choice;
@@ -53,10 +53,6 @@ use kernels::{Backend, bf16};
 use rayon::prelude::*;
 
 pub use address::ServiceConfig;
-// Hidden: for the other crates of this workspace that speak HTTP.
-#[cfg(feature = "hub")]
-#[doc(hidden)]
-pub use agent::agent_config;
 pub use choice::QueryEncoder;
 pub use config::{Architecture, EncoderConfig};
 pub use convolution::{Convolution, WINDOW, windows};

@@ -5,8 +5,9 @@
 
 use std::path::Path;
 
+use super::npy;
 use crate::model::Projection;
-use crate::{Error, Result, disk, npy};
+use crate::{Error, Result, disk};
 
 /// Writes the layers of a projection as `weight0 [outputs, inputs]`, `bias0 [outputs]`, `weight1`, ... A FAISS user needs them
 /// to turn embeddings into query vectors of an exported index. There is a ReLU between layers:

@@ -12,7 +12,7 @@ use std::io::{Read, Seek, SeekFrom};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use crate::npy::Header;
+use super::npy::Header;
 use crate::{Error, Matrix, Result};
 use parking_lot::Mutex;
 
@@ -259,8 +259,8 @@ pub fn write_fbin(path: &Path, vectors: &Matrix) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::npy::{self, NpyWriter};
     use super::*;
-    use crate::npy::NpyWriter;
 
     fn values() -> Matrix {
         Matrix::from_vec(3, (0..30).map(|i| i as f32 - 7.0).collect())
@@ -296,9 +296,9 @@ mod tests {
         let signed: Vec<u8> = values().as_slice().iter().map(|v| (*v as i8).cast_unsigned()).collect();
         std::fs::write(at("v.i8bin"), [[10, 0, 0, 0, 3, 0, 0, 0].as_slice(), &signed].concat()).unwrap();
         let wide: Vec<u8> = values().as_slice().iter().flat_map(|v| f64::from(*v).to_le_bytes()).collect();
-        std::fs::write(at("w.npy"), [crate::npy::header("<f8", &[10, 3]), wide].concat()).unwrap();
+        std::fs::write(at("w.npy"), [npy::header("<f8", &[10, 3]), wide].concat()).unwrap();
         let half: Vec<u8> = values().as_slice().iter().flat_map(|v| half::f16::from_f32(*v).to_le_bytes()).collect();
-        std::fs::write(at("h.npy"), [crate::npy::header("<f2", &[10, 3]), half].concat()).unwrap();
+        std::fs::write(at("h.npy"), [npy::header("<f2", &[10, 3]), half].concat()).unwrap();
         let mut hdf5 = hdf5_pure::FileBuilder::new();
         hdf5.create_dataset("train").with_f32_data(values().as_slice()).with_shape(&[10, 3]);
         hdf5.create_dataset("test").with_f64_data(&[1.0, 2.0]).with_shape(&[1, 2]);

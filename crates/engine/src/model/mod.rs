@@ -17,6 +17,9 @@ mod card;
 mod fast;
 mod encoders;
 
+#[cfg(test)]
+pub(crate) mod plain_tests;
+
 pub use cells::Cells;
 pub use codebooks::{Codebooks, Distance, DistanceTable};
 pub use directory::{FORMAT, ModelConfig, OLDEST_READABLE};

@@ -47,15 +47,10 @@ impl Default for RecallConfig {
 
 impl RecallConfig {
     pub fn validate(&self) -> Result<()> {
-        let check = |name: &str, value: usize, most: usize| match value {
-            0 => Err(Error::config(format!("{name} is 0; give 1 to {most}"))),
-            _ if value > most => Err(Error::config(format!("{name} is {value}; give 1 to {most}"))),
-            _ => Ok(()),
-        };
-        check("queries", self.queries, 100_000)?;
-        check("k", self.k, 1000)?;
-        check("windows", self.windows, 1000)?;
-        check("rerank", self.rerank, MAX_HITS)
+        Error::check_count("queries", self.queries, 100_000)?;
+        Error::check_count("k", self.k, 1000)?;
+        Error::check_count("windows", self.windows, 1000)?;
+        Error::check_count("rerank", self.rerank, MAX_HITS)
     }
 }
 

@@ -125,7 +125,8 @@ impl<'a> Request<'a> {
             cursor.check(asked[0].question(first, config), commit_number(gathered.commits.values()))?;
         }
         let (tokenise, encode) = (queries[0].tokenise, queries[0].encode);
-        let timings = Timings { tokenise, encode, project, scan: begun.elapsed() - project, ..Timings::default() };
+        let timings =
+            Timings { tokenise, encode, project, scan: begun.elapsed().saturating_sub(project), ..Timings::default() };
         let Known { statistics, commits, .. } = gathered;
         Ok(Request { shards, config, asked, filter, first, statistics, commits, timings })
     }

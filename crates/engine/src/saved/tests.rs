@@ -2,11 +2,12 @@
 
 use super::*;
 use crate::corpus::{DocId, Document, Value};
-use crate::duplicates::tests::{WIDTH, model, noise};
+use crate::duplicates::tests::{WIDTH, model};
 use crate::index::{
     CopyConfig, Index, IndexConfig, MigrateConfig, RerankVectors, SplitDocument, backup, migrate, verify,
 };
 use crate::model::Model;
+use crate::model::plain_tests::noise;
 use crate::{Matrix, NoProgress};
 
 fn document(id: u64) -> Document {

@@ -182,7 +182,7 @@ impl<'a> Selection<'a> {
     pub fn sorted(&self) -> Selection<'a> {
         let kind = match &self.kind {
             Kind::Few(gathered) => Kind::Few(gathered.sorted()),
-            many => many.clone(),
+            many @ Kind::Many(_) => many.clone(),
         };
         Selection { count: self.count, kind }
     }

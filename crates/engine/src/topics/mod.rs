@@ -18,7 +18,7 @@ use std::collections::{HashMap, HashSet};
 
 use serde::Serialize;
 
-use crate::clusters::fences;
+use crate::clusters::Fences;
 use crate::clusters::kmeans::{self, Clusters};
 use crate::clusters::points::{self, Points};
 use crate::corpus::{DocId, Value};
@@ -56,14 +56,9 @@ impl Default for TopicsConfig {
 
 impl TopicsConfig {
     pub fn validate(&self) -> Result<()> {
-        let check = |name: &str, value: usize, most: usize| match value {
-            0 => Err(Error::config(format!("{name} is 0; give 1 to {most}"))),
-            _ if value > most => Err(Error::config(format!("{name} is {value}; give 1 to {most}"))),
-            _ => Ok(()),
-        };
-        check("topics", self.topics.unwrap_or(1), MAX_TOPICS)?;
-        check("terms", self.terms, 100)?;
-        check("typical", self.typical, 100)
+        Error::check_count("topics", self.topics.unwrap_or(1), MAX_TOPICS)?;
+        Error::check_count("terms", self.terms, 100)?;
+        Error::check_count("typical", self.typical, 100)
     }
 }
 
@@ -236,11 +231,8 @@ fn sizes(clusters: &Clusters, count: usize) -> Vec<u64> {
 /// Tells outliers from the others by Tukey's rule: farther from the centre than the third quartile of the topic's distances
 /// and one and a half times the distance between the quartiles.
 fn assign(clusters: &Clusters, count: usize) -> Vec<Assignment> {
-    let fences = fences(clusters, count);
-    let assignment = |near: &points::Nearest| Assignment {
-        topic: near.centre,
-        outlier: near.distance.sqrt() > fences[usize::from(near.centre)],
-    };
+    let fences = Fences::of(clusters, count);
+    let assignment = |near: &points::Nearest| Assignment { topic: near.centre, outlier: fences.is_outlier(near) };
     clusters.nearest.iter().map(assignment).collect()
 }
 

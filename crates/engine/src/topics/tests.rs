@@ -5,7 +5,8 @@ use kernels::dropout::mix;
 use super::*;
 use crate::corpus::Document;
 use crate::index::{IndexConfig, Store};
-use crate::model::{CodeShape, Codebooks, Dense, Distance, FORMAT, Model, ModelConfig, Projection};
+use crate::model::plain_tests::{noise, plain};
+use crate::model::{Distance, Model};
 use crate::{Matrix, NoProgress};
 
 const WIDTH: usize = 8;
@@ -15,24 +16,8 @@ const SUBJECTS: [[&str; 4]; 3] = [
     ["wheat", "harvest", "corn", "farm"],
 ];
 
-fn noise(seed: u64, i: u64) -> f32 {
-    (mix(seed, i) >> 40) as f32 / (1 << 23) as f32 - 1.0
-}
-
 fn model() -> Model {
-    let shape = CodeShape::new(4, 16, 2).unwrap();
-    let identity = (0..WIDTH * WIDTH).map(|i| f32::from(u8::from(i / WIDTH == i % WIDTH))).collect();
-    let projection = Projection::new(vec![Dense::new(WIDTH, identity, vec![0.0; WIDTH]).unwrap()]).unwrap();
-    let codebooks = Codebooks::new(shape, (0..4 * 16 * 2).map(|i| 2.0 * noise(3, i)).collect()).unwrap();
-    let config = ModelConfig {
-        format: FORMAT,
-        method: "test".into(),
-        shape,
-        distance: Distance::Norm,
-        embedding: None,
-        training: serde_json::Value::Null,
-    };
-    Model::new(config, projection, codebooks).unwrap()
+    plain(4, Distance::Norm, 2.0)
 }
 
 /// Subjects of 150, 100 and 50 documents; the second one grows over the years.
@@ -316,8 +301,10 @@ fn verify_finds_damaged_followed_topics_and_no_writer_uses_them() {
     std::fs::write(&path, text.replacen("topic", "other", 1)).unwrap();
     let problems = crate::index::verify(index.dir(), &NoProgress).unwrap();
     assert!(problems.len() == 1 && format!("{problems:?}").contains("follow.json"), "{problems:?}");
-    let said = index.writer().err().unwrap().to_string();
-    assert!(said.contains("follow.json") && said.contains("--follow"), "{said}");
+    let error = index.writer().err().unwrap();
+    let said = error.to_string();
+    assert!(said.contains("follow.json") && said.contains("follow the topics again"), "{said}");
+    assert_eq!(error.remedy(), Some(&crate::error::Remedy::FollowTopics));
 }
 
 #[test]

@@ -193,7 +193,7 @@ impl MethodConfig {
         let mut extra = self.extra.clone();
         if let Some(current) = extra.get_mut(name) {
             if std::mem::discriminant(current) != std::mem::discriminant(&value) {
-                return Err(Error::config(format!("{name} is {value}; give a value of the kind of {current}")));
+                return Err(Error::option(name, format!("is {value}; give a value of the kind of {current}")));
             }
             *current = value;
             return Ok(MethodConfig { extra, ..self.clone() });

@@ -44,13 +44,13 @@ pub(crate) fn train(training: &Training, task: &Task, progress: &dyn Progress) -
     }
 }
 
-struct Job<'a> {
+struct Job<'a, 't> {
     training: &'a Training,
     config: &'a MethodConfig,
-    task: &'a Task<'a>,
+    task: &'a Task<'t>,
 }
 
-impl Job<'_> {
+impl Job<'_, '_> {
     fn terms(&self, progress: &dyn Progress) -> Result<(Trained, Vectors)> {
         let config = self.config;
         let begun = Instant::now();
@@ -141,8 +141,10 @@ impl Job<'_> {
     fn embeddings(&self, progress: &dyn Progress) -> Result<(Trained, Vectors)> {
         let embedder = self.encoder()?;
         let begun = Instant::now();
-        let passes =
-            Passes::new(embedder, &self.task.corpus.texts, self.task.dropout, Some(self.task.cache), progress)?;
+        let passes = match self.task.passes.lock().take() {
+            Some(passes) => passes,
+            None => Passes::new(embedder, &self.task.corpus.texts, self.task.dropout, Some(self.task.cache), progress)?,
+        };
         let encode = |set: &Dataset| -> Result<Matrix> {
             Ok(Passes::new(embedder, &set.texts, 0.0, Some(self.task.cache), progress)?.into_clean())
         };

@@ -7,8 +7,10 @@ use std::path::Path;
 use engine::encoder::{Embedder, Pooling};
 use engine::text::Clean;
 use engine::{Error, Progress, Result};
+use parking_lot::Mutex;
 use train::dataset::Dataset;
 use train::job::{Trained, Vectors};
+use train::passes::Passes;
 use train::views::ViewChoice;
 
 use super::config::MethodConfig;
@@ -141,6 +143,8 @@ pub struct Task<'a> {
     pub test: Option<&'a Dataset>,
     /// Folder of embeddings, views and checkpoints.
     pub cache: &'a Path,
+    /// The corpus as the embedder reads it, where that is known already. The first training takes it.
+    pub passes: Mutex<Option<Passes<'a>>>,
 }
 
 impl<'a> Task<'a> {

@@ -183,7 +183,7 @@ pub fn cut_note(index: &Index, cut: usize, texts: usize) -> Option<String> {
     Some(match index.chunk() {
         None => format!(
             "{cut} of {texts} texts are longer than the {limit} tokens that the encoder takes: only their beginnings are \
-             searched. Build the index with chunk (--chunk) to search all of each"
+             searched. Build the index with chunk to search all of each"
         ),
         Some(chunk) => format!(
             "{cut} of {texts} chunks are longer than the {limit} tokens that the encoder takes, and were cut there; build \

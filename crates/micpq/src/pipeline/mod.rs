@@ -190,8 +190,9 @@ pub fn build_staged(
         }
         ModelSource::Vectors { model, metrics, vectors } => {
             if config.chunk.is_some() {
-                return Err(Error::config(
-                    "chunk needs an encoder: a user vector is of a whole document; leave chunk out",
+                return Err(Error::option(
+                    "chunk",
+                    "needs an encoder: a user vector is of a whole document; leave chunk out",
                 ));
             }
             let parts = Parts { model, metrics: &metrics, embeddings: Embeddings::Given(vectors), total: None };

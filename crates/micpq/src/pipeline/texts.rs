@@ -90,7 +90,8 @@ pub(super) fn task<'a>(
     cache: &'a Path,
 ) -> Task<'a> {
     let clean = encoder.map_or(config.embedding.clean, |encoder| encoder.config().clean);
-    Task { embedder: encoder, clean, dropout: config.dropout, corpus, validation: None, test: None, cache }
+    let (dropout, passes) = (config.dropout, Default::default());
+    Task { embedder: encoder, clean, dropout, corpus, validation: None, test: None, cache, passes }
 }
 
 /// What cuts long texts, if the config asks for chunks.

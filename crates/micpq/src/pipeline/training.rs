@@ -128,7 +128,9 @@ fn fit(
     let training = match (config.target_recall, encoder) {
         (Some(target), Some(encoder)) => {
             let passes = Passes::new(encoder, &sample.texts, config.dropout, Some(&cache), progress)?;
-            of_length(target, passes.clean(), sample.seen, &config.training, progress)?
+            let training = of_length(target, passes.clean(), sample.seen, &config.training, progress)?;
+            *task.passes.lock() = Some(passes);
+            training
         }
         _ => config.training.clone(),
     };
@@ -174,4 +176,47 @@ fn measure(model: &Model, rows: &Matrix, seed: u64, progress: &dyn Progress) -> 
         return Ok(None);
     }
     FloatRecall::measure(model, rows, seed, progress)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use engine::encoder::EmbedderConfig;
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Tokenisings(AtomicUsize);
+
+    impl Progress for Tokenisings {
+        fn stage(&self, name: &str, _: Option<u64>) {
+            if name == "tokenising" {
+                self.0.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+
+    #[test]
+    fn a_build_tokenises_its_corpus_once_also_for_a_recall() {
+        let dir = tempfile::tempdir().unwrap();
+        let subjects = ["crude oil rises", "banks lend less", "wheat is harvested", "shares fall"];
+        let document = |i: usize| Document::new(i as u64, format!("{} in town {}", subjects[i % 4], i / 4));
+        let documents: Vec<Document> = (0..MIN_DOCUMENTS).map(document).collect();
+        for (method, target_recall) in [("opq", None), ("opq", Some(0.5)), ("micpq", Some(0.5))] {
+            let embedding =
+                EmbedderConfig { encoder: "../engine/tests/encoders/bert".into(), ..EmbedderConfig::default() };
+            let mut training = Training::named(method, 16).unwrap();
+            if method == "micpq" {
+                training = training.with_option("epochs", 1.into()).unwrap();
+            }
+            let cache = dir.path().join(format!("cache-{method}-{}", target_recall.is_some()));
+            let config =
+                BuildConfig { embedding, cache: Some(cache.clone()), target_recall, ..BuildConfig::new(training) };
+            let progress = Tokenisings::default();
+            let built = crate::build(&documents[..], cache.with_extension("micpq")).config(config).progress(&progress);
+            assert_eq!(built.run().unwrap().documents, MIN_DOCUMENTS);
+            assert_eq!(progress.0.into_inner(), 1, "{method} {target_recall:?}");
+        }
+    }
 }

@@ -197,20 +197,20 @@ class Index:
         path: str | os.PathLike[str],
         model: Model,
         *,
-        store: str = "all",
-        rerank_vectors: str = "int8",
+        store: str | None = None,
+        rerank_vectors: str | None = None,
         chunk: bool | int | str = False,
-        language: str = "en",
+        language: str | None = None,
         replace: bool = False,
         encoder: Encoder | None = None,
     ) -> Index:
         """Creates an empty index for a model.
 
-        :param store: ``"all"`` stores texts and attributes, ``"codes"`` only ids and codes.
-        :param rerank_vectors: how embeddings are stored for re-ranking: ``"int8"``, ``"f16"`` or ``"none"``.
+        :param store: ``"all"`` (default) stores texts and attributes, ``"codes"`` only ids and codes.
+        :param rerank_vectors: how embeddings are stored for re-ranking: ``"int8"`` (default), ``"f16"`` or ``"none"``.
         :param chunk: split texts that are longer than the encoder takes, and search all of them: ``True``, a number of
             tokens, or ``"TOKENS:OVERLAP"``.
-        :param language: language of keyword search, such as ``"de"``, ``"ja"`` or ``"any"``.
+        :param language: language of keyword search, such as ``"de"``, ``"ja"`` or ``"any"``. Default: English.
         :param replace: replace an index that exists at ``path``.
         :param encoder: for a model of user vectors, the function from texts to such vectors.
         """

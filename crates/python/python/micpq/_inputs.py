@@ -164,6 +164,11 @@ def count_or_default(value: Any, name: str) -> int | None:
     return None if value is None else count(value, name)
 
 
+def build_default(value: Any, name: str) -> Any:
+    """The value of an option of a build; for None its default."""
+    return _micpq.build_defaults()[name] if value is None else value
+
+
 def count(value: Any, name: str) -> int:
     """A whole number from 0. True and False are refused."""
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):

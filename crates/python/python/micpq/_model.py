@@ -127,7 +127,7 @@ class Model:
         return self._native.project(_inputs.vectors(vectors, "vectors", self.inputs))
 
     def nearest(
-        self, codes: Any, queries: Any, k: int = 10, *, distance: str | None = None
+        self, codes: Any, queries: Any, k: int | None = None, *, distance: str | None = None
     ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
         """Finds the exact ``k`` nearest codes of every query vector. Returns distances and row numbers, ``[queries, k]`` each
         (fewer columns if there are fewer codes).
@@ -182,11 +182,11 @@ class Flat:
         return len(self._native)
 
     def search(
-        self, queries: Any, k: int = 10, *, distance: str | None = None
+        self, queries: Any, k: int | None = None, *, distance: str | None = None
     ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
         """Finds the ``k`` nearest codes of every query vector. Returns distances and row numbers, ``[queries, k]`` each (fewer
         columns if there are fewer codes). Equal distances are ordered by row."""
-        k = _inputs.count(k, "k")
+        k = _inputs.count_or_default(k, "k")
         if k == 0:
             raise ConfigError("k is 0; ask for at least one neighbour")
         return self._native.search(_inputs.vectors(queries, "queries", self.model.inputs), k, distance)

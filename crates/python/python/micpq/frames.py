@@ -36,7 +36,7 @@ class _Frame:
         """Adds the rows to an index, or replaces those with the same ids, as :meth:`micpq.Index.add`."""
         return index.add(self._frame, **options)
 
-    def _hits(self, index: Index, column: str, k: int, options: dict[str, Any]) -> list[Hits]:
+    def _hits(self, index: Index, column: str, k: int | None, options: dict[str, Any]) -> list[Hits]:
         if column not in self._frame.columns:
             raise ConfigError(f"the table has no column {column!r}; it has {', '.join(map(str, self._frame.columns))}")
         queries = list(self._frame[column])
@@ -63,7 +63,7 @@ def _register_pandas() -> None:
     class PandasFrame(_Frame):
         """``frame.micpq`` of pandas."""
 
-        def search(self, index: Index, column: str = "text", k: int = 10, **options: Any) -> Any:
+        def search(self, index: Index, column: str = "text", k: int | None = None, **options: Any) -> Any:
             """Searches for every value of a column: a text, or an embedding. A row per hit; ``row`` is the label of the row that was
             searched for. ``options`` are those of :meth:`micpq.Index.search`."""
             return pandas.DataFrame(_columns(self._frame.index, self._hits(index, column, k, options)))
@@ -76,7 +76,7 @@ def _register_polars() -> None:
     class PolarsFrame(_Frame):
         """``frame.micpq`` of polars."""
 
-        def search(self, index: Index, column: str = "text", k: int = 10, **options: Any) -> Any:
+        def search(self, index: Index, column: str = "text", k: int | None = None, **options: Any) -> Any:
             """Searches for every value of a column: a text, or an embedding. A row per hit; ``row`` is the number of the row that was
             searched for. ``options`` are those of :meth:`micpq.Index.search`."""
             found = self._hits(index, column, k, options)

@@ -42,7 +42,7 @@ class MICPQ(TransformerMixin, BaseEstimator):  # type: ignore[misc,unused-ignore
         *,
         encoder: Any = None,
         epochs: int | None = None,
-        seed: int = 0,
+        seed: int | None = None,
         output: str = "codes",
         options: dict[str, Any] | None = None,
     ) -> None:

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use chrono::NaiveDate;
+use engine::error::Remedy;
 use engine::index::check_filter;
 use engine::{Error, Result};
 use serde::{Deserialize, Serialize};
@@ -49,7 +50,8 @@ impl KeyConfig {
     fn validate(&self) -> Result<()> {
         let refuse = |problem: String| Err(Error::config(format!("key \"{}\": {problem}", self.name)));
         if self.sha256.len() != 64 || !self.sha256.bytes().all(|b| b.is_ascii_hexdigit()) {
-            return refuse("sha256 is not 64 hex digits; it is the hash of the key, which --new-key prints".into());
+            return refuse("sha256 is not 64 hex digits; it is the hash of the key, which comes with a new key".into())
+                .map_err(|error: Error| error.remedied(Remedy::MakeKey));
         }
         self.expiry()?;
         let limits = [

@@ -331,7 +331,7 @@ pub async fn fetch(
     Body(Ids { ids }): Body<Ids>,
 ) -> Answer<Json<Fetched>> {
     let ServeConfig { max_documents, max_answer_bytes: max_bytes, .. } = *server.settings.config();
-    limit_ids(&ids, max_documents)?;
+    Problem::bounded(&ids, "ids", max_documents)?;
     let found = super::reading(&server, move |cancel| -> Answer<Vec<Option<StoredDocument>>> {
         let (index, mut bytes) = (hosted.index(), 0);
         let mut found = Vec::with_capacity(ids.len());
@@ -349,13 +349,6 @@ pub async fn fetch(
         Ok(found)
     });
     Ok(Json(Fetched { documents: found.await?? }))
-}
-
-fn limit_ids(ids: &[Id], max_ids: usize) -> Answer<()> {
-    if ids.len() > max_ids {
-        return Err(Problem::bad_request(format!("ids has {} entries; send at most {max_ids}", ids.len())));
-    }
-    Ok(())
 }
 
 /// Documents to delete: by ids, or by a filter.
@@ -383,7 +376,7 @@ pub async fn delete(
 ) -> Answer<Json<Done>> {
     let change = match (body.ids, body.filter) {
         (Some(ids), None) => {
-            limit_ids(&ids, server.settings.config().max_documents)?;
+            Problem::bounded(&ids, "ids", server.settings.config().max_documents)?;
             Change::Delete(ids.into_iter().map(|Id(id)| id).collect())
         }
         (None, Some(filter)) => Change::DeleteWhere(filter),

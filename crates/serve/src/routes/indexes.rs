@@ -320,7 +320,7 @@ impl Create {
         if !known && !pull::is_pulled(name) {
             return Err(Problem::refused(
                 Code::UnknownModel,
-                format!("encoder \"{name}\" is not on this server; download it there with \"micpq encoder pull\""),
+                format!("encoder \"{name}\" is not on this server; download it there first"),
             ));
         }
         let embedder = Embedder::load_local(&EmbedderConfig {

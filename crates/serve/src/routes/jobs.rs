@@ -62,10 +62,8 @@ impl Train {
         let mut config = BuildConfig { cache, ..BuildConfig::new(training) };
         config.sample = self.sample.unwrap_or(config.sample);
         if config.sample < 2 {
-            return Err(Error::config(format!(
-                "sample is {}; training compares documents, give at least 2",
-                config.sample
-            )));
+            let problem = format!("is {}; training compares documents, give at least 2", config.sample);
+            return Err(Error::option("sample", problem));
         }
         config.validate()?;
         Ok(config)

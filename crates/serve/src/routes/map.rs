@@ -266,13 +266,7 @@ pub async fn documents(
     WholeIndex(hosted): WholeIndex,
     Body(body): Body<PointsOfMap>,
 ) -> Answer<Json<DocumentsOfMap>> {
-    const MAX_POINTS: usize = 1000;
-    if body.points.len() > MAX_POINTS {
-        return Err(Problem::bad_request(format!(
-            "points has {} entries; give at most {MAX_POINTS}",
-            body.points.len()
-        )));
-    }
+    Problem::bounded(&body.points, "points", 1000)?;
     let mapped = mapped(&hosted)?;
     let count = mapped.map.len();
     let point = |&Whole(point): &Whole| match u32::try_from(point) {
@@ -322,10 +316,7 @@ pub async fn places(
     WholeIndex(hosted): WholeIndex,
     Body(body): Body<IdsOfMap>,
 ) -> Answer<Json<PlacesOfMap>> {
-    const MAX_IDS: usize = 10_000;
-    if body.ids.len() > MAX_IDS {
-        return Err(Problem::bad_request(format!("ids has {} entries; give at most {MAX_IDS}", body.ids.len())));
-    }
+    Problem::bounded(&body.ids, "ids", 10_000)?;
     let mapped = mapped(&hosted)?;
     let index = hosted.index();
     let ids: Vec<_> = body.ids.into_iter().map(|Id(id)| id).collect();

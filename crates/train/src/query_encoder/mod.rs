@@ -37,14 +37,10 @@ impl Default for DistillConfig {
 
 impl DistillConfig {
     pub fn validate(&self) -> Result<()> {
-        let check = |name: &str, value: usize, max: usize| match (1..=max).contains(&value) {
-            true => Ok(()),
-            false => Err(Error::config(format!("{name} is {value}; give 1 to {max}"))),
-        };
-        check("documents", self.documents, 10_000_000)?;
-        check("width", self.width, 4096)?;
-        check("code_width", self.code_width, self.width)?;
-        check("epochs", self.epochs, 1000)?;
+        Error::check_count("documents", self.documents, 10_000_000)?;
+        Error::check_count("width", self.width, 4096)?;
+        Error::check_count("code_width", self.code_width, self.width)?;
+        Error::check_count("epochs", self.epochs, 1000)?;
         if !(self.learning_rate > 0.0 && self.learning_rate <= 1.0) {
             return Err(Error::option(
                 "learning_rate",

@@ -11,8 +11,7 @@ use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::Path;
 
-use engine::mmap::Map;
-use engine::{Error, Matrix, Progress, Result, disk};
+use engine::{Error, Matrix, Progress, Result, internal};
 use half::f16;
 use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
 use rayon::prelude::*;
@@ -98,7 +97,7 @@ impl CacheKey {
 /// A finished file of views, memory-mapped.
 pub struct ViewCache {
     key: CacheKey,
-    map: Map,
+    map: internal::Map,
 }
 
 impl ViewCache {
@@ -122,7 +121,7 @@ impl ViewCache {
 
     /// Opens a finished file and verifies every checksum. Its header must equal `key`.
     pub fn open(path: &Path, key: &CacheKey, progress: &dyn Progress) -> Result<Self> {
-        let map = Map::open(path)?;
+        let map = internal::Map::open(path)?;
         check_header(path, &map, key)?;
         if map.len() != key.file_bytes() {
             let (expected, found) = (key.file_bytes(), map.len());
@@ -229,7 +228,7 @@ fn check_header(path: &Path, bytes: &[u8], key: &CacheKey) -> Result<()> {
 
 /// Writes the file, resuming after the whole blocks of an earlier writer.
 fn fill(path: &Path, key: &CacheKey, encoder: &dyn Encode, documents: &[usize], progress: &dyn Progress) -> Result<()> {
-    let partial = disk::beside(path, ".partial");
+    let partial = internal::beside(path, ".partial");
     let io_error = || Error::io(&partial);
     let mut file =
         File::options().read(true).write(true).create(true).truncate(false).open(&partial).map_err(io_error())?;
@@ -268,7 +267,7 @@ fn fill(path: &Path, key: &CacheKey, encoder: &dyn Encode, documents: &[usize], 
     }
     file.sync_all().map_err(io_error())?;
     std::fs::rename(&partial, path).map_err(Error::io(path))?;
-    engine::disk::sync_directory(path.parent().unwrap_or(Path::new(".")))
+    internal::sync_directory(path.parent().unwrap_or(Path::new(".")))
 }
 
 /// Counts the whole blocks of an earlier writer and truncates the file after them.

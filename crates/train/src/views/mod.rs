@@ -225,10 +225,13 @@ impl FullViews {
     /// The cache must hold at least two passes per document.
     pub fn new(cache: ViewCache) -> Result<Self> {
         if cache.passes() < 2 {
-            return Err(Error::config(format!(
-                "views needs at least 2 passes with dropout for two distinct views, not {}; use full:2",
-                cache.passes()
-            )));
+            return Err(Error::option(
+                "views",
+                format!(
+                    "needs at least 2 passes with dropout for two distinct views, not {}; use full:2",
+                    cache.passes()
+                ),
+            ));
         }
         Ok(FullViews { cache })
     }

@@ -7,9 +7,10 @@ use serde::{Deserialize, Serialize};
 
 use super::super::{Index, Store};
 use super::Marked;
-use crate::clusters::fences;
+use crate::clusters::Fences;
 use crate::clusters::points::{Centres, Points};
 use crate::corpus::{Document, Value};
+use crate::error::Remedy;
 use crate::model::Model;
 use crate::{Error, Progress, Result, disk};
 
@@ -45,7 +46,7 @@ pub fn follow(index: &Index, attribute: &str, progress: &dyn Progress) -> Result
         attribute: attribute.to_owned(),
         model: index.model().fingerprint().to_owned(),
         centres: hex_of(&clusters.centres.values),
-        reaches: hex_of(&fences(&clusters, clusters.centres.len())),
+        reaches: hex_of(&Fences::of(&clusters, clusters.centres.len()).0),
         crc32: String::new(),
     };
     let stored = Stored { crc32: stored.checksum(), ..stored };
@@ -110,7 +111,8 @@ impl Stored {
             Err(e) => return Err(Error::io(path)(e)),
         };
         let damaged = |problem: String| {
-            Error::format(&path, format!("{problem}; remove it, and follow the topics again (topics --follow)"))
+            Error::format(&path, format!("{problem}; remove it, and follow the topics again"))
+                .remedied(Remedy::FollowTopics)
         };
         let stored: Stored = serde_json::from_slice(&bytes).map_err(|e| damaged(format!("cannot be read: {e}")))?;
         if stored.format != FORMAT {
@@ -134,7 +136,7 @@ impl Stored {
 pub(crate) struct Follower {
     attribute: String,
     centres: Centres,
-    reaches: Vec<f32>,
+    reaches: Fences,
 }
 
 impl Follower {
@@ -147,12 +149,14 @@ impl Follower {
             (Some(values), Some(reaches))
                 if stored.model == model.fingerprint() && values.len() == reaches.len() * width =>
             {
-                Ok(Some(Follower { attribute: stored.attribute, centres: Centres { width, values }, reaches }))
+                Ok(Some(Follower {
+                    attribute: stored.attribute,
+                    centres: Centres { width, values },
+                    reaches: Fences(reaches),
+                }))
             }
-            _ => Err(Error::format(
-                path(dir),
-                "has topics of another model; remove it, and follow the topics again (topics --follow)",
-            )),
+            _ => Err(Error::format(path(dir), "has topics of another model; remove it, and follow the topics again")
+                .remedied(Remedy::FollowTopics)),
         }
     }
 
@@ -163,12 +167,11 @@ impl Follower {
         }
         let points = Points::new(model.codebooks(), code);
         let near = points.nearest_one(points.point(0), &self.centres);
-        let topic = usize::from(near.centre);
-        if self.reaches.is_empty() || near.distance.sqrt() > self.reaches[topic] {
+        if self.reaches.0.is_empty() || self.reaches.is_outlier(&near) {
             return None;
         }
         let mut document = document.clone();
-        document.attributes.push((self.attribute.clone(), Value::Int(topic as i64)));
+        document.attributes.push((self.attribute.clone(), Value::Int(near.centre.into())));
         Some(document)
     }
 }

@@ -124,9 +124,9 @@ def build(
     gpus_per_worker: float = 0,
     documents_per_part: int = 4096,
     filesystem: Any = None,
-    store: str = "all",
-    rerank_vectors: str = "int8",
-    language: str = "auto",
+    store: str | None = None,
+    rerank_vectors: str | None = None,
+    language: str | None = None,
     chunk: bool | int | str | None = None,
     train: dict[str, Any] | None = None,
     progress: Report | None = None,
@@ -145,7 +145,8 @@ def build(
     :param gpus_per_worker: GPUs of an encoding actor.
     :param documents_per_part: documents that a worker encodes at a time; a killed build loses at most these per worker.
     :param filesystem: an Arrow or fsspec file system that has the source.
-    :param store: ``"all"`` stores texts and attributes, ``"codes"`` only ids and codes.
+    :param store: ``"all"`` stores texts and attributes, ``"codes"`` only ids and codes. Default, as of the next two: that of
+        :func:`micpq.build`.
     :param rerank_vectors: ``"int8"``, ``"f16"`` or ``"none"``.
     :param language: language of keyword search, as of :func:`micpq.build`; ``"auto"`` is that of most of the first texts.
     :param chunk: split long texts, as of :func:`micpq.build`: True, a number of tokens, or ``"TOKENS:OVERLAP"``.
@@ -156,6 +157,8 @@ def build(
     begun = time.perf_counter()
     target = _inputs.path(out, "out").absolute()
     _check(shards, documents_per_part, corpus)
+    store, rerank_vectors = _inputs.build_default(store, "store"), _inputs.build_default(rerank_vectors, "rerank_vectors")
+    language = _inputs.build_default(language, "language")
     # A language that is not known is refused before an hour of encoding.
     _micpq.language_of(language, [])
     reader, path = resolve(source, filesystem)

@@ -140,7 +140,7 @@ class Searcher(Index):
         found = {str(document["id"]): document for answer in answers.values() for document in answer if document is not None}
         return [found.get(str(id)) for id in ids]
 
-    def search(self, query: Any = None, k: int = 10, *, allow_partial: bool | None = None, _stop: Any = None, **options: Any) -> Hits:
+    def search(self, query: Any = None, k: int | None = None, *, allow_partial: bool | None = None, _stop: Any = None, **options: Any) -> Hits:
         """Finds the documents nearest to a query; see :meth:`micpq.Index.search`.
 
         :param allow_partial: answer without the shards that do not answer in time. ``hits.missing`` names them. Default: as of the
@@ -149,16 +149,16 @@ class Searcher(Index):
         if query is None and options.get("like") is None:
             raise ConfigError("search needs a query: a text, a vector, or like=ID")
         examples = self._query(query, options.pop("like", None), options.pop("keywords", None))
-        return self._search([examples], {"k": _inputs.count(k, "k"), **options}, allow_partial)[0]
+        return self._search([examples], {"k": _inputs.count_or_default(k, "k"), **options}, allow_partial)[0]
 
     def search_many(
-        self, queries: Any, k: int = 10, *, allow_partial: bool | None = None, _stop: Any = None, **options: Any
+        self, queries: Any, k: int | None = None, *, allow_partial: bool | None = None, _stop: Any = None, **options: Any
     ) -> list[Hits]:
         """Answers many queries at once: texts, or vectors ``[n, width]``."""
         if isinstance(queries, (str, bytes)) or not isinstance(queries, Iterable):
             raise ArgumentError(f"queries must be a list of texts or an array of vectors, not {type(queries).__name__}")
         prepared = [self._query(query, None, None) for query in queries]
-        return self._search(prepared, {"k": _inputs.count(k, "k"), **options}, allow_partial)
+        return self._search(prepared, {"k": _inputs.count_or_default(k, "k"), **options}, allow_partial)
 
     def _search(self, queries: list[Any], options: dict[str, Any], allow_partial: bool | None = None) -> list[Hits]:
         settings = _inputs.options(options)

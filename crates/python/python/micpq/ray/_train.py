@@ -144,9 +144,9 @@ def _fit(documents: list[bytes], settings: str, threads: int, workers: tuple[int
 def train(
     source: str | os.PathLike[str],
     *,
-    sample: int = 200_000,
+    sample: int | None = None,
     bits: int | None = None,
-    seed: int = 2022,
+    seed: int | None = None,
     cpus: int | None = None,
     gpus: float = 0,
     workers: int | None = None,
@@ -158,7 +158,7 @@ def train(
     trains. One seed gives one sample and one model, however the work is spread.
 
     :param source: as of :func:`micpq.ray.build`.
-    :param sample: documents to train on at most, drawn evenly.
+    :param sample: documents to train on at most, drawn evenly. Default, as of ``seed``: that of :func:`micpq.train`.
     :param cpus: CPUs, and threads, of the training task. Default: those of the largest machine.
     :param gpus: GPUs of the training task, and of each worker.
     :param workers: actors that encode views. Default: as many as the CPUs, or GPUs, beside the training task allow. With 0 the
@@ -167,6 +167,7 @@ def train(
     :param options: options of :func:`micpq.train` and of reading: ``encoder``, ``method``, ``epochs``, ``text_field``, ...
     """
     corpus, rest = _inputs.split_corpus(options)
+    sample, seed = _inputs.build_default(sample, "sample"), _inputs.build_default(seed, "seed")
     reader, path = resolve(source, filesystem)
     reading = _inputs.options({"on_error": "skip", **corpus})
     files = [(number, file.path) for number, file in enumerate(corpus_files(reader, path))]
