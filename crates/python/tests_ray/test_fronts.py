@@ -17,7 +17,7 @@ import micpq.ray
 def served(built, tmp_path_factory):
     port = 20000 + (os.getpid() + 1) % 20000
     shards = shutil.copytree(built, tmp_path_factory.mktemp("fronts") / "out")
-    micpq.ray.serve(shards, name="news", port=port, fronts=2, follow=0.2, allow_partial=True, timeout=3)
+    micpq.ray.serve(shards, name="news", port=port, fronts=2, follow=0.2, allow_partial=True, timeout=6)
     yield shards, f"http://127.0.0.1:{port}"
     ray.serve.shutdown()
 
