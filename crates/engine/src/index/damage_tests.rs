@@ -224,7 +224,8 @@ fn damage_every_file(chunk: Option<ChunkSizes>) {
             tried += 1;
         }
     }
-    assert!(tried > 300 && refused > 300, "{tried} files damaged, {refused} answers refused");
+    // 14 files if a merge made one segment of all: it does if by chance a small one lost many documents.
+    assert!(tried >= 14 * 15 && refused > 300, "{tried} files damaged, {refused} answers refused");
     assert_eq!(right_or_refused(&path, &expected, "nothing"), 0);
     clean(&path);
 }
@@ -258,6 +259,12 @@ fn a_changed_digit_in_the_list_of_segments_is_told() {
             assert!(compacted.is_err(), "{what}: compacted");
         }
     }
+    // Without their number the deletions would not be read, and what was deleted would be found again.
+    let text = String::from_utf8(whole.clone()).unwrap();
+    let (before, count) = text.split_once("\"num_deleted_docs\": ").unwrap();
+    let after = count.trim_start_matches(|c: char| c.is_ascii_digit());
+    std::fs::write(&file, format!("{before}\"num_deleted_docs\": 0{after}")).unwrap();
+    assert_eq!(right_or_refused(&path, &expected, "no deletions"), questions().len());
     std::fs::write(&file, whole).unwrap();
     clean(&path);
 }

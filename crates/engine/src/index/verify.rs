@@ -405,6 +405,12 @@ pub(super) fn check_list(index: &tantivy::Index, store: &Path, opened: Option<&t
     if !is_sound || payload.is_some_and(|payload| payload.opstamp != metas.opstamp) {
         return Err(damaged(&path, "it is not as it was written"));
     }
+    // tantivy reads the file of deletions only if the list counts some, and writes none without.
+    let is_forgotten = |meta: &&SegmentMeta| meta.delete_opstamp().is_some() && !meta.has_deletes();
+    if let Some(meta) = metas.segments.iter().find(is_forgotten) {
+        let problem = format!("segment {} has a file of deletions, and the list counts none", meta.id().uuid_string());
+        return Err(damaged(&path, &problem));
+    }
     for reader in opened.map_or(&[][..], |opened| opened.segment_readers()) {
         // A segment that is in another state there was committed since.
         let is_same =
