@@ -19,7 +19,7 @@ export function start() {
   });
   byId("hybrid").addEventListener("input", soon);
   byId("kind").addEventListener("input", soon);
-  byId("more").addEventListener("click", () => run(state.next));
+  byId("more").addEventListener("click", () => { if (state.next) run(state.next); });
   byId("hits").addEventListener("keydown", onHitKey);
 }
 
@@ -87,6 +87,7 @@ export function moreLike(id) {
 }
 
 function soon() {
+  state.next = null;
   clearTimeout(state.timer);
   state.timer = setTimeout(run, PAUSE);
 }
@@ -123,6 +124,8 @@ async function run(after = null) {
   clearTimeout(state.timer);
   state.running?.abort();
   const request = (state.running = new AbortController());
+  // The next page of the hits that are shown is not that of the query that is asked now.
+  state.next = null;
   const text = byId("query").value.trim();
   likeLine();
   areaLine();
@@ -150,7 +153,10 @@ async function run(after = null) {
     say(shown === 0 ? "Nothing found." : `${count(shown)} shown in ${milliseconds(answer.seconds)}: ${answer.stages
       .map(([stage, seconds]) => `${stage} ${milliseconds(seconds)}`).join(", ")}`);
   } catch (problem) {
-    if (problem.name !== "AbortError") say(problem.message, true);
+    if (problem.name === "AbortError" || request !== state.running) return;
+    state.next = after;
+    byId("more").hidden = !after;
+    say(problem.message, true);
   }
 }
 
