@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -199,6 +200,26 @@ def test_readers_are_held_back_while_no_worker_encodes(cluster, model, tmp_path)
         micpq.ray.build(tmp_path / "corpus", tmp_path / "out", model, workers=1, progress=stop_encoding, filesystem=NotedFiles(str(notes)), language="en")
     print(opened)
     assert opened[-1] < 100, "the readers went on"
+
+
+def test_one_file_is_encoded_by_all_workers(cluster, documents, model, tmp_path):
+    (tmp_path / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in documents))
+    first, late = [], []
+
+    def stop_the_first(done, rates):
+        """Until the other has encoded something, or for two minutes: then the other never will."""
+        if not first:
+            first.extend(int(name.rsplit("-", 1)[1]) for name in rates)
+            os.kill(first[0], signal.SIGSTOP)
+            late.append(threading.Timer(120, os.kill, (first[0], signal.SIGCONT)))
+            late[0].start()
+        elif len(rates) == 2:
+            os.kill(first[0], signal.SIGCONT)
+
+    built = micpq.ray.build(tmp_path / "corpus.jsonl", tmp_path / "out", model, shards=2, workers=2, documents_per_part=8, progress=stop_the_first)
+    late[0].cancel()
+    assert len(built.workers) == 2, built
+    assert built.documents == len(documents)
 
 
 def test_a_killed_indexing_task_loses_and_doubles_nothing(cluster, corpus, model, one, tmp_path):

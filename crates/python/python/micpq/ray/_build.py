@@ -374,12 +374,12 @@ def _encode(
                 row = {"part": [name], "documents": [documents], "sequences": [numbers], "dead": [json.dumps(dead)]}
                 yield pa.table(row)
 
-    context = ray.data.DataContext.get_current()
-    # A block is a few parts: the streaming executor holds back the readers while so many wait for a worker.
-    context.target_max_block_size = 8 << 20
     source = ray.data.from_items(
         [{"number": number, "path": file.path} for number, file in enumerate(plan.files)], override_num_blocks=len(plan.files)
     )
+    # A block is a part, however small: a block of several would be one worker's while others wait. Readers are held back by the number
+    # of blocks.
+    source.context.target_max_block_size = 1
     read = source.map_batches(read_file, batch_size=1, num_cpus=_READER_CPUS)
     strategy = ray.data.ActorPoolStrategy(size=pool.workers, max_tasks_in_flight_per_actor=2)
     device = "cuda" if pool.gpus else "cpu"
