@@ -158,12 +158,12 @@ def starts(rounds: int) -> list[float]:
     program = (
         "import os, time; begun = time.perf_counter(); import ray; "
         "ray.init(address='local', num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level='ERROR', object_store_memory=100 << 20); "
-        "ray.get(ray.remote(os.getpid).remote()); print(time.perf_counter() - begun); ray.shutdown()"
+        "ray.get(ray.remote(lambda: None).remote()); print(time.perf_counter() - begun); ray.shutdown()"
     )
     # The cluster that is running here is not the one to be joined.
     environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
     run = [sys.executable, "-c", program]
-    return [float(subprocess.run(run, env=environment, check=True, capture_output=True, text=True).stdout.split()[-1]) for _ in range(rounds)]
+    return [float(subprocess.run(run, env=environment, check=True, stdout=subprocess.PIPE, text=True).stdout.split()[-1]) for _ in range(rounds)]
 
 
 Times = dict[str, list[list[list[float]]]]
