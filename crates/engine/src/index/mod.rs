@@ -45,6 +45,7 @@ mod stats;
 mod info;
 
 mod backup;
+pub(crate) mod map_file;
 pub(crate) mod saved;
 pub(crate) mod topics;
 mod migrate;

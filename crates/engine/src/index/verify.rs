@@ -109,7 +109,8 @@ impl Check<'_> {
         let model = Model::load(&self.dir.join(MODEL))?;
         manifest.check_model(self.dir, &model)?;
 
-        for problem in super::saved::problem(self.dir).into_iter().chain(super::topics::problem(self.dir)) {
+        let beside = [super::saved::problem, super::topics::problem, super::map_file::problem];
+        for problem in beside.into_iter().filter_map(|problem| problem(self.dir)) {
             self.report_error(problem)?;
         }
         let store = self.dir.join(STORE);

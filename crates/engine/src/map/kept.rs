@@ -1,17 +1,11 @@
-//! The last map, as it is kept with the index: `docs/format.md` has the bytes.
-
-use std::path::{Path, PathBuf};
+//! The last map, as it is kept with the index.
 
 use serde::{Deserialize, Serialize};
 
 use super::{DocumentMap, MapLabel, MapTopic};
-use crate::index::Index;
-use crate::{Error, Result, disk};
+use crate::index::{Index, map_file};
+use crate::{Error, Result};
 
-const MAGIC: [u8; 8] = *b"MICPQMPK";
-const FORMAT: u32 = 1;
-/// Bytes of magic, format and checksum.
-const HEAD: usize = 16;
 /// Bytes of a document: its insertion sequence, `x`, `y` and topic.
 const DOCUMENT: usize = 14;
 
@@ -43,43 +37,21 @@ pub fn keep(index: &Index, map: &DocumentMap, commit: u64) -> Result<()> {
         labels: map.labels.clone(),
     };
     let about = serde_json::to_vec(&about).expect("plain data has a JSON form");
-    let mut bytes = Vec::with_capacity(HEAD + 4 + about.len() + DOCUMENT * map.len());
-    bytes.extend_from_slice(&MAGIC);
-    bytes.extend_from_slice(&FORMAT.to_le_bytes());
-    bytes.extend_from_slice(&[0; 4]);
+    let mut bytes = Vec::with_capacity(4 + about.len() + DOCUMENT * map.len());
     bytes.extend_from_slice(&(about.len() as u32).to_le_bytes());
     bytes.extend_from_slice(&about);
     map.sequences.iter().for_each(|sequence| bytes.extend_from_slice(&sequence.to_le_bytes()));
     for values in [&map.x, &map.y, &map.topic] {
         map.points.iter().for_each(|&point| bytes.extend_from_slice(&values[point as usize].to_le_bytes()));
     }
-    let checksum = crc32fast::hash(&bytes[HEAD..]);
-    bytes[HEAD - 4..HEAD].copy_from_slice(&checksum.to_le_bytes());
-    disk::create_directories(&index.dir().join(disk::MAP))?;
-    disk::replace(&path(index.dir()), &bytes)
+    map_file::write(index.dir(), &bytes)
 }
 
 /// The map that is kept with an index, and the commit it was made of. `None` if there is none of this index and its model.
 pub fn kept(index: &Index) -> Result<Option<(u64, DocumentMap)>> {
-    let path = path(index.dir());
-    let bytes = match std::fs::read(&path) {
-        Ok(bytes) => bytes,
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(e) => return Err(Error::io(path)(e)),
-    };
-    let damaged = |problem: String| Error::format(&path, format!("{problem}; remove it, and make the map anew"));
-    let number = |at: usize| bytes.get(at..at + 4).map(|four| u32::from_le_bytes(four.try_into().expect("four bytes")));
-    let (Some(format), Some(said)) = (number(8), number(12)) else {
-        return Err(damaged(format!("is damaged: it has {} bytes, and {HEAD} before the map", bytes.len())));
-    };
-    if !bytes.starts_with(&MAGIC) || format != FORMAT {
-        return Err(damaged(format!("is no map of format {FORMAT}, which this program reads")));
-    }
-    let found = crc32fast::hash(&bytes[HEAD..]);
-    if found != said {
-        return Err(damaged(format!("is damaged: its checksum is {found:08x}, it says {said:08x}")));
-    }
-    let (about, map) = parts(&bytes[HEAD..]).ok_or_else(|| damaged("is damaged: its parts do not fit".into()))?;
+    let Some(bytes) = map_file::read(index.dir())? else { return Ok(None) };
+    let damaged = || map_file::damaged(index.dir(), "is damaged: its parts do not fit");
+    let (about, map) = parts(&bytes).ok_or_else(damaged)?;
     let is_own = about.index == index.short_id() && about.model == index.model().fingerprint();
     Ok(is_own.then_some((about.commit, map)))
 }
@@ -100,8 +72,4 @@ fn parts(bytes: &[u8]) -> Option<(About, DocumentMap)> {
     let classes = values[2 * count..].to_vec();
     let map = DocumentMap::new(places, classes, sequences, about.topics.clone(), about.labels.clone());
     Some((about, map))
-}
-
-fn path(dir: &Path) -> PathBuf {
-    dir.join(disk::MAP).join("last")
 }

@@ -319,6 +319,8 @@ fn a_map_is_kept_with_the_index_it_is_of() {
         std::fs::write(&file, &bad).unwrap();
         let said = kept(&index).unwrap_err().to_string();
         assert!(said.contains("map/last") && said.contains("make the map anew"), "{at}: {said}");
+        let told = crate::index::verify(index.dir(), &NoProgress).unwrap();
+        assert_eq!(told.iter().map(|problem| &problem.path).collect::<Vec<_>>(), [&file], "{at}");
     }
     for length in [0, 8, 15, 16, 20, 100, good.len() - 1] {
         std::fs::write(&file, &good[..length]).unwrap();
