@@ -12,7 +12,7 @@ use engine::{Error, NoProgress, Result};
 use parking_lot::{Mutex, RwLock};
 
 use crate::config::ServeConfig;
-use crate::mapped::Mapped;
+use crate::mapped::LastMap;
 use crate::metrics::Metrics;
 use crate::queries::QueryQueue;
 use crate::writes::WriteQueue;
@@ -26,7 +26,7 @@ pub struct Hosted {
     /// Time of the newest commit that the server knows.
     seen: Mutex<Option<SystemTime>>,
     /// The last map, of the model that is served now.
-    pub map: Mutex<Option<Arc<Mapped>>>,
+    pub map: LastMap,
     /// The last topics that were found, of the model that is served now.
     pub topics: Mutex<Option<Arc<serde_json::Value>>>,
     /// What codewords stand for, by the model that is served now.
@@ -54,7 +54,6 @@ impl Hosted {
             let searcher = searcher.clone();
             move || searcher.read().clone()
         };
-        let map = Mapped::kept(searcher.read().index()).map(Arc::new);
         let queries = QueryQueue::start(name, current(), config, metrics.clone())?;
         let writes = WriteQueue::start(name, current(), config, metrics)?;
         let hosted = Hosted {
@@ -62,7 +61,7 @@ impl Hosted {
             dir: dir.to_path_buf(),
             ours,
             seen: Mutex::new(None),
-            map: Mutex::new(map),
+            map: LastMap::default(),
             topics: Mutex::new(None),
             codeword_terms: LatestTerms::default(),
             finding_terms: tokio::sync::Mutex::new(()),
@@ -95,9 +94,8 @@ impl Hosted {
     /// Opens the directory again after another index replaced it.
     pub fn reopen(&self, encoders: &Encoders) -> Result<()> {
         let new = Arc::new(open(&self.dir, encoders)?);
-        let map = Mapped::kept(new.index()).map(Arc::new);
         *self.searcher.write() = new;
-        *self.map.lock() = map;
+        self.map.forget();
         *self.topics.lock() = None;
         self.codeword_terms.clear();
         *self.recall.lock() = None;

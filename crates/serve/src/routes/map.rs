@@ -28,8 +28,17 @@ use crate::problem::{Answer, Code, Problem};
 use crate::server::Server;
 use crate::whole::{Whole, some_seed, some_whole};
 
-fn mapped(hosted: &Hosted) -> Answer<Arc<Mapped>> {
-    hosted.map.lock().clone().ok_or_else(|| {
+/// The last map. The first one to ask reads its file.
+async fn last_map(hosted: &Arc<Hosted>) -> Answer<Option<Arc<Mapped>>> {
+    if let Some(known) = hosted.map.known() {
+        return Ok(known);
+    }
+    let hosted = hosted.clone();
+    super::blocking(move || hosted.map.get(|| hosted.index())).await
+}
+
+async fn mapped(hosted: &Arc<Hosted>) -> Answer<Arc<Mapped>> {
+    last_map(hosted).await?.ok_or_else(|| {
         let name = hosted.name();
         let text = format!("index \"{name}\" has no map yet; make one with POST /v1/indexes/{name}/map");
         Problem::conflict(Code::Unsupported, text)
@@ -75,7 +84,7 @@ pub async fn make(
             job.note("the map is served, but cannot be kept with the index: the server's log says why");
         }
         let result = serde_json::json!({ "map": mapped.name(), "documents": mapped.map.len() });
-        *hosted.map.lock() = Some(Arc::new(mapped));
+        hosted.map.set(mapped);
         Ok(result)
     })
 }
@@ -127,8 +136,8 @@ pub struct MapView {
 #[utoipa::path(get, path = "/v1/indexes/{index}/map", tag = "insight", operation_id = "getMap",
     params(("index" = String, Path, description = "Name of the index")),
     responses((status = 200, description = "Topics and labels of the last map", body = MapView), Refusals))]
-pub async fn show(_: MayRead, WholeIndex(hosted): WholeIndex) -> Json<MapView> {
-    let mapped = hosted.map.lock().clone();
+pub async fn show(_: MayRead, WholeIndex(hosted): WholeIndex) -> Answer<Json<MapView>> {
+    let mapped = last_map(&hosted).await?;
     let topic = |t: &MapTopic| TopicOfMap { number: t.number, name: t.name.clone(), documents: t.documents };
     let label = |l: &MapLabel| LabelOfMap {
         text: l.text.clone(),
@@ -145,7 +154,7 @@ pub async fn show(_: MayRead, WholeIndex(hosted): WholeIndex) -> Json<MapView> {
         topics: mapped.map.topics.iter().map(topic).collect(),
         labels: mapped.map.labels.iter().map(label).collect(),
     };
-    Json(MapView { map: mapped.as_deref().map(about) })
+    Ok(Json(MapView { map: mapped.as_deref().map(about) }))
 }
 
 /// Get the points of a map
@@ -158,7 +167,7 @@ pub async fn show(_: MayRead, WholeIndex(hosted): WholeIndex) -> Json<MapView> {
         (status = 200, description = "The points", body = VectorBytes, content_type = "application/octet-stream"),
         (status = 304, description = "The map is that of If-None-Match"), Refusals))]
 pub async fn points(_: MayRead, WholeIndex(hosted): WholeIndex, headers: HeaderMap) -> Answer<Response> {
-    let mapped = mapped(&hosted)?;
+    let mapped = mapped(&hosted).await?;
     let tag = format!("\"{}\"", mapped.name());
     let known = headers.get(header::IF_NONE_MATCH).and_then(|value| value.to_str().ok());
     if known.is_some_and(|known| known.split(',').any(|one| one.trim().trim_start_matches("W/") == tag)) {
@@ -218,7 +227,7 @@ pub async fn values(
     if !(1..=10_000).contains(&most) {
         return Err(Problem::bad_request(format!("values is {most}; give 1 to 10000")));
     }
-    let mapped = mapped(&hosted)?;
+    let mapped = mapped(&hosted).await?;
     let index = hosted.index();
     let work = move |cancel: &Cancel| mapped.map.values(&index, &options.attribute, most, cancel);
     let found = super::reading(&server, work).await?.map_err(Problem::of(Code::BadQuery))?;
@@ -267,7 +276,7 @@ pub async fn documents(
     Body(body): Body<PointsOfMap>,
 ) -> Answer<Json<DocumentsOfMap>> {
     Problem::bounded(&body.points, "points", 1000)?;
-    let mapped = mapped(&hosted)?;
+    let mapped = mapped(&hosted).await?;
     let count = mapped.map.len();
     let point = |&Whole(point): &Whole| match u32::try_from(point) {
         Ok(small) if (small as usize) < count => Ok(small),
@@ -317,7 +326,7 @@ pub async fn places(
     Body(body): Body<IdsOfMap>,
 ) -> Answer<Json<PlacesOfMap>> {
     Problem::bounded(&body.ids, "ids", 10_000)?;
-    let mapped = mapped(&hosted)?;
+    let mapped = mapped(&hosted).await?;
     let index = hosted.index();
     let ids: Vec<_> = body.ids.into_iter().map(|Id(id)| id).collect();
     let points = super::reading(&server, move |cancel| mapped.map.find(&index, &ids, cancel)).await?;
@@ -349,7 +358,7 @@ described!(Polygon, {
 /// The documents inside an area.
 pub async fn within(server: &Server, hosted: &Arc<Hosted>, area: Option<Area>) -> Answer<Option<Subset>> {
     let Some(Area { map, polygon }) = area else { return Ok(None) };
-    let mapped = mapped(hosted)?;
+    let mapped = mapped(hosted).await?;
     if mapped.name() != map {
         let text = format!("the area was drawn on map {map}, and the map is {} now; draw it again", mapped.name());
         return Err(Problem::conflict(Code::Unsupported, text));
