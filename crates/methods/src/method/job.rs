@@ -94,7 +94,16 @@ impl Job<'_, '_> {
         let config = self.config;
         let embedder = self.encoder()?;
         let begun = Instant::now();
-        let (sequences, cut) = embedder.tokens_and_cut(&self.task.corpus.texts)?;
+        let (sequences, cut) = match self.task.passes.lock().take() {
+            Some(passes) => {
+                let (_, sequences, cut) = passes.into_parts();
+                (sequences, cut)
+            }
+            None => {
+                progress.stage("tokenising", None);
+                embedder.tokens_and_cut(&self.task.corpus.texts)?
+            }
+        };
         // Token states are fifty times the size of an embedding: a large corpus is sampled.
         let mut order = Stream::new(config.seed, Purpose::Method, &[4]).permutation(sequences.len());
         order.truncate(config.sample);

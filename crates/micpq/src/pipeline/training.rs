@@ -203,11 +203,11 @@ mod tests {
         let subjects = ["crude oil rises", "banks lend less", "wheat is harvested", "shares fall"];
         let document = |i: usize| Document::new(i as u64, format!("{} in town {}", subjects[i % 4], i / 4));
         let documents: Vec<Document> = (0..MIN_DOCUMENTS).map(document).collect();
-        for (method, target_recall) in [("opq", None), ("opq", Some(0.5)), ("micpq", Some(0.5))] {
+        for (method, target_recall) in [("opq", None), ("opq", Some(0.5)), ("micpq", Some(0.5)), ("dhim", Some(0.5))] {
             let embedding =
                 EmbedderConfig { encoder: "../engine/tests/encoders/bert".into(), ..EmbedderConfig::default() };
             let mut training = Training::named(method, 16).unwrap();
-            if method == "micpq" {
+            if method != "opq" {
                 training = training.with_option("epochs", 1.into()).unwrap();
             }
             let cache = dir.path().join(format!("cache-{method}-{}", target_recall.is_some()));
