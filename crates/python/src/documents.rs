@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-use arrow::array::RecordBatchReader;
-use arrow::ffi_stream::RecordBatchStreamReader;
+use arrow_array::RecordBatchReader;
+use arrow_array::ffi_stream::RecordBatchStreamReader;
 use arrow_pyarrow::FromPyArrow;
 use engine::corpus::{Corpus, CorpusConfig, Document};
 use engine::index::Index;

@@ -5,13 +5,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use arrow::array::{Array, ArrayRef, AsArray, RecordBatch};
-use arrow::compute::cast;
-use arrow::datatypes::{
-    DataType, Float32Type, Float64Type, Int8Type, Int16Type, Int32Type, Int64Type, Schema, UInt8Type, UInt16Type,
-    UInt32Type, UInt64Type,
-};
-use arrow::error::ArrowError;
+use arrow_array::cast::AsArray;
+use arrow_array::types::*;
+use arrow_array::{Array, ArrayRef, RecordBatch};
+use arrow_schema::{ArrowError, DataType, Schema, TimeUnit};
+use arrow_select::take::take;
+use chrono::{NaiveDate, NaiveDateTime, SecondsFormat};
 use serde_json::{Map, Value as Json};
 
 use super::fields::{Fields, Row};
@@ -166,22 +165,15 @@ fn supported(kind: &DataType, top: bool) -> bool {
     }
 }
 
-/// Converts columns to the types [`cell`] reads: dictionaries to values, dates to RFC 3339, decimals to floats.
+/// Converts columns to the types [`cell`] reads: dictionaries to their values.
 fn plain_columns(batch: &RecordBatch) -> std::result::Result<Vec<ArrayRef>, ArrowError> {
     batch.columns().iter().map(plain_column).collect()
 }
 
 fn plain_column(column: &ArrayRef) -> std::result::Result<ArrayRef, ArrowError> {
-    use DataType::*;
-    match column.data_type() {
-        Dictionary(_, value) => plain_column(&cast(column, value)?),
-        Float16 => cast(column, &Float32),
-        Decimal128(..) | Decimal256(..) => cast(column, &Float64),
-        // A timestamp without a zone counts as UTC. The offset form needs no table of time zones.
-        Timestamp(unit, _) => cast(&cast(column, &Timestamp(*unit, Some("+00:00".into())))?, &Utf8),
-        Date64 => cast(&cast(column, &Date32)?, &Utf8),
-        Date32 => cast(column, &Utf8),
-        _ => Ok(column.clone()),
+    match column.as_any_dictionary_opt() {
+        Some(dictionary) => plain_column(&take(dictionary.values(), dictionary.keys(), None)?),
+        None => Ok(column.clone()),
     }
 }
 
@@ -207,8 +199,19 @@ fn cell(column: &dyn Array, at: usize) -> std::result::Result<Json, String> {
         UInt16 => column.as_primitive::<UInt16Type>().value(at).into(),
         UInt32 => column.as_primitive::<UInt32Type>().value(at).into(),
         UInt64 => column.as_primitive::<UInt64Type>().value(at).into(),
+        Float16 => f64::from(column.as_primitive::<Float16Type>().value(at)).into(),
         Float32 => f64::from(column.as_primitive::<Float32Type>().value(at)).into(),
         Float64 => column.as_primitive::<Float64Type>().value(at).into(),
+        Decimal128(..) => decimal(&column.as_primitive::<Decimal128Type>().value_as_string(at))?,
+        Decimal256(..) => decimal(&column.as_primitive::<Decimal256Type>().value_as_string(at))?,
+        Date32 => date(column.as_primitive::<Date32Type>().value_as_date(at))?,
+        Date64 => date(column.as_primitive::<Date64Type>().value_as_date(at))?,
+        Timestamp(unit, _) => time(match unit {
+            TimeUnit::Second => column.as_primitive::<TimestampSecondType>().value_as_datetime(at),
+            TimeUnit::Millisecond => column.as_primitive::<TimestampMillisecondType>().value_as_datetime(at),
+            TimeUnit::Microsecond => column.as_primitive::<TimestampMicrosecondType>().value_as_datetime(at),
+            TimeUnit::Nanosecond => column.as_primitive::<TimestampNanosecondType>().value_as_datetime(at),
+        })?,
         Utf8 => column.as_string::<i32>().value(at).into(),
         LargeUtf8 => column.as_string::<i64>().value(at).into(),
         Utf8View => column.as_string_view().value(at).into(),
@@ -227,4 +230,22 @@ fn cell(column: &dyn Array, at: usize) -> std::result::Result<Json, String> {
         }
         other => return Err(format!("type {other} is not known")),
     })
+}
+
+fn decimal(digits: &str) -> std::result::Result<Json, String> {
+    digits.parse::<f64>().map(Json::from).map_err(|_| format!("{digits} is no number"))
+}
+
+fn date(date: Option<NaiveDate>) -> std::result::Result<Json, String> {
+    date.map(|date| date.to_string().into()).ok_or_else(outside_the_calendar)
+}
+
+/// As RFC 3339. A timestamp without a zone counts as UTC; one with a zone is stored in UTC.
+fn time(time: Option<NaiveDateTime>) -> std::result::Result<Json, String> {
+    let text = |time: NaiveDateTime| time.and_utc().to_rfc3339_opts(SecondsFormat::AutoSi, true).into();
+    time.map(text).ok_or_else(outside_the_calendar)
+}
+
+fn outside_the_calendar() -> String {
+    "the date is outside of the calendar; correct it, or leave the column out with ignore_fields".to_owned()
 }

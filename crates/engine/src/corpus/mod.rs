@@ -77,7 +77,7 @@ pub use document::{DocId, Document, Value};
 pub use extract::Extract;
 
 #[cfg(feature = "parquet")]
-use arrow::array::RecordBatchReader;
+use arrow_array::RecordBatchReader;
 
 use crate::{Error, Result};
 use fields::{Fields, Row};

@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicU64;
 
 use ::parquet::arrow::ProjectionMask;
 use ::parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
-use arrow::ipc::reader::{FileReader, StreamReader};
+use arrow_ipc::reader::{FileReader, StreamReader};
 
 use super::batches::{BatchRows, Batches, ReadPosition, guarded, kept};
 use super::config::CorpusConfig;

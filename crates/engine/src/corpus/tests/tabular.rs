@@ -5,8 +5,11 @@ use std::sync::Arc;
 use ::parquet::arrow::ArrowWriter;
 use ::parquet::basic::{Compression, GzipLevel, ZstdLevel};
 use ::parquet::file::properties::WriterProperties;
-use arrow::array::*;
-use arrow::datatypes::{Float16Type, Int32Type};
+use arrow_array::builder::*;
+use arrow_array::types::{Decimal256Type, Float16Type, Int32Type};
+use arrow_array::*;
+use arrow_ipc::CompressionType;
+use arrow_ipc::writer::{FileWriter, IpcWriteOptions};
 
 use super::*;
 
@@ -224,6 +227,68 @@ fn parquet_of_all_types_is_read() {
             assert_eq!(drain(Corpus::open(&path, &CorpusConfig::default()).unwrap()).unwrap().0, documents);
         }
     }
+}
+
+#[test]
+fn dates_and_decimals_of_every_width_are_read_from_compressed_arrow_files() {
+    let text: ArrayRef = Arc::new(StringArray::from(vec!["a", "b"]));
+    let days: ArrayRef = Arc::new(Date32Array::from(vec![Some(-1), None]));
+    let days = DictionaryArray::<Int32Type>::new(Int32Array::from(vec![0, 1]), days);
+    let wide =
+        Decimal256Array::from(vec![Some(<Decimal256Type as ArrowPrimitiveType>::Native::from_i128(-12_345)), None]);
+    let columns: Vec<(&str, ArrayRef)> = vec![
+        ("text", text.clone()),
+        ("second", Arc::new(TimestampSecondArray::from(vec![Some(1), None]))),
+        ("nanosecond", Arc::new(TimestampNanosecondArray::from(vec![Some(1_000_000_000_000_000_001), None]))),
+        ("berlin", Arc::new(TimestampSecondArray::from(vec![Some(0), None]).with_timezone("Europe/Berlin"))),
+        ("date", Arc::new(Date64Array::from(vec![Some(86_400_000), None]))),
+        ("day", Arc::new(days)),
+        ("wide", Arc::new(wide.with_precision_and_scale(50, 3).unwrap())),
+        // In binary, 0.1 and 2^53 + 1 have no exact value: the nearest ones.
+        ("tenth", Arc::new(Decimal128Array::from(vec![Some(1), None]).with_precision_and_scale(9, 1).unwrap())),
+        (
+            "large",
+            Arc::new(
+                Decimal128Array::from(vec![Some(9_007_199_254_740_993), None]).with_precision_and_scale(20, 0).unwrap(),
+            ),
+        ),
+    ];
+    let text_of = |text: &str| Value::Text(text.into());
+    let expected: Vec<(String, Value)> = [
+        ("second", text_of("1970-01-01T00:00:01Z")),
+        ("nanosecond", text_of("2001-09-09T01:46:40.000000001Z")),
+        ("berlin", text_of("1970-01-01T00:00:00Z")),
+        ("date", text_of("1970-01-02")),
+        ("day", text_of("1969-12-31")),
+        ("wide", Value::Float(-12.345)),
+        ("tenth", Value::Float(0.1)),
+        ("large", Value::Float(9_007_199_254_740_992.0)),
+    ]
+    .into_iter()
+    .map(|(name, value)| (name.to_owned(), value))
+    .collect();
+    for compression in [None, Some(CompressionType::LZ4_FRAME), Some(CompressionType::ZSTD)] {
+        let bytes = arrow_file(columns.clone(), compression);
+        let (documents, _) = read(bytes, &CorpusConfig::default()).unwrap();
+        assert_eq!(documents[0].attributes, expected, "{compression:?}");
+        assert_eq!(documents[1].attributes, []);
+    }
+    // A time after the last year is the fault of its row.
+    let late: ArrayRef = Arc::new(TimestampSecondArray::from(vec![Some(i64::MAX), Some(0)]));
+    let (documents, skipped) = read(arrow_file(vec![("text", text), ("at", late)], None), &skipping()).unwrap();
+    assert_eq!(texts(&documents), ["b"]);
+    assert!(skipped.reasons()[0].contains("column \"at\": the date is outside of the calendar"), "{skipped}");
+}
+
+fn arrow_file(columns: Vec<(&str, ArrayRef)>, compression: Option<CompressionType>) -> Vec<u8> {
+    let batch = RecordBatch::try_from_iter_with_nullable(columns.into_iter().map(|(n, c)| (n, c, true))).unwrap();
+    let options = IpcWriteOptions::default().try_with_compression(compression).unwrap();
+    let mut bytes = vec![];
+    let mut writer = FileWriter::try_new_with_options(&mut bytes, &batch.schema(), options).unwrap();
+    writer.write(&batch).unwrap();
+    writer.finish().unwrap();
+    drop(writer);
+    bytes
 }
 
 #[test]
