@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -172,7 +173,7 @@ def train(
     reading = _inputs.options({"on_error": "skip", **corpus})
     files = [(number, file.path) for number, file in enumerate(corpus_files(reader, path))]
     documents = _sample(reader, files, reading, sample, seed)
-    place = _Place.of(cpus, gpus, cpus_per_worker)
+    place = _Place.of(cpus, gpus, cpus_per_worker, workers)
     if workers is not None and workers > place.workers:
         # They would wait for a place, and the training for them.
         raise ConfigError(
@@ -185,6 +186,10 @@ def train(
     return _unpack(get(fit.remote(documents, _inputs.options(settings), place.cpus, team)))
 
 
+#: Seconds to wait for places that are wanted, and for more where the number is ours to choose.
+_WAIT_FOR_WANTED, _WAIT_FOR_MORE = 10.0, 2.0
+
+
 @dataclass(frozen=True)
 class _Place:
     """Where the training task runs, and how many workers the machines have place for beside it."""
@@ -194,14 +199,29 @@ class _Place:
     workers: int
 
     @classmethod
-    def of(cls, cpus: int | None, gpus: float, cpus_per_worker: int) -> _Place:
-        """On the machine that leaves the most places, counted machine by machine: a worker cannot have CPUs of two."""
+    def of(cls, cpus: int | None, gpus: float, cpus_per_worker: int, wanted: int | None = None) -> _Place:
+        """The place for the training and so many workers. Ray hears with a delay that a task or an actor has ended, so what the machines
+        have and is not free is waited for."""
+        most = cls._among({}, cpus, gpus, cpus_per_worker)
+        if wanted is not None and most.workers < wanted:
+            return most
+        wait, enough = (_WAIT_FOR_MORE, most.workers) if wanted is None else (_WAIT_FOR_WANTED, wanted)
+        deadline = time.monotonic() + wait
+        while True:
+            # What resident actors have is not free.
+            place = cls._among(available_resources_per_node(), cpus, gpus, cpus_per_worker)
+            if place.workers >= enough or time.monotonic() > deadline:
+                return place
+            time.sleep(0.1)
+
+    @classmethod
+    def _among(cls, free: dict[str, dict[str, float]], cpus: int | None, gpus: float, cpus_per_worker: int) -> _Place:
+        """On the machine that leaves the most places, counted machine by machine: a worker cannot have CPUs of two. A machine that is
+        not in ``free`` has all that it has."""
         nodes = {node["NodeID"]: node["Resources"] for node in ray.nodes() if node["Alive"]}
         if cpus is None:
             with_gpus = [node for node in nodes.values() if node.get("GPU", 0) >= gpus] or list(nodes.values())
             cpus = max(1, max(int(node.get("CPU", 1)) for node in with_gpus))
-        # What resident actors have is not free. A machine that joined a moment ago has all that it has.
-        free = available_resources_per_node()
         left = {name: free.get(name, node) for name, node in nodes.items()}
 
         def workers(training: str) -> int:
