@@ -1,7 +1,7 @@
 //! Methods that train a model: MICPQ and its variants, and those the paper compares it with. Each ends in an ordinary model
 //! of dense layers, codebooks and a distance, so that one index and one search serve them all.
 //!
-//! A [`Method`] is found by name in the [`registry`]; [`config`] has its options, [`training`] joins both with the texts to train
+//! A [`Method`] is found by name in the [`registry`](mod@registry); [`config`] has its options, [`training`] joins both with the texts to train
 //! on. There are five kinds. [`variants`] change options of MICPQ, whose steps are in the crate `train`. [`quantization`]
 //! is fitted at once: [`pq`], [`opq`] and [`lopq`], on [`kmeans`] and [`rotation`]. [`gradient`] learns by epochs, and each
 //! method is a file that reads like its equations: [`vdsh`], [`nash`], [`wish`], [`bmsh`], [`corrsh`], [`ammi`], [`csh`], [`dhim`],

@@ -121,7 +121,7 @@ pub struct Match {
     pub distance: Option<f32>,
 }
 
-/// The result of [`matches`].
+/// The result of [`matches()`].
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Matches {
     /// In the order of insertion of their documents, then of the names of queries.
