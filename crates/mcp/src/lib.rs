@@ -1,7 +1,7 @@
 //! Indexes as tools of an assistant, over the Model Context Protocol.
 //!
 //! An assistant starts the program and talks to it over standard input and output, or reaches it over HTTP on the same machine.
-//! It can search the indexes and read their documents; nothing here writes. `tools` is what an assistant sees, `indexes`
+//! It can search the indexes and read their documents; nothing here writes. [`tools`] is what an assistant sees, [`indexes`]
 //! what is behind it. An answer has a bounded size, because an assistant pays for every word: the whole text of a document
 //! comes in parts.
 //!

@@ -3,7 +3,7 @@
 //! `python/micpq/` is the API: names, types, docstrings. It checks the types of arguments. Options arrive here as JSON text
 //! and convert into the engine's config types, which check their values.
 //!
-//! Invariants: no long work holds the interpreter's lock; Ctrl-C or a `work::Stop` stops every long call; every error is one
+//! Invariants: no long work holds the interpreter's lock; Ctrl-C or a [`work::Stop`] stops every long call; every error is one
 //! of the package's classes; no panic ends the interpreter.
 
 mod answers;

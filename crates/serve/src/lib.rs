@@ -1,7 +1,7 @@
 //! Serves indexes over HTTP.
 //!
-//! `listen` accepts a request, `keys` checks its key, `extract` parses it and one of the `routes` handles it. A query
-//! joins the queue `queries` of its index, a write the queue `writes`. Both queues are short: a full queue refuses a
+//! [`listen`] accepts a request, [`keys`] checks its key, [`extract`] parses it and one of the `routes` handles it. A query
+//! joins the queue [`queries`] of its index, a write the queue [`writes`]. Both queues are short: a full queue refuses a
 //! request instead of delaying it. Requests that wait together are executed together. Every failure is a [`problem`] with a
 //! stable code.
 //!

@@ -97,7 +97,7 @@ impl<T: Real> Student<T> {
     }
 }
 
-/// Factor that gives embeddings the length the student reads: `INPUT_LENGTH` in the mean.
+/// Factor that gives embeddings the length the student reads: [`INPUT_LENGTH`] in the mean.
 pub fn input_factor(embeddings: &engine::Matrix) -> f32 {
     let lengths = embeddings.iter().map(|row| row.iter().map(|&v| f64::from(v).powi(2)).sum::<f64>().sqrt());
     let mean = lengths.sum::<f64>() / embeddings.rows().max(1) as f64;
@@ -106,7 +106,7 @@ pub fn input_factor(embeddings: &engine::Matrix) -> f32 {
 
 impl Student<f32> {
     /// OPQ, with a residual that is zero: `W1` is drawn, `W2` is zero. `factor` is [`input_factor`]; `sharpness` is the scale
-    /// at the start, for projected embeddings of `PROJECTED_LENGTH`.
+    /// at the start, for projected embeddings of [`PROJECTED_LENGTH`].
     pub fn new(opq: &Dense, codebooks: &Codebooks, hidden: usize, factor: f32, sharpness: f64, seed: u64) -> Self {
         let sizes = StudentSizes { inputs: opq.inputs(), hidden, code: codebooks.shape() };
         let mut student = Student::zeros(sizes);

@@ -1,7 +1,7 @@
 //! Distils an encoder and a projection into a query encoder that takes microseconds.
 //!
-//! The encoder embeds short pieces of documents (`texts`) and every token by itself, so that words which no document has get
-//! vectors too. A table of token vectors learns to predict those embeddings and their projections (`fit`).
+//! The encoder embeds short pieces of documents ([`texts`]) and every token by itself, so that words which no document has get
+//! vectors too. A table of token vectors learns to predict those embeddings and their projections ([`fit`]).
 
 mod fit;
 mod texts;
