@@ -34,7 +34,7 @@ pub const METHOD: GradientMethod = GradientMethod {
     options: &["sample", "sharpness", "regulariser_weight", "passes"],
     // Ours: at the published rate of 1e-3 the best epoch is the first (bert-base, 2,000 documents of AGNews: 64 against 71).
     defaults: |base| MethodConfig { batch: 64, learning_rate: 3e-4, ..base },
-    assumptions: "token states without dropout, padding left out, brought to mean 0 and variance 1; beta weights the agreement with [CLS]",
+    assumptions: "token states without dropout, padding left out, scaled to mean 0 and variance 1; beta weights the agreement with [CLS]",
     // 2: the discriminators' biases, and a mean per text.
     revision: 2,
     ..GradientMethod::new("dhim", |config, inputs| Ok(Box::new(Dhim::new(config, inputs / WINDOW))))
