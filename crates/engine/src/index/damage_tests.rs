@@ -39,10 +39,13 @@ fn filled(dir: &Path, chunk: Option<ChunkSizes>) -> PathBuf {
     let model = model(CodeShape::micpq(32).unwrap(), 4);
     let config = IndexConfig { rerank_vectors: RerankVectors::Int8, chunk, ..IndexConfig::default() };
     let index = Index::create(&path, &model, config).unwrap();
+    // How a writer's threads divide the documents is chance, and a small segment that loses many is rewritten at once. So the
+    // deletions are in one segment of all that are there, and the others have none.
     add(&index, 0..60);
+    index.writer().unwrap().compact(&NoProgress).unwrap();
     add(&index, 60..100);
     let mut writer = index.writer().unwrap();
-    for i in (0..100).step_by(9) {
+    for i in (0..60).step_by(5) {
         writer.delete(&document(i).id).unwrap();
     }
     writer.commit(&NoProgress).unwrap();
@@ -224,8 +227,7 @@ fn damage_every_file(chunk: Option<ChunkSizes>) {
             tried += 1;
         }
     }
-    // 14 files if a merge made one segment of all: it does if by chance a small one lost many documents.
-    assert!(tried >= 14 * 15 && refused > 300, "{tried} files damaged, {refused} answers refused");
+    assert!(tried > 300 && refused > 300, "{tried} files damaged, {refused} answers refused");
     assert_eq!(right_or_refused(&path, &expected, "nothing"), 0);
     clean(&path);
 }
